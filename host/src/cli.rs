@@ -129,8 +129,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// A folder of manifests: labelled ConfigMaps, or bare documents of the kinds Host and Plugin. Without it, the
-    /// controller reads the labelled ConfigMaps of the namespace
+    /// A folder of manifests: labelled ConfigMaps, or bare documents of the kinds Host and Plugin. Files whose names
+    /// begin with a dot are not read. Without it, the controller reads the labelled ConfigMaps of the namespace
     #[arg(long, value_name = "DIR")]
     pub config: Option<PathBuf>,
     /// The data folder, for the journal and the caches

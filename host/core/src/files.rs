@@ -70,6 +70,14 @@ pub fn is_handed_over(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
 
+/// What a command was told to read: a regular file, or whatever was handed over.
+pub fn named(path: &Path) -> io::Result<File> {
+    match is_handed_over(path) {
+        true => File::open(path),
+        false => open(path, OpenOptions::new().read(true)),
+    }
+}
+
 fn expect_file(found: &Metadata) -> io::Result<()> {
     match kind(found.file_type()) {
         None => Ok(()),
@@ -131,6 +139,17 @@ mod tests {
         let link = path.with_extension("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(refused(&link)[0].contains("a pipe"), "a link is what it leads to");
+    }
+
+    #[test]
+    fn a_pipe_that_a_command_is_told_to_read_is_taken_where_it_was_handed_over_and_refused_where_it_lies() {
+        let (_folder, path) = folder();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(named(&path).unwrap_err().to_string().starts_with("it is a pipe"));
+        let (reader, writer) = io::pipe().unwrap();
+        drop(writer);
+        let handed = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        assert_eq!(read_from(named(Path::new(&handed)).unwrap(), 1).unwrap(), b"");
     }
 
     #[test]

@@ -2,12 +2,18 @@
 //! characters that a terminal would obey are removed here and nowhere else. JSON escapes by itself.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::cli::Output;
+
+/// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
+const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 
 /// Columns as wide as their widest cell, three spaces between.
 pub struct Table {
@@ -82,6 +88,41 @@ fn is_obeyed(c: char) -> bool {
 /// Data goes to stdout; a reader that has left (`| head`) is not an error.
 pub fn text(text: &str) -> Result<()> {
     Ok(write(&mut io::stdout().lock(), text)?)
+}
+
+/// For what goes on until somebody ends it: a reader that has left ends it as well.
+pub fn line_of_many(line: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
+        other => Ok(other?),
+    }
+}
+
+/// Nobody reads standard output any more.
+#[derive(Debug)]
+pub struct ReaderLeft;
+
+impl fmt::Display for ReaderLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads the output any more")
+    }
+}
+
+impl std::error::Error for ReaderLeft {}
+
+/// Returns once the reader of standard output has left, also while nothing is written.
+pub async fn reader_left() {
+    loop {
+        tokio::time::sleep(LOOK_FOR_READER).await;
+        let stdout = io::stdout();
+        let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+        // A pipe without a reader is in error; what can't be asked has not left.
+        let answer = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if answer.is_ok() && asked[0].revents().contains(PollFlags::ERR) {
+            return;
+        }
+    }
 }
 
 fn write(out: &mut impl Write, text: &str) -> io::Result<()> {

@@ -34,7 +34,7 @@ pub struct GoodPlugin {
 impl LastGood {
     pub fn open(data: &Path) -> io::Result<Self> {
         let folder = data.join("last-good");
-        std::fs::create_dir_all(&folder)?;
+        std::fs::create_dir_all(&folder).map_err(|error| told(&folder, &error))?;
         Ok(Self { folder })
     }
 
@@ -112,7 +112,7 @@ impl LastGood {
 
     pub fn plugins(&self) -> io::Result<BTreeMap<String, GoodPlugin>> {
         let mut plugins = BTreeMap::new();
-        for folder in std::fs::read_dir(&self.folder)? {
+        for folder in std::fs::read_dir(&self.folder).map_err(|error| told(&self.folder, &error))? {
             let folder = folder?.path();
             let path = folder.join("plugin.yaml");
             let (Some(name), true) = (folder.file_name().and_then(|n| n.to_str()), folder.is_dir()) else {
@@ -120,7 +120,9 @@ impl LastGood {
             };
             let Some(text) = optional(read(&path))? else { continue };
             let config_map = read(&folder.join("config-map"))?;
-            let component = files::read(&folder.join("plugin.wasm"), COMPONENT_BYTES)?;
+            let component = folder.join("plugin.wasm");
+            let component =
+                files::read(&component, COMPONENT_BYTES).map_err(|error| told(&component, &error))?;
             plugins.insert(name.to_string(), GoodPlugin { entry: entry(&path, config_map, text), component });
         }
         Ok(plugins)
@@ -134,8 +136,19 @@ fn entry(path: &Path, config_map: String, text: String) -> Entry {
 
 /// Only this program writes here. A file of another kind in its place is an error that names it.
 fn read(path: &Path) -> io::Result<String> {
-    let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    files::text(path, TEXT_BYTES).map_err(told)
+    files::text(path, TEXT_BYTES).map_err(|error| told(path, &error))
+}
+
+fn told(path: &Path, error: &io::Error) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => String::new(),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            "; a folder is expected there: remove what lies there, and the host makes it again".into()
+        }
+        _ => "; the host keeps its last good configuration there: mend the disk, or remove what lies there"
+            .to_owned(),
+    };
+    io::Error::new(error.kind(), format!("{}: {error}{what}", path.display()))
 }
 
 fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
@@ -151,7 +164,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     beside.push(".new");
     let beside = PathBuf::from(beside);
     let mut options = OpenOptions::new();
-    let mut file = files::open(&beside, options.write(true).create(true).truncate(true))?;
+    let opened = files::open(&beside, options.write(true).create(true).truncate(true));
+    let mut file = opened.map_err(|error| told(&beside, &error))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)
@@ -173,6 +187,20 @@ mod tests {
         assert!(host.contains("last-good/host.yaml: it is a pipe"), "{host}");
         let sources = kept.ask(LastGood::sources).await.unwrap_err().to_string();
         assert!(sources.contains("last-good/sources.json: it is a pipe"), "{sources}");
+    }
+
+    #[test]
+    fn a_pipe_or_a_file_in_the_place_of_the_folder_is_told_with_its_path_and_what_to_do() {
+        for kind in ["mkfifo", "touch"] {
+            let data = tempfile::tempdir().unwrap();
+            let path = data.path().join("last-good");
+            assert!(std::process::Command::new(kind).arg(&path).status().unwrap().success());
+            let told = LastGood::open(data.path()).err().unwrap().to_string();
+            assert!(
+                told.contains(&path.display().to_string()) && told.contains("remove what lies"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

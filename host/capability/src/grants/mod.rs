@@ -1,10 +1,14 @@
 //! Opens everything that plugins can be granted, once, from the host's settings, and hands it out. It performs no
 //! effect: that is for the capabilities.
+//!
+//! What can't be opened holds up nobody but the plugins that are granted it: it stays here as a named failure until
+//! [`Capabilities::reload`] opens it. Settings that can't be meant (a fault of their shape, two owners of one file)
+//! are refused as a whole.
 
 mod open;
 mod places;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +25,8 @@ use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::{kv, lister, log, sql};
-use open::{load_keys, open_all, open_database, open_destinations, open_ledgers};
+use open::{Opener, load_keys, open_database, open_destinations, open_ledgers};
+use places::Unclaimed;
 
 /// Everything that plugins can be granted, opened once and shared by them.
 #[derive(Clone)]
@@ -33,6 +38,8 @@ pub struct Capabilities {
     ledgers: Arc<HashMap<String, Arc<Ledger>>>,
     keys: Arc<HashMap<String, Arc<Key>>>,
     redaction: Arc<Redaction>,
+    /// What can't be opened now, by the list of the settings and its name there.
+    closed: Arc<BTreeMap<(&'static str, String), Fault>>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
     reader: Option<Arc<str>>,
 }
@@ -55,6 +62,9 @@ pub enum CapabilityError {
     /// Fix the manifest: [`PluginSpec::check`] finds the same.
     #[error("{}: {}", .0.field, .0.message)]
     Manifest(Fault),
+    /// Try again later: what the plugin is granted can't be opened now.
+    #[error("{}: {}", .0.field, .0.message)]
+    Closed(Fault),
     /// Try again later: a database or a ledger does not answer.
     #[error("{0}")]
     Store(#[from] GrantError),
@@ -65,7 +75,8 @@ fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
 }
 
 impl Capabilities {
-    /// Opens what the host's settings name. Relative paths lie in `data`.
+    /// Opens what the host's settings name. Relative paths lie in `data`. What can't be opened is in
+    /// [`Self::closed`].
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
         Self::build(None, host, data, None).await
     }
@@ -78,8 +89,16 @@ impl Capabilities {
 
     /// For changed settings: what did not change stays open and is shared with the old ones, so
     /// that calls in progress are not disturbed. Drop the old ones once their plugins are drained.
+    ///
+    /// A new or changed entry that can't be opened refuses the change: the old settings go on. An entry that was
+    /// closed before may stay closed.
     pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
         Self::build(Some(self), host, data, self.reader.clone()).await
+    }
+
+    /// What can't be opened now, as faults of the settings.
+    pub fn closed(&self) -> Vec<Fault> {
+        self.closed.values().cloned().collect()
     }
 
     async fn build<'a>(
@@ -89,7 +108,8 @@ impl Capabilities {
         reader: Option<Arc<str>>,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
-        claim_places(host, data, &mut faults).await;
+        let mut opener = Opener::default();
+        claim_places(host, data, &mut faults, &mut opener).await;
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -100,16 +120,23 @@ impl Capabilities {
                 let placed = |(field, message): (&str, _)| (field.to_owned(), message);
                 engine.map(|engine| (spec.clone(), engine)).map_err(placed)
             };
-            opening.boxed()
+            (spec.name.clone(), opening.boxed())
         };
-        let databases = open_all("databases", host.databases.iter().map(open), &mut faults).await;
+        let databases = opener.open_all("databases", host.databases.iter().map(open)).await;
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
-        let ledgers = open_ledgers(old, host, data, &deciders, &mut faults).await;
-        let destinations = open_destinations(old, host, &mut faults).await;
-        let keys = load_keys(old, host, &mut faults).await;
-        let redaction = Redaction::open(host, data).await.map_err(|found| faults.extend(found));
-        let (Ok(redaction), true) = (redaction, faults.is_empty()) else { return Err(faults) };
+        let ledgers = open_ledgers(old, host, data, &deciders, &mut opener).await;
+        let destinations = open_destinations(old, host, &mut opener).await;
+        let keys = load_keys(old, host, &mut opener).await;
+        if let Some(old) = old {
+            let is_new = |(place, _): &(&(&'static str, String), _)| !old.closed.contains_key(place);
+            let changed: Vec<_> =
+                opener.closed.iter().filter(is_new).map(|(_, fault)| fault.clone()).collect();
+            if !changed.is_empty() {
+                return Err(changed);
+            }
+        }
+        let redaction = Redaction::open(host, data).await?;
         Ok(Self {
             databases: Arc::new(databases),
             deciders,
@@ -117,6 +144,7 @@ impl Capabilities {
             ledgers: Arc::new(ledgers),
             keys: Arc::new(keys),
             redaction: Arc::new(redaction),
+            closed: Arc::new(opener.closed),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
             reader,
         })
@@ -148,6 +176,15 @@ impl Capabilities {
     ) -> Result<Granted, CapabilityError> {
         let grants = &spec.grants;
         let missing = |list: &str, index: usize, name: &str| {
+            let of_host = match list {
+                "sql" => "databases",
+                "http" => "destinations",
+                "ledger" => "ledgers",
+                _ => "keys",
+            };
+            if let Some(fault) = self.closed.get(&(of_host, name.to_owned())) {
+                return CapabilityError::Closed(fault.clone());
+            }
             let field = format!("spec.grants.{list}[{index}]");
             CapabilityError::Manifest(fault(field, format!("the host has no `{name}`")))
         };
@@ -222,21 +259,30 @@ impl Capabilities {
     }
 }
 
-/// Before anything is opened: opening makes files.
-async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>) {
+/// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.
+async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, opener: &mut Opener) {
     let mut places = match places::Places::new(data).await {
         Ok(places) => places,
         Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
     };
     for (index, spec) in host.databases.iter().enumerate() {
         let Some(sqlite) = &spec.sqlite else { continue };
-        if let Err(message) = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await {
-            faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+        let claimed = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await;
+        match claimed {
+            Ok(()) => {}
+            Err(Unclaimed::Unknown(message)) => opener.hold_up("databases", index, "sqlite.path", message),
+            Err(Unclaimed::Taken(message)) => {
+                faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+            }
         }
     }
     for (index, spec) in host.ledgers.iter().enumerate() {
-        if let Err(message) = places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
-            faults.push(fault(format!("spec.ledgers[{index}].path"), message));
+        match places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
+            Ok(()) => {}
+            Err(Unclaimed::Unknown(message)) => opener.hold_up("ledgers", index, "path", message),
+            Err(Unclaimed::Taken(message)) => {
+                faults.push(fault(format!("spec.ledgers[{index}].path"), message));
+            }
         }
     }
 }

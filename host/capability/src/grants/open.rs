@@ -1,7 +1,7 @@
 //! Opens the databases, ledgers, destinations and keys of the settings, some at a time. An entry that did not change
 //! stays open.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,20 +23,51 @@ const AT_A_TIME: usize = 8;
 /// What is wrong is told with the field that it belongs to.
 type Opening<'a, T> = BoxFuture<'a, Result<T, (String, String)>>;
 
-/// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
-/// others. What can't be opened is a fault of its field.
-pub async fn open_all<'a, T>(
-    list: &str,
-    opening: impl Iterator<Item = Opening<'a, T>>,
-    faults: &mut Vec<Fault>,
-) -> Vec<T> {
-    let opening: Vec<_> = opening.collect();
-    let opened: Vec<_> = futures::stream::iter(opening).buffered(AT_A_TIME).collect().await;
-    let placed = opened.into_iter().enumerate().filter_map(|(index, opened)| {
-        let at = |(field, message)| faults.push(fault(format!("spec.{list}[{index}].{field}"), message));
-        opened.map_err(at).ok()
-    });
-    placed.collect()
+/// What can't be opened is kept by its name, with its field of the settings.
+#[derive(Default)]
+pub struct Opener {
+    pub closed: BTreeMap<(&'static str, String), Fault>,
+    /// What is not to be opened, by list and index.
+    held_up: HashMap<(&'static str, usize), (String, String)>,
+}
+
+impl Opener {
+    pub fn hold_up(&mut self, list: &'static str, index: usize, field: &str, message: String) {
+        self.held_up.insert((list, index), (field.to_owned(), message));
+    }
+
+    /// Opens each of a list of the settings, some of them at a time: one that its disk holds up holds up few
+    /// others.
+    pub async fn open_all<'a, T>(
+        &mut self,
+        list: &'static str,
+        opening: impl Iterator<Item = (String, Opening<'a, T>)>,
+    ) -> Vec<T> {
+        let opening: Vec<_> = opening.collect();
+        let opening = opening.into_iter().enumerate().map(|(index, (name, opening))| {
+            let held_up = self.held_up.remove(&(list, index));
+            async move {
+                let opened = match held_up {
+                    Some(why) => Err(why),
+                    None => opening.await,
+                };
+                (index, name, opened)
+            }
+        });
+        let opening: Vec<_> = opening.collect();
+        let done: Vec<_> = futures::stream::iter(opening).buffered(AT_A_TIME).collect().await;
+        let mut open = Vec::new();
+        for (index, name, opened) in done {
+            match opened {
+                Ok(opened) => open.push(opened),
+                Err((field, message)) => {
+                    let fault = fault(format!("spec.{list}[{index}].{field}"), message);
+                    self.closed.insert((list, name), fault);
+                }
+            }
+        }
+        open
+    }
 }
 
 /// A server is not connected here: one that is away holds up nothing but the plugins that need it.
@@ -79,7 +110,7 @@ pub async fn open_ledgers<'a>(
     host: &'a HostSpec,
     data: &'a Path,
     deciders: &'a Databases,
-    faults: &mut Vec<Fault>,
+    opener: &mut Opener,
 ) -> HashMap<String, Arc<Ledger>> {
     let open = |spec: &'a LedgerSpec| {
         let opening = async move {
@@ -90,15 +121,15 @@ pub async fn open_ledgers<'a>(
             };
             opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
         };
-        opening.boxed()
+        (spec.name.clone(), opening.boxed())
     };
-    open_all("ledgers", host.ledgers.iter().map(open), faults).await.into_iter().collect()
+    opener.open_all("ledgers", host.ledgers.iter().map(open)).await.into_iter().collect()
 }
 
 pub async fn open_destinations<'a>(
     old: Option<&'a Capabilities>,
     host: &'a HostSpec,
-    faults: &mut Vec<Fault>,
+    opener: &mut Opener,
 ) -> HashMap<String, Arc<Destination>> {
     let open = |spec: &'a DestinationSpec| {
         let opening = async move {
@@ -109,15 +140,15 @@ pub async fn open_destinations<'a>(
             };
             opened.map(|destination| (spec.name.clone(), destination))
         };
-        opening.boxed()
+        (spec.name.clone(), opening.boxed())
     };
-    open_all("destinations", host.destinations.iter().map(open), faults).await.into_iter().collect()
+    opener.open_all("destinations", host.destinations.iter().map(open)).await.into_iter().collect()
 }
 
 pub async fn load_keys<'a>(
     old: Option<&'a Capabilities>,
     host: &'a HostSpec,
-    faults: &mut Vec<Fault>,
+    opener: &mut Opener,
 ) -> HashMap<String, Arc<Key>> {
     let load = |spec: &'a KeySpec| {
         let loading = async move {
@@ -128,7 +159,7 @@ pub async fn load_keys<'a>(
             };
             loaded.map(|key| (spec.name.clone(), key)).map_err(|message| ("valueFrom".to_owned(), message))
         };
-        loading.boxed()
+        (spec.name.clone(), loading.boxed())
     };
-    open_all("keys", host.keys.iter().map(load), faults).await.into_iter().collect()
+    opener.open_all("keys", host.keys.iter().map(load)).await.into_iter().collect()
 }

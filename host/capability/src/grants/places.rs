@@ -13,14 +13,24 @@ pub(crate) struct Places {
     taken: Vec<(PathBuf, String)>,
 }
 
+/// Why a store can't have its place.
+#[derive(Debug)]
+pub(crate) enum Unclaimed {
+    /// The settings have to change.
+    Taken(String),
+    /// The disk did not say where the path leads: ask again.
+    Unknown(String),
+}
+
 impl Places {
     pub async fn new(data: &Path) -> std::io::Result<Self> {
         Ok(Self { data: asked(data.to_path_buf()).await?, taken: Vec::new() })
     }
 
     /// The path of a store, or why it can't be there.
-    pub async fn claim(&mut self, path: &str, what: String) -> Result<(), String> {
-        let place = asked(self.data.join(path)).await.map_err(|error| format!("`{path}`: {error}"))?;
+    pub async fn claim(&mut self, path: &str, what: String) -> Result<(), Unclaimed> {
+        let unknown = |error| Unclaimed::Unknown(format!("`{path}`: {error}"));
+        let place = asked(self.data.join(path)).await.map_err(unknown)?;
         let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
         if let Some(Component::Normal(first)) = first {
             let first = first.to_string_lossy();
@@ -29,11 +39,11 @@ impl Places {
                     || first.starts_with(&format!("{own}-"))
                     || first.starts_with(&format!("{own}."))
             }) {
-                return Err(format!("`{path}` is the host's own: choose another file"));
+                return Err(Unclaimed::Taken(format!("`{path}` is the host's own: choose another file")));
             }
         }
         if let Some((_, other)) = self.taken.iter().find(|(taken, _)| *taken == place) {
-            return Err(format!("`{path}` is {other} already: each has a file of its own"));
+            return Err(Unclaimed::Taken(format!("`{path}` is {other} already: each has a file of its own")));
         }
         self.taken.push((place, what));
         Ok(())
@@ -97,7 +107,7 @@ mod tests {
         let mut places = Places::new(data.path()).await.unwrap();
         places.claim("platform.db", "the database `a`".into()).await.unwrap();
         let error = places.claim("./platform.db", "the ledger `b`".into()).await.unwrap_err();
-        assert!(error.contains("the database `a`"), "{error}");
+        assert!(matches!(&error, Unclaimed::Taken(told) if told.contains("the database `a`")), "{error:?}");
         places.claim("audit/trail.jsonl", "the ledger `b`".into()).await.unwrap();
     }
 }

@@ -16,7 +16,7 @@ use kubewitness_core::ports::GrantError;
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use self::book::{Book, Decider, Intent, RECORD_BYTES};
+use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES};
 use crate::receipts::Mark;
 use crate::sql;
 
@@ -40,7 +40,7 @@ pub struct Ledger {
 #[derive(Default)]
 struct Slot {
     book: Option<Book>,
-    cut: Option<u64>,
+    cut: Option<Cut>,
 }
 
 impl Ledger {
@@ -53,7 +53,7 @@ impl Ledger {
             return Err("ends with .receipts, which is kept for the file beside it".into());
         }
         let ledger = Self { spec: spec.clone(), path, slot: Arc::default() };
-        match ledger.open_book(None, databases).await {
+        match ledger.open_book(None, Opening::First, databases).await {
             Ok(book) => ledger.slot.lock().await.book = Some(book),
             // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
@@ -64,14 +64,14 @@ impl Ledger {
         Ok(ledger)
     }
 
-    async fn open_book(&self, cut: Option<u64>, databases: &Databases) -> io::Result<Book> {
+    async fn open_book(&self, cut: Option<Cut>, opening: Opening, databases: &Databases) -> io::Result<Book> {
         let path = self.path.clone();
-        let mut book = asked(&self.path, move || Book::open(&path, cut)).await?;
+        let mut book = asked(&self.path, move || Book::open(&path, cut, opening)).await?;
         let Some(intent) = book.doubt.take() else { return Ok(book) };
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
             return Err(io::Error::other(format!(
-                "its last append is decided by the database `{database}`, which is gone"
+                "its last append is decided by the database `{database}`, which is not open or not in the settings"
             )));
         };
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
@@ -82,9 +82,10 @@ impl Ledger {
                 book.keep_doubted(intent)?;
                 return Ok(book);
             }
+            let cut = book.cut_at(intent.offset);
             // The lock goes with the book, so that the file can be opened again.
             drop(book);
-            Book::open(&path, Some(intent.offset))
+            Book::open(&path, Some(cut), Opening::Again)
         })
         .await
     }
@@ -94,7 +95,8 @@ impl Ledger {
         let mut slot =
             waited.map_err(|_| GrantError::Unavailable("the ledger is busy with other calls".into()))?;
         if slot.book.is_none() {
-            let book = self.open_book(slot.cut, databases).await.map_err(|error| self.refusal(&error))?;
+            let book = self.open_book(slot.cut, Opening::Again, databases).await;
+            let book = book.map_err(|error| self.refusal(&error))?;
             slot.book = Some(book);
             slot.cut = None;
         }
@@ -134,13 +136,13 @@ impl Ledger {
     }
 
     fn refusal(&self, error: &io::Error) -> GrantError {
-        refusal(&self.spec.name, error)
+        refusal(&self.spec.name, &self.path, error)
     }
 }
 
 /// The file's name is for the host's log, not for the plugin.
-fn refusal(ledger: &str, error: &io::Error) -> GrantError {
-    tracing::error!(ledger, %error, "the ledger can't be used");
+fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
+    tracing::error!(ledger, %error, "the ledger {} can't be used", path.display());
     match error.kind() {
         io::ErrorKind::InvalidData => {
             GrantError::Unavailable("the ledger is damaged; the host's log says how".into())
@@ -213,14 +215,22 @@ impl Held {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };
         // Until the append is known to be on disk, the next call cuts it off.
-        slot.cut = Some(book.bytes);
+        slot.cut = Some(book.cut_at(book.bytes));
         let decided = decider.is_some();
         let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
         let written = asked(&path, move || {
+            if let Err(error) = book.expect_in_place() {
+                return Ok(Err(error));
+            }
             let intent = book.append(&plugin, &marks, &data, records, decider)?;
-            Ok((book, intent))
+            Ok(Ok((book, intent)))
         });
-        let (book, intent) = written.await.map_err(|error| refusal(&name, &error))?;
+        let written = written.await.map_err(|error| refusal(&name, &path, &error))?;
+        let (book, intent) = written.map_err(|error| {
+            // Nothing was written: what was put in the place of its file is not for the next call to cut.
+            slot.cut = None;
+            refusal(&name, &path, &error)
+        })?;
         if decided {
             // From here on the database's answer counts, and the next call asks for it.
             slot.cut = None;
@@ -245,7 +255,7 @@ impl Written {
         let Self { mut slot, name, path, mut book, intent, last } = self;
         slot.cut = None;
         let kept = asked(&path, move || book.keep(intent, last).map(|()| book)).await;
-        slot.book = Some(kept.map_err(|error| refusal(&name, &error))?);
+        slot.book = Some(kept.map_err(|error| refusal(&name, &path, &error))?);
         Ok(())
     }
 }

@@ -36,3 +36,31 @@ async fn a_call_waits_for_a_ledger_that_another_holds_no_longer_than_its_bound()
     drop(held);
     assert!(ledger.hold(&databases).await.is_ok());
 }
+
+async fn append(ledger: &Ledger, databases: &Databases, seq: Seq) -> Result<(), GrantError> {
+    let mut held = ledger.hold(databases).await?;
+    held.append(vec![format!("state {seq}").into_bytes()])?;
+    held.write("p", &[Mark { seq, print: 1 }], None).await?.keep().await
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_taken_away_fails_its_calls_and_goes_on_when_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, databases) = ledger(folder.path()).await;
+    append(&ledger, &databases, 1).await.unwrap();
+    let (path, moved) = (folder.path().join("ledger.jsonl"), folder.path().join("ledger.jsonl.1"));
+    for empty in [false, true] {
+        std::fs::rename(&path, &moved).unwrap();
+        if empty {
+            std::fs::write(&path, "").unwrap();
+        }
+        for _ in 0..3 {
+            let refused = append(&ledger, &databases, 2).await;
+            assert!(matches!(refused, Err(GrantError::Unavailable(_))), "{refused:?}");
+        }
+        std::fs::rename(&moved, &path).unwrap();
+    }
+    append(&ledger, &databases, 2).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "state 1\nstate 2\n");
+    assert_eq!(ledger.receipts("p", 0, &databases).await.unwrap().len(), 2);
+}

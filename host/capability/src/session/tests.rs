@@ -73,14 +73,17 @@ impl World {
         std::fs::read_to_string(self.ledger()).unwrap()
     }
 
-    async fn open(&self) -> Capabilities {
-        let spec: HostSpec = serde_json::from_value(json!({
+    fn settings(&self) -> HostSpec {
+        serde_json::from_value(json!({
             "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
             "databases": [{"name": "platform", "sqlite": {"path": "platform.db"}}],
             "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
         }))
-        .unwrap();
-        Capabilities::open(&spec, self.folder.path()).await.unwrap()
+        .unwrap()
+    }
+
+    async fn open(&self) -> Capabilities {
+        Capabilities::open(&self.settings(), self.folder.path()).await.unwrap()
     }
 }
 
@@ -395,7 +398,8 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
         "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
     }))
     .unwrap();
-    let faults = Capabilities::open(&host, world.folder.path()).await.err().unwrap();
+    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let faults = capabilities.closed();
     let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
     fields.sort_unstable();
     let expected = [
@@ -408,6 +412,40 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     ];
     assert_eq!(fields, expected);
     assert!(faults.iter().all(|fault| !fault.message.contains("hush")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is_opened_later() {
+    let world = World::new();
+    let database = world.folder.path().join("platform.db");
+    std::fs::write(&database, "this is no database, and long enough to be looked at").unwrap();
+    let capabilities = world.open().await;
+    let closed = capabilities.grants("p", &everything(), backing(0)).await.err().unwrap();
+    let CapabilityError::Closed(fault) = &closed else { panic!("{closed:?}") };
+    assert_eq!(fault.field, "spec.databases[0].sqlite.path");
+    assert!(fault.message.contains("platform.db can't be opened"), "{fault:?}");
+    let only_ledger = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
+    grants(&capabilities, &only_ledger).await;
+
+    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), [fault.clone()], "an entry that was closed before may stay so");
+    std::fs::remove_file(&database).unwrap();
+    let again = again.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), []);
+    grants(&again, &everything()).await;
+}
+
+#[tokio::test]
+async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_settings_run() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    std::fs::create_dir(world.folder.path().join("more.db")).unwrap();
+    let mut changed = world.settings();
+    changed
+        .databases
+        .push(serde_json::from_value(json!({"name": "more", "sqlite": {"path": "more.db"}})).unwrap());
+    let faults = capabilities.reload(&changed, world.folder.path()).await.err().unwrap();
+    assert_eq!(faults[0].field, "spec.databases[1].sqlite.path");
 }
 
 #[tokio::test]

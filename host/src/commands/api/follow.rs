@@ -1,4 +1,4 @@
-//! `get -w`: prints the objects that exist now, then each change, until Ctrl-C.
+//! `get -w`: prints the objects that exist now, then each change, until Ctrl-C or until nobody reads them.
 //!
 //! The stream opens before the list is asked for, so no change falls between them. A change that the list has
 //! already shown is recognized by its position. The stream does not evaluate selectors and indexes: where one is
@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::client::Client;
 use super::get::{Asked, concerns, document, name, parameters, tell_blind};
 use crate::cli::GetOutput;
-use crate::commands::Ended;
-use crate::commands::print::{self, Table, clean};
+use crate::commands::print::{self, ReaderLeft, Table, clean};
+use crate::commands::{End, Ended};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;
@@ -36,6 +36,17 @@ struct Event<'a> {
 }
 
 pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
+    let ended = tokio::select! {
+        ended = go_on(client, asked) => ended,
+        () = print::reader_left() => Ok(End::Fine),
+    };
+    match ended {
+        Err(error) if error.is::<ReaderLeft>() => Ok(End::Fine),
+        ended => ended,
+    }
+}
+
+async fn go_on(client: &Client, asked: &Asked) -> Ended {
     // Where a controller that restarts goes on from, if nothing changes before.
     let status: StatusView = client.get("api/v1/status", &()).await?;
     let mut last = status.journal.newest_seq;
@@ -98,7 +109,7 @@ impl<'a> Shown<'a> {
                 self.asked.row(&mut self.table, view, Change::Present);
                 self.rows.insert(view.object.uid.clone(), view.seq);
             }
-            return print::text(&self.table.render());
+            return print::line_of_many(&self.table.render());
         }
         for view in &objects {
             self.show(view, Change::Present).await?;
@@ -160,7 +171,7 @@ impl<'a> Shown<'a> {
             GetOutput::Json => format!("{}\n", serde_json::to_string(&Event { change, view })?),
             GetOutput::Yaml => format!("---\n{}", print::yaml(&Event { change, view })?),
         };
-        print::text(&text)
+        print::line_of_many(&text)
     }
 }
 

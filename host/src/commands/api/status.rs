@@ -23,7 +23,10 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     if status.restricted {
         return restricted_text(&status.sources);
     }
-    let mut text = sources_text(&status.sources, wide);
+    let mut text = match status.sources.is_empty() && !status.problems.is_empty() {
+        true => "no source is watched: the problems below say why the settings are not in force\n".into(),
+        false => sources_text(&status.sources, wide),
+    };
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
     }
@@ -521,5 +524,14 @@ mod tests {
         let text = status_text(&StatusView::default(), false);
         assert!(text.starts_with("no source is configured"), "{text}");
         assert!(text.contains("no plugin is configured"), "{text}");
+    }
+
+    #[test]
+    fn settings_that_are_refused_are_not_said_to_name_no_source() {
+        let refused =
+            StatusView { problems: vec!["host.yaml:9: spec: is odd".into()], ..StatusView::default() };
+        let text = status_text(&refused, false);
+        assert!(text.starts_with("no source is watched: the problems below"), "{text}");
+        assert!(text.contains("host.yaml:9: spec: is odd"), "{text}");
     }
 }

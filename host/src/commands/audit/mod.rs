@@ -3,10 +3,10 @@
 
 mod trail;
 
-use std::fs::File;
 use std::io::BufReader;
 
 use anyhow::Context;
+use kubewitness_core::files;
 
 use crate::cli::Audit;
 use crate::commands::print::{self, clean, mark};
@@ -17,7 +17,7 @@ pub use trail::Broken;
 
 pub fn audit(command: Audit) -> Ended {
     let Audit::Verify { file, output } = command;
-    let reader = File::open(&file).with_context(|| format!("opening {}", file.display()))?;
+    let reader = files::named(&file).with_context(|| format!("opening {}", file.display()))?;
     let report =
         trail::verify(BufReader::new(reader)).with_context(|| format!("reading {}", file.display()))?;
     let ok = report.ok;

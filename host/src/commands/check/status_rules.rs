@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::files;
 use kubewitness_core::state::{Change, ObjectRef, State, StateId, Status};
 use kubewitness_core::status::{CaseSpec, Explanation, Origin, RuleSpec, Tested};
 use kubewitness_core::version::Version;
@@ -291,11 +292,8 @@ fn named(object: &Value) -> Result<Named> {
 /// Of YAML or JSON, of several documents, of a list or of a watch's events.
 fn read_objects(path: &Path) -> Result<Vec<Value>> {
     let mut text = String::new();
-    let input: Box<dyn Read> = if path == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(path)?)
-    };
+    let input: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
     input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
     let mut objects = Vec::new();
@@ -450,7 +448,10 @@ mod tests {
 
     #[test]
     fn objects_without_an_end_are_refused_at_their_bound() {
-        let told = read_objects(Path::new("/dev/zero")).unwrap_err().to_string();
-        assert_eq!(told, "it has more than 64 MiB");
+        let large = tempfile::NamedTempFile::new().unwrap();
+        large.as_file().set_len(OBJECT_BYTES + 1).unwrap();
+        let told = |path: &Path| read_objects(path).unwrap_err().to_string();
+        assert_eq!(told(large.path()), "it has more than 64 MiB");
+        assert!(told(Path::new("/dev/zero")).starts_with("it is a device"));
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{HostSpec, RetentionSpec};
+use kubewitness_core::files;
 use kubewitness_journal::{
     ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
 };
@@ -247,7 +248,7 @@ async fn take_in(file: &Path, place: &Place, options: JournalOptions) -> Ended {
     let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
         Box::new(BufReader::new(io::stdin()))
     } else {
-        let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+        let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
         Box::new(BufReader::new(opened))
     };
     let journal = kubewitness_journal::Journal::open_at(place, options).await?;

@@ -54,8 +54,17 @@ impl Source<'_> {
             }
             Some("Host") if is_ours => snapshot.hosts.push(self.bare("Host", document, is_whole)),
             Some("Plugin") if is_ours => snapshot.plugins.push(self.bare("Plugin", document, is_whole)),
+            Some(kind) if is_ours && let Some(meant) = meant(kind) => {
+                let told = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
+                snapshot.slips.push(self.problem(document.line_of("kind"), told));
+            }
             kind => {
-                let what = kind.map_or_else(|| "has no `kind`".into(), |kind| format!("is a {kind}"));
+                let other = document.get("kind").and_then(|kind| kind.other_than_text(self.text));
+                let what = match (kind, other) {
+                    (Some(kind), _) => format!("is a {kind}"),
+                    (None, Some(other)) => format!("kind: {other}"),
+                    (None, None) => "has no `kind`".into(),
+                };
                 let told = format!("{what}: hosts, plugins and the ConfigMaps that hold them are read here");
                 snapshot.pass_over(self.problem(document.line, told));
             }
@@ -173,6 +182,11 @@ impl Source<'_> {
             })
             .collect()
     }
+}
+
+/// A kind of ours that is written otherwise.
+fn meant(kind: &str) -> Option<&'static str> {
+    ["Host", "Plugin", "ConfigMap"].into_iter().find(|ours| kind.eq_ignore_ascii_case(ours))
 }
 
 /// As the API server wants it: it becomes part of other names.

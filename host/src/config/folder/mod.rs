@@ -3,7 +3,6 @@
 
 mod documents;
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -199,10 +198,9 @@ pub fn of_text(path: &Path, text: &str) -> Snapshot {
     snapshot
 }
 
-/// The bytes of a file that the command line names. A pipe from a shell is read to its end, and a device
-/// up to the bound.
+/// The bytes of a file that the command line names, or of a pipe that a shell handed over.
 pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    files::read_from(File::open(path)?, most)
+    files::read_from(files::named(path)?, most)
 }
 
 pub fn text(path: &Path) -> Result<String, Problem> {

@@ -63,8 +63,12 @@ fn problems(snapshot: &Snapshot) -> Vec<String> {
 fn what_never_ends_is_not_read_for_ever() {
     let zero = Path::new("/dev/zero");
     let told = text(zero).unwrap_err().to_string();
-    assert!(told.contains("larger than 16 MiB"), "{told}");
+    assert!(told.contains("it is a device"), "{told}");
     let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(FILE_BYTES + 1).unwrap();
+    let told = text(&large).unwrap_err().to_string();
+    assert!(told.contains("larger than 16 MiB"), "{told}");
     std::os::unix::fs::symlink(zero, folder.path().join("a.yaml")).unwrap();
     pipe(&folder.path().join("b.yaml"));
     std::fs::create_dir(folder.path().join("c")).unwrap();
@@ -137,7 +141,7 @@ async fn a_file_that_hangs_is_told_and_passed_over_and_the_others_are_read() {
     std::fs::write(&hung, "kind: Plugin\n").unwrap();
     std::fs::write(folder.path().join("b.yaml"), "kind: Plugin\n").unwrap();
     let asked = disk.clone();
-    let asking = files::within(&hung, Duration::from_millis(1), move || File::open(asked).map(drop));
+    let asking = files::within(&hung, Duration::from_millis(1), move || std::fs::File::open(asked).map(drop));
     asking.await.unwrap_err();
     let found = looked(folder.path()).await;
     let found = snapshot(&found.listing, found.texts);
@@ -208,4 +212,19 @@ fn a_broken_file_hides_no_other() {
     assert_eq!(snapshot.problems.len(), 1);
     assert!(snapshot.problems[0].to_string().contains("a.yaml:1"), "{}", snapshot.problems[0]);
     assert_eq!(snapshot.plugins[0].binary["p.wasm"], b"\0asm");
+}
+
+#[test]
+fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text_as_what_it_is() {
+    let told = |kind: &str| {
+        let text = format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n");
+        let snapshot = of_text(Path::new("p.yaml"), &text);
+        let slips = snapshot.slips.iter().map(ToString::to_string);
+        slips.chain(snapshot.untaken()).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
+    assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
+    assert!(told("5").starts_with("p.yaml:1: kind: `5` is the number to YAML"), "{}", told("5"));
+    assert!(told("[a]").starts_with("p.yaml:1: kind: is a list: hosts"), "{}", told("[a]"));
+    assert!(told("Secret").starts_with("p.yaml:1: is a Secret: hosts"), "{}", told("Secret"));
 }

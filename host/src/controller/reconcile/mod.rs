@@ -27,14 +27,15 @@ use super::sources::streams::Streams;
 use super::sources::{Sources, group_of};
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
-use crate::config::manifest::{Entry, Problem, claimed_name, parse_host, parse_plugin};
+use crate::config::manifest::{Entry, Parsed, Problem, claimed_name, parse_host, parse_plugin};
 use report::{Report, Reporter};
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// What a burst left in memory is let go of after this long without another state.
 const QUIET: Duration = Duration::from_secs(1);
-/// What was refused is looked at again: a component or a database may have come since.
+/// What was refused or could not be opened is looked at again: a component or a database may have come since. What
+/// takes long to fail takes no longer than its own bound.
 const RETRY: Duration = Duration::from_secs(10);
 
 pub struct Control {
@@ -216,20 +217,25 @@ impl Control {
         if self.host.is_none()
             && let Some(good) =
                 self.last_good.ask(LastGood::host).await.map_err(|error| vec![unreadable(&error)])?
+            && let Err(more) = self.take_host(&good, stop).await
         {
-            self.take_host(&good, stop).await?;
+            return Err(refusal.into_iter().chain(more).collect());
         }
         Err(refusal)
     }
 
     /// Sources change one by one. When databases, destinations, ledgers or keys change, what
     /// stays is kept open, and the plugins go over to the new ones.
+    ///
+    /// Witnessing depends on none of them: at a start the settings are taken although some can't be opened. Those are
+    /// told as problems, their plugins fail, and the next look tries them again. A change of settings that run is
+    /// refused if what it brings can't be opened: the last good settings go on, and their plugins with them.
     async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
         // Only the leader has capabilities.
         let is_whole = self.capabilities.is_some() || !self.office.is_held();
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
-            return Ok(());
+            return self.open_closed(&parsed, stop).await;
         }
         let known = self.last_good.ask(LastGood::sources).await.map_err(|error| vec![unreadable(&error)])?;
         let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
@@ -266,11 +272,34 @@ impl Control {
         self.reconcile_sources(&parsed.spec, rules).await;
         self.shared.settings_are_taken();
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
-        let entry = entry.clone();
+        self.host = Some(parsed.spec.clone());
+        self.keep_host(&parsed).await
+    }
+
+    /// Tries again what could not be opened. What is open stays so, and no plugin that runs has to move.
+    async fn open_closed(
+        &mut self,
+        parsed: &Parsed<HostSpec>,
+        stop: &CancellationToken,
+    ) -> Result<(), Vec<String>> {
+        let Some(old) = self.capabilities.clone().filter(|old| !old.closed().is_empty()) else {
+            return Ok(());
+        };
+        let opened = stop.run_until_cancelled(old.reload(&parsed.spec, &self.data)).await;
+        let Some(opened) = opened else { return Ok(()) };
+        self.capabilities = Some(opened.map_err(|faults| texts(&parsed.problems(faults)))?);
+        self.keep_host(parsed).await
+    }
+
+    /// The last good settings are those of which everything could be opened.
+    async fn keep_host(&mut self, parsed: &Parsed<HostSpec>) -> Result<(), Vec<String>> {
+        let closed = self.capabilities.as_ref().map(Capabilities::closed).unwrap_or_default();
+        if !closed.is_empty() {
+            return Err(texts(&parsed.problems(closed)));
+        }
+        let entry = parsed.entry.clone();
         let saved = self.last_good.ask(move |kept| kept.save_host(&entry)).await;
-        saved.map_err(|error| vec![unreadable(&error)])?;
-        self.host = Some(parsed.spec);
-        Ok(())
+        saved.map_err(|error| vec![unreadable(&error)])
     }
 
     /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
@@ -328,7 +357,7 @@ impl Control {
             let candidate = match stop.run_until_cancelled(self.plugins.examine(entry, host)).await? {
                 Ok(candidate) => candidate,
                 Err(problems) => {
-                    refused.push((entry, texts(&problems).join("\n")));
+                    refused.push((entry, None, texts(&problems).join("\n")));
                     continue;
                 }
             };
@@ -339,15 +368,15 @@ impl Control {
                 let named = owner.filter(|owner| !owner.contains('/'));
                 let owner = named.unwrap_or_else(|| "another document".into());
                 let place = &entry.origin.place;
-                refused
-                    .push((entry, format!("{place}: the plugin `{name}` is {owner}'s: choose another name")));
-            } else if let Err((_, message)) = self.take(candidate, capabilities).await {
-                refused.push((entry, message));
+                let message = format!("{place}: the plugin `{name}` is {owner}'s: choose another name");
+                refused.push((entry, None, message));
+            } else if let Err((name, message)) = self.take(candidate, capabilities).await {
+                refused.push((entry, Some(name), message));
             }
         }
         self.refused |= !refused.is_empty();
-        for (entry, message) in refused {
-            let name = self.name_of_refused(entry, &kept);
+        for (entry, name, message) in refused {
+            let name = name.unwrap_or_else(|| self.name_of_refused(entry, &kept));
             kept.insert(name.clone());
             if stop.is_cancelled() {
                 return None;
@@ -422,6 +451,7 @@ impl Control {
         }
         if !self.plugins.is_running(name)
             && let Err(error) = self.start_last_good(name, host, capabilities, stop).await
+            && error != message
         {
             if stop.is_cancelled() {
                 return;

@@ -43,17 +43,17 @@ impl HostViews {
         let now_ms = self.clock.now_ms();
         let mut untold = self.journal.untold().await.map_err(unavailable)?;
         let plugins = self.shared.plugins();
-        let mut elsewhere = match plugins.values().any(|state| state.phase == Phase::Standby) {
+        let mut saved = match plugins.values().any(|state| state.handle.is_none()) {
             true => self.journal.all_progress().await.map_err(unavailable)?,
             false => BTreeMap::new(),
         };
         let mut views = Vec::new();
         for (name, state) in plugins {
             let taken = untold.remove(&name).unwrap_or_default();
-            let progress = elsewhere.remove(&name).filter(|_| state.phase == Phase::Standby);
+            let progress = saved.remove(&name).filter(|_| state.handle.is_none());
             let view = plugin_view(name, &state, now_ms);
             let view = match progress {
-                Some(progress) => self.standing_by(view, progress).await?,
+                Some(progress) => self.idle(view, progress).await?,
                 None => view,
             };
             views.push(PluginView { observed: view.observed + taken, taken, ..view });

@@ -1,4 +1,4 @@
-//! Answers of a replica that is not the leader, about itself and about the plugins that the leader runs.
+//! Answers about plugins that do not run in this process, and of a replica that is not the leader about itself.
 
 use kubewitness_core::ports::{Backlog, Progress};
 use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
@@ -6,8 +6,8 @@ use kubewitness_core::views::{PluginView, ReplicaView, ViewError};
 use super::{HostViews, unavailable};
 
 impl HostViews {
-    /// A plugin that another replica runs, by what that one has saved.
-    pub(super) async fn standing_by(
+    /// A plugin that another replica runs, or that could not be started: by what was saved last.
+    pub(super) async fn idle(
         &self,
         view: PluginView,
         (progress, finished): (Progress, u64),

@@ -35,6 +35,8 @@ pub use crate::connect::signed_in::SignedIn;
 
 /// A kubeconfig's clusters with their certificates take some KiB each.
 const FILE_BYTES: u64 = 16 << 20;
+/// A bundle of certificates has some hundred KiB, a key and a token some KiB.
+const NAMED_FILE_BYTES: u64 = 1 << 20;
 
 /// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
@@ -119,6 +121,51 @@ async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
         Kubeconfig::read_from(&asked).map_err(io::Error::other)
     })
     .await
+}
+
+/// The files that the chosen context names, with their fields. The client library would open whatever is there.
+fn named_files(config: &Kubeconfig, context: Option<&str>) -> Vec<(&'static str, String)> {
+    let Some(name) = context.or(config.current_context.as_deref()) else { return Vec::new() };
+    let chosen = config.contexts.iter().find(|context| context.name == name);
+    let Some(chosen) = chosen.and_then(|chosen| chosen.context.as_ref()) else { return Vec::new() };
+    let mut files = Vec::new();
+    let cluster = config.clusters.iter().find(|cluster| cluster.name == chosen.cluster);
+    if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
+        // What stands in the kubeconfig itself comes first, and the file is not read.
+        let file = cluster.certificate_authority.clone();
+        let file = file.filter(|_| cluster.certificate_authority_data.is_none());
+        files.extend(file.map(|file| ("certificate-authority", file)));
+    }
+    let user = config.auth_infos.iter().find(|user| Some(&user.name) == chosen.user.as_ref());
+    if let Some(user) = user.and_then(|named| named.auth_info.as_ref()) {
+        let certificate = user.client_certificate.clone().filter(|_| user.client_certificate_data.is_none());
+        let key = user.client_key.clone().filter(|_| user.client_key_data.is_none());
+        let token = user.token_file.clone().filter(|_| user.token.is_none());
+        files.extend(certificate.map(|file| ("client-certificate", file)));
+        files.extend(key.map(|file| ("client-key", file)));
+        files.extend(token.map(|file| ("tokenFile", file)));
+    }
+    files
+}
+
+async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::Result<()> {
+    for (field, file) in named_files(config, context) {
+        let path = PathBuf::from(&file);
+        if files::is_handed_over(&path) {
+            continue;
+        }
+        let told = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
+        let asked = path.clone();
+        let looked = files::within(&path, files::ANSWER, move || files::look(&asked)).await;
+        match looked.map_err(|error| told(error.to_string()))? {
+            None => return Err(told("it is not there".into())),
+            Some(found) if found.len() > NAMED_FILE_BYTES => {
+                return Err(told(format!("it is larger than {} MiB", NAMED_FILE_BYTES >> 20)));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Must be called within a tokio runtime and used there: the client's connections live in it.
@@ -225,14 +272,19 @@ async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectEr
     if let Some(path) = &options.kubeconfig {
         let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
         let read = read_kubeconfig(path).await.map_err(|error| fault(error.to_string()))?;
+        let looked = look_at_named_files(&read, chosen.context.as_deref()).await;
+        looked.map_err(|error| fault(error.to_string()))?;
         let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
         return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
     }
     // The environment names the files.
     let of_environment = || Kubeconfig::read().map_err(io::Error::other);
     let read = files::within(Path::new("the kubeconfig"), files::WORK, of_environment).await;
-    let config =
-        async { kube::Config::from_custom_kubeconfig(read?, &chosen).await.map_err(io::Error::other) };
+    let config = async {
+        let read = read?;
+        look_at_named_files(&read, chosen.context.as_deref()).await?;
+        kube::Config::from_custom_kubeconfig(read, &chosen).await.map_err(io::Error::other)
+    };
     let from_file = match config.await {
         Ok(config) => return Ok(Configured::of_file(config)),
         Err(error) => error.to_string(),
@@ -289,15 +341,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_among_the_credentials_is_given_up() {
+    async fn what_a_kubeconfig_names_is_refused_with_its_field_where_it_is_no_file_of_a_fitting_size() {
         let folder = tempfile::tempdir().unwrap();
-        let pipe = folder.path().join("token");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let options = options(&folder, &serde_json::json!({"tokenFile": pipe}));
-        let limit = Duration::from_millis(200);
-        let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
-        // The reader then finds the end of the pipe.
-        std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
-        assert!(told.starts_with("reading the credentials"), "{told}");
+        let path = |name: &str| folder.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        std::fs::File::create(path("large")).unwrap().set_len(NAMED_FILE_BYTES + 1).unwrap();
+        for (name, why) in [
+            ("pipe", "it is a pipe"),
+            ("", "it is a folder"),
+            ("missing", "it is not there"),
+            ("large", "it is larger than 1 MiB"),
+        ] {
+            for field in ["tokenFile", "client-certificate", "client-key"] {
+                let options = options(&folder, &serde_json::json!({field: path(name)}));
+                let told = connect(&options).await.unwrap_err().to_string();
+                let named = format!("`{field}` names {}: {why}", path(name).display());
+                assert!(told.contains("kubeconfig` can't be used") && told.contains(&named), "{told}");
+            }
+        }
+        let config = serde_json::json!({"current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", "certificate-authority": "pipe"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c"}}]});
+        std::fs::write(path("kubeconfig"), config.to_string()).unwrap();
+        let options = ConnectOptions { kubeconfig: Some(path("kubeconfig")), context: None };
+        let told = connect(&options).await.unwrap_err().to_string();
+        assert!(told.contains("`certificate-authority` names") && told.contains("it is a pipe"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn what_another_context_names_is_not_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({"current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "other", "user": {"tokenFile": "/missing"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c"}},
+                {"name": "d", "context": {"cluster": "c", "user": "other"}}]});
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, config.to_string()).unwrap();
+        let of = |context: Option<&str>| ConnectOptions {
+            kubeconfig: Some(path.clone()),
+            context: context.map(Into::into),
+        };
+        connect(&of(None)).await.unwrap();
+        let told = connect(&of(Some("d"))).await.unwrap_err().to_string();
+        assert!(told.contains("`tokenFile` names /missing: it is not there"), "{told}");
     }
 }

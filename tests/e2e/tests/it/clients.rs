@@ -244,6 +244,28 @@ async fn a_watch_that_was_paused_until_it_was_closed_goes_on_where_it_was() {
     .await;
 }
 
+/// `kubewitness get jobs -w | head -1`: nothing is written after the reader has left.
+#[tokio::test]
+async fn a_watch_ends_with_its_reader_though_nothing_changes() {
+    in_scratch("clients", async |scratch| {
+        let mut lab = Lab::start(scratch, None).await?;
+        let url = format!("http://{}", lab.run.address());
+        for output in ["table", "wide", "json"] {
+            let mut watch = Command::new(kubewitness_binary()?);
+            watch.args(["get", "jobs", "-w", "-o", output, "--server", &url]);
+            let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+            let mut lines = BufReader::new(watch.stdout.take().context("its output")?).lines();
+            lines.next_line().await?.context("a line")?;
+            drop(lines);
+            let ended = tokio::time::timeout(ENDS_WITHIN, watch.wait()).await;
+            let ended = ended.with_context(|| format!("the watch as {output} goes on for nobody"))??;
+            ensure!(ended.success(), "it ended with {ended}");
+        }
+        lab.run.stop().await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_run_though_nobody_reads_its_log() {
     in_scratch("clients", async |scratch| {

@@ -128,11 +128,10 @@ async fn a_start_says_which_ledger_or_secret_is_a_pipe_and_goes_on_once_it_is_a_
         };
         kubewitness.answers().await?;
         kubewitness.status_when(WITHIN, "both faults", told).await?;
-        let (code, why) = kubewitness.get("/readyz").await?;
-        ensure!(
-            code == 503 && why.contains("it is a pipe"),
-            "without settings it is not ready: {code} {why}"
-        );
+        // Nothing that is watched depends on them.
+        until_ok(WITHIN, "it to be ready all the same", async || ready(&kubewitness).await).await?;
+        let works = |status: &StatusView| state(status, "persistence") == Some("active");
+        kubewitness.status_when(WITHIN, "the plugin that needs neither", works).await?;
 
         std::fs::remove_file(&trail)?;
         std::fs::remove_file(&secret)?;
@@ -143,6 +142,66 @@ async fn a_start_says_which_ledger_or_secret_is_a_pipe_and_goes_on_once_it_is_a_
         kubewitness.status_when(WITHIN, "the settings to be taken", well).await?;
         until_ok(WITHIN, "it to be ready", async || ready(&kubewitness).await).await?;
         kubewitness.stop().await
+    })
+    .await;
+}
+
+/// The open file would be written on, and nobody would find it.
+#[tokio::test]
+async fn a_ledger_that_is_taken_away_fails_its_plugin_alone_also_at_a_restart_until_it_is_back() {
+    in_scratch("files", async |scratch| {
+        let lab = Lab::new(scratch).await?;
+        write(&lab.config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
+        let mut kubewitness = lab.start(scratch)?;
+        let both = |status: &StatusView| {
+            ["persistence", "audit"].iter().all(|name| state(status, name) == Some("active"))
+        };
+        kubewitness.status_when(WITHIN, "both plugins", both).await?;
+        create_job(&lab.simulator, "one").await?;
+        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        kubewitness.caught_up(WITHIN).await?;
+
+        let trail = lab.options.data.join("audit/trail.jsonl");
+        std::fs::rename(&trail, trail.with_extension("1"))?;
+        create_job(&lab.simulator, "two").await?;
+        let figures = |status: &StatusView, name: &str| {
+            let found = status.plugins.iter().find(|plugin| plugin.name == name);
+            found.map_or((0, 0), |plugin| (plugin.delivered, plugin.waiting))
+        };
+        let held =
+            |status: &StatusView| figures(status, "audit").1 > 0 && figures(status, "persistence").1 == 0;
+        let status = kubewitness.status_when(WITHIN, "the audit to wait", held).await?;
+        let delivered = figures(&status, "audit").0;
+        until(WITHIN, "the file in the log", async || {
+            Ok(kubewitness.process().stderr().contains("trail.jsonl is gone").then_some(()))
+        })
+        .await?;
+        kubewitness.stop().await?;
+
+        let mut kubewitness = lab.start(scratch)?;
+        let failed = |status: &StatusView| {
+            let audit = status.plugins.iter().find(|plugin| plugin.name == "audit");
+            let why = audit.and_then(|audit| audit.message.as_deref()).unwrap_or_default();
+            status.sources.len() == 2
+                && state(status, "audit") == Some("failed")
+                && why.contains("trail.jsonl is gone")
+                && state(status, "persistence") == Some("active")
+        };
+        let status = kubewitness.status_when(WITHIN, "the audit alone to fail", failed).await?;
+        let (saved, waiting) = figures(&status, "audit");
+        ensure!(saved == delivered && waiting > 0, "{saved} of {delivered} delivered, {waiting} waiting");
+        until_ok(WITHIN, "it to be ready", async || ready(&kubewitness).await).await?;
+        create_job(&lab.simulator, "three").await?;
+        let more = |status: &StatusView| figures(status, "persistence").0 > delivered + 1 && failed(status);
+        kubewitness.status_when(WITHIN, "a job that is witnessed meanwhile", more).await?;
+
+        std::fs::rename(trail.with_extension("1"), &trail)?;
+        let well = |status: &StatusView| both(status) && status.problems.is_empty();
+        kubewitness.status_when(WITHIN, "the audit to go on", well).await?;
+        kubewitness.caught_up(WITHIN).await?;
+        kubewitness.stop().await?;
+        same_story(&lab.simulator, &lab.options.data).await?;
+        proofs(&lab.options.data).await
     })
     .await;
 }
@@ -189,8 +248,8 @@ async fn a_host_and_a_plugin_are_taken_as_they_are_and_what_is_not_taken_is_name
         ready(&kubewitness).await?;
         let named = [
             "all.yaml:21: is a Deployment",
-            "all.yaml~: is no manifest",
-            "notes.txt: is no manifest",
+            "all.yaml~: is not named as a manifest",
+            "notes.txt: is not named as a manifest",
             "more: is a folder",
         ];
         until(WITHIN, "what is not taken in the log", async || {
@@ -231,7 +290,7 @@ async fn a_host_and_a_plugin_are_taken_as_they_are_and_what_is_not_taken_is_name
         .await?;
         kubewitness.stop().await?;
         let log = kubewitness.process().stderr();
-        ensure!(log.matches("notes.txt: is no manifest").count() == 1, "it is told once: {log}");
+        ensure!(log.matches("notes.txt: is not named as a manifest").count() == 1, "it is told once: {log}");
         same_story(&lab.simulator, &lab.options.data).await
     })
     .await;
@@ -264,6 +323,20 @@ async fn check_names_what_is_not_taken_and_reads_a_pipe_that_it_was_handed() {
         pipe(&folder.join("x.yaml"))?;
         let (code, told, _) = command(&["check", &path]).await?;
         ensure!(code == Some(3) && told.contains("x.yaml: can't be read: it is a pipe"), "{code:?}: {told}");
+        // As an argument of its own, too, for each command that reads a file.
+        let lying = folder.join("x.yaml").to_string_lossy().into_owned();
+        let data = scratch.folder("import")?.to_string_lossy().into_owned();
+        for arguments in [
+            vec!["check", &lying],
+            vec!["check", &path, "--object", &lying],
+            vec!["audit", "verify", &lying],
+            vec!["journal", "import", &lying, "--data", &data],
+        ] {
+            let asked = tokio::time::timeout(WITHIN, command(&arguments)).await;
+            let (code, said, told) = asked.with_context(|| format!("{arguments:?} waits"))??;
+            let told = format!("{said}{told}");
+            ensure!(code != Some(0) && told.contains("it is a pipe"), "{arguments:?}: {code:?}: {told}");
+        }
 
         let binary = kubewitness_harness::kubewitness_binary()?;
         let script = "\"$0\" check <(cat \"$1\")";

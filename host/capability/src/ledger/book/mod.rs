@@ -17,10 +17,14 @@
 //!
 //! What can't have been left by a crash (settled records that are missing or changed, bytes that
 //! nobody announced) is refused, never repaired: somebody may have to look at it.
+//!
+//! An open handle still writes to a file that was removed or moved. So each append first compares both
+//! names with what the handles lead to. A file that is not the one that is open, or has another length,
+//! refuses the append. A file whose records are known is never made anew.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::{Seq, files};
@@ -70,12 +74,36 @@ impl Intent {
     }
 }
 
+/// What the receipts of a ledger hold before its first record.
+const NO_RECORDS: &str = "{\"settled\":{\"bytes\":0,\"records\":0}}\n";
+
+/// Whether files that are missing may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// At a start: a ledger that nobody knows begins empty, and a file without receipts is taken over.
+    First,
+    /// The process had it open before: whatever is missing was removed meanwhile.
+    Again,
+}
+
+/// Undoes an append whose sync failed: what the file shows then may never reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub offset: u64,
+    /// Device and inode: another file in its place is not cut.
+    file: (u64, u64),
+}
+
 /// An open ledger. Its data file is locked against other processes while it lives.
 pub struct Book {
+    path: PathBuf,
     data: File,
+    file: (u64, u64),
     sidecar: File,
     sidecar_path: PathBuf,
     pub bytes: u64,
+    /// The length of the receipts.
+    noted: u64,
     pub records: u64,
     pub last: Option<Vec<u8>>,
     receipts: Vec<(String, Vec<(Seq, u32)>)>,
@@ -88,8 +116,42 @@ fn damaged<T>(message: impl Into<String>) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidData, message.into()))
 }
 
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// Of a file that is not there, though its ledger was in use.
+fn missing(path: &Path, sidecar: &Path) -> io::Error {
+    let message = format!(
+        "{} is gone, and records of this ledger are known: bring the file back from where it was moved; to begin a \
+         new ledger, stop the host, and move both the old file and {} away",
+        path.display(),
+        sidecar.display()
+    );
+    io::Error::new(io::ErrorKind::NotFound, message)
+}
+
 fn hash(data: &[u8]) -> String {
     hex::encode(digest(&SHA256, data))
+}
+
+fn lock(data: &File) -> io::Result<()> {
+    data.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger")
+        }
+        TryLockError::Error(error) => error,
+    })
+}
+
+/// A file that is shorter already lost more than that: recovery says so.
+fn undo(data: &File, cut: Cut) -> io::Result<()> {
+    let found = data.metadata()?;
+    if identity(&found) == cut.file && found.len() > cut.offset {
+        data.set_len(cut.offset)?;
+        data.sync_all()?;
+    }
+    Ok(())
 }
 
 impl Drop for Book {
@@ -103,34 +165,36 @@ impl Drop for Book {
 }
 
 impl Book {
-    /// `cut` undoes an append whose sync failed: what the file shows then may never reach the disk.
-    pub fn open(path: &Path, cut: Option<u64>) -> io::Result<Self> {
+    pub fn open(path: &Path, cut: Option<Cut>, opening: Opening) -> io::Result<Self> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let sidecar_path = path.with_extension("receipts");
+        let beside = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
+        };
+        let receipts = files::look(&sidecar_path).map_err(beside)?;
+        let is_known = receipts.as_ref().is_some_and(|found| found.len() > NO_RECORDS.len() as u64);
+        for (path, is_there) in [(path, files::look(path)?.is_some()), (&sidecar_path, receipts.is_some())] {
+            if !is_there && (is_known || opening == Opening::Again) {
+                return Err(missing(path, &sidecar_path));
+            }
+        }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let open = |path: &Path| {
             files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))
         };
         let data = open(path)?;
-        data.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => {
-                io::Error::new(io::ErrorKind::WouldBlock, "another process writes this ledger")
-            }
-            TryLockError::Error(error) => error,
-        })?;
-        if let Some(offset) = cut {
-            data.set_len(offset)?;
-            data.sync_all()?;
+        lock(&data)?;
+        if let Some(cut) = cut {
+            undo(&data, cut)?;
         }
-        let sidecar_path = path.with_extension("receipts");
-        let sidecar = |error: io::Error| {
-            io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
-        };
-        let adopted = files::look(&sidecar_path).map_err(sidecar)?.is_none();
         let mut book = Self {
+            path: path.to_owned(),
+            file: identity(&data.metadata()?),
             data,
-            sidecar: open(&sidecar_path).map_err(sidecar)?,
-            sidecar_path,
+            sidecar: open(&sidecar_path).map_err(beside)?,
+            sidecar_path: sidecar_path.clone(),
             bytes: 0,
+            noted: 0,
             records: 0,
             last: None,
             receipts: Vec::new(),
@@ -138,13 +202,47 @@ impl Book {
             doubt: None,
         };
         File::open(folder)?.sync_all()?;
-        if adopted {
+        if receipts.is_none() {
             book.adopt()?;
         } else {
             book.recover()?;
         }
         book.last = book.read_last()?;
         Ok(book)
+    }
+
+    /// What undoes an append that begins at the offset.
+    pub fn cut_at(&self, offset: u64) -> Cut {
+        Cut { offset, file: self.file }
+    }
+
+    /// Refuses where the names no longer lead to the files that are open, as they were left.
+    pub fn expect_in_place(&self) -> io::Result<()> {
+        let of_data = (&self.path, &self.data, self.bytes);
+        let of_receipts = (&self.sidecar_path, &self.sidecar, self.noted);
+        for (path, file, length) in [of_data, of_receipts] {
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let Some(found) = files::look(path).map_err(named)? else {
+                return Err(missing(path, &self.sidecar_path));
+            };
+            if identity(&found) != identity(&file.metadata()?) {
+                return damaged(format!(
+                    "{} is another file than the one that was open: bring that one back in its place. Moving or \
+                     replacing a ledger while the host runs is not supported",
+                    path.display()
+                ));
+            }
+            if found.len() != length {
+                return damaged(format!(
+                    "{} has {} bytes and {length} were written here: another program changed it. Bring the file \
+                     back as it was, from a copy",
+                    path.display(),
+                    found.len()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// A file that was there before its receipts is taken as it is, whole lines only.
@@ -213,6 +311,7 @@ impl Book {
             self.sidecar.set_len(whole)?;
             self.sidecar.sync_all()?;
         }
+        self.noted = whole;
         Ok(pending)
     }
 
@@ -251,11 +350,14 @@ impl Book {
         match there.cmp(&self.bytes) {
             std::cmp::Ordering::Equal => Ok(()),
             std::cmp::Ordering::Less => damaged(format!(
-                "the file has {there} bytes and {} were acknowledged: records were removed",
+                "{} has {there} bytes and {} were acknowledged: records were removed. Bring the file back as it was",
+                self.path.display(),
                 self.bytes
             )),
             std::cmp::Ordering::Greater => damaged(format!(
-                "the file has {there} bytes and {} were written here: another program appended",
+                "{} has {there} bytes and {} were written here: another program appended. Bring the file back as it \
+                 was",
+                self.path.display(),
                 self.bytes
             )),
         }
@@ -297,10 +399,11 @@ impl Book {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         self.lines += 1;
+        self.noted += text.len() as u64;
         self.sidecar.write_all(&text)
     }
 
-    /// Durable when it returns. After an error the book can't be trusted: open it anew, with a cut.
+    /// Durable when it returns. The files are in place: the caller asked. After an error the book can't be trusted: open it anew, with a cut.
     pub fn append(
         &mut self,
         plugin: &str,
@@ -352,6 +455,7 @@ impl Book {
     /// Drops what lies at or below the position. Everything settled is on disk when it returns, so
     /// that no other store's receipt is needed for it any more.
     pub fn forget(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
+        self.expect_in_place()?;
         self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
         if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
             return self.sidecar.sync_data();
@@ -376,6 +480,7 @@ impl Book {
         }
         self.sidecar = files::open(&self.sidecar_path, OpenOptions::new().read(true).append(true))?;
         self.lines = self.receipts.len() + 1;
+        self.noted = text.len() as u64;
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ impl Files {
     }
 
     fn open(&self) -> io::Result<Book> {
-        Book::open(&self.data(), None)
+        Book::open(&self.data(), None, Opening::First)
     }
 
     fn text(&self) -> String {
@@ -213,7 +213,8 @@ fn an_append_that_a_transaction_decides_waits_for_its_answer() {
     assert_eq!((book.doubt.clone(), applied(&book)), (None, vec![1]));
     drop(book);
     // The other answer: cut at its offset.
-    let book = Book::open(&files.data(), Some(0));
+    let cut = files.open().unwrap().cut_at(0);
+    let book = Book::open(&files.data(), Some(cut), Opening::Again);
     assert!(book.is_err(), "settled records are not cut: they were acknowledged");
 }
 
@@ -310,4 +311,82 @@ fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
     std::fs::write(files.sidecar(), &notes).unwrap();
     lose(&files.sidecar(), 0, 9);
     assert_eq!(files.open().err().unwrap().kind(), io::ErrorKind::InvalidData);
+}
+
+/// An open handle writes on into a file that nobody finds any more.
+#[test]
+fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_is_open() {
+    type Harm = fn(&Path);
+    let removed: Harm = |path| std::fs::remove_file(path).unwrap();
+    let replaced: Harm = |path| {
+        std::fs::rename(path, path.with_extension("1")).unwrap();
+        std::fs::write(path, "").unwrap();
+    };
+    let copied: Harm = |path| {
+        let text = std::fs::read(path).unwrap();
+        std::fs::rename(path, path.with_extension("1")).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let emptied: Harm = |path| std::fs::write(path, "").unwrap();
+    let piped: Harm = |path| {
+        std::fs::remove_file(path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    for (harm, told) in [
+        (removed, "is gone"),
+        (replaced, "is another file"),
+        (copied, "is another file"),
+        (emptied, "another program changed it"),
+        (piped, "it is a pipe"),
+    ] {
+        for suffix in ["jsonl", "receipts"] {
+            let files = Files::new();
+            let mut book = files.open().unwrap();
+            append(&mut book, 1, "one");
+            let path = files.data().with_extension(suffix);
+            harm(&path);
+            let error = book.expect_in_place().unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains(&path.display().to_string()), "{error}");
+            assert!(book.forget("p", 0).is_err(), "nor does a compaction put a file in its place");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_a_known_ledger_is_not_made_anew_and_the_message_says_what_to_do() {
+    for opening in [Opening::First, Opening::Again] {
+        let files = Files::new();
+        append(&mut files.open().unwrap(), 1, "one");
+        std::fs::rename(files.data(), files.data().with_extension("1")).unwrap();
+        let error = Book::open(&files.data(), None, opening).err().unwrap().to_string();
+        assert!(error.contains("ledger.jsonl is gone") && error.contains("bring the file back"), "{error}");
+        assert!(!files.data().exists(), "an empty file would pass for the ledger");
+        std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
+        assert_eq!(applied(&Book::open(&files.data(), None, opening).unwrap()), [1]);
+    }
+    // While a process runs, the receipts are not begun anew either: states would come again.
+    let files = Files::new();
+    append(&mut files.open().unwrap(), 1, "one");
+    std::fs::remove_file(files.sidecar()).unwrap();
+    let error = Book::open(&files.data(), None, Opening::Again).err().unwrap().to_string();
+    assert!(error.contains("ledger.receipts is gone"), "{error}");
+    assert_eq!(files.open().unwrap().records, 1, "and at a start the file is taken over as it is");
+}
+
+#[test]
+fn what_was_put_in_the_place_of_a_ledger_is_not_cut() {
+    let files = Files::new();
+    let mut book = files.open().unwrap();
+    append(&mut book, 1, "one");
+    let cut = book.cut_at(book.bytes);
+    drop(book);
+    std::fs::rename(files.data(), files.data().with_extension("1")).unwrap();
+    std::fs::write(files.data(), "of somebody else\n").unwrap();
+    assert!(Book::open(&files.data(), Some(cut), Opening::Again).is_err());
+    assert_eq!(files.text(), "of somebody else\n");
+    // A file that is too short is not filled up with zeros.
+    std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
+    std::fs::write(files.data(), "").unwrap();
+    assert!(Book::open(&files.data(), Some(cut), Opening::Again).is_err());
+    assert_eq!(files.text(), "");
 }

@@ -315,6 +315,26 @@ async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
 }
 
 #[tokio::test]
+async fn a_file_that_can_no_longer_be_used_is_told_by_its_name() {
+    let store = store().await;
+    let path = store.folder.path().join("deep/platform.db");
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let refused = store.sqlite.begin("p").await.err().unwrap();
+    assert!(
+        matches!(&refused, GrantError::Unavailable(why) if why.contains("platform.db: it is a pipe")),
+        "{refused:?}"
+    );
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "no database, and long enough to be looked at by SQLite").unwrap();
+    let refused = store.sqlite.begin("p").await.err().unwrap();
+    assert!(
+        matches!(&refused, GrantError::Unavailable(why) if why.starts_with("platform.db: ")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_connection_that_may_not_write_is_not_kept() {
     let store = store().await;
     // As a file is opened whose rights lack that.

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::Seq;
 use kubewitness_core::ports::{GrantError, SqlValue};
+use kubewitness_core::{Seq, files};
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
@@ -112,9 +112,20 @@ impl Writer {
             self.roll_back();
         }
         if self.connection.is_none() {
-            self.connect().map_err(|error| refusal(&error))?;
+            // SQLite opens whatever is there, and says of a pipe only that the disk fails.
+            let looked = files::look(&self.path);
+            looked.map_err(|error| self.named(GrantError::Unavailable(error.to_string())))?;
+            self.connect().map_err(|error| self.named(refusal(&error)))?;
         }
         Ok(())
+    }
+
+    /// A file that can't be used is told by its name; its folder is for the host's log.
+    fn named(&self, refused: GrantError) -> GrantError {
+        let GrantError::Unavailable(why) = refused else { return refused };
+        tracing::warn!(path = %self.path.display(), "the database can't be used: {why}");
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        GrantError::Unavailable(format!("{name}: {why}"))
     }
 
     #[cfg(test)]
@@ -128,7 +139,7 @@ impl Writer {
         let Some(connection) = &self.connection else { return Err(Fault::Lost(unanswered())) };
         work(connection).map_err(|error| match is_statements_own(&error) && !connection.is_autocommit() {
             true => Fault::Own(refusal(&error)),
-            false => Fault::Lost(refusal(&error)),
+            false => Fault::Lost(self.named(refusal(&error))),
         })
     }
 
