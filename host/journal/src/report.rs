@@ -300,15 +300,17 @@ pub mod code {
         /// An id occurs twice, or does not match its state.
         ID = "id";
         /// States of an object contradict each other: versions do not ascend and the later state is not marked
-        /// late, a state follows the object's end, or a history follows the history that replaced it.
+        /// late, a state follows the object's end, its end lies below a version of it, two objects have one name
+        /// by turns, or a history follows the history that replaced it.
         ORDER = "order";
         /// A state does not point to the state before it of the same object.
         CHAIN = "chain";
-        /// A document can't be restored, or differs from the document that was journaled.
+        /// A document can't be restored, differs from the document that was journaled, or is of another object
+        /// or version than its state.
         DOCUMENT = "document";
         /// The state that is stored as an object's newest is not its newest.
         CURRENT = "current";
-        /// A checkpoint is malformed, or ahead of its epoch.
+        /// A checkpoint is malformed, or further ahead of the states of its source than any server gets.
         CHECKPOINT = "checkpoint";
         /// The counters of a source differ from the states that the journal holds.
         COUNT = "count";
@@ -320,7 +322,8 @@ pub mod code {
         LETTER = "letter";
         /// A receipt in a granted database belongs to no state, or the rows that it vouches for are missing.
         RECEIPT = "receipt";
-        /// The record of a gap is missing, or differs from what its state says.
+        /// The record of a gap is missing or differs from what its state says, or the gap contradicts its state
+        /// or the versions that were told.
         GAP = "gap";
         /// The bytes of a poison state differ from the bytes that the API server sent.
         POISON = "poison";

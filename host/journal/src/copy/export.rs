@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use kubewitness_core::document::checksum;
+use kubewitness_core::document::{checksum, checksum_behind};
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, Seq, State};
@@ -97,9 +97,10 @@ async fn write(
 ) -> Result<Exported, ExportError> {
     connection.begin().await?;
     let rows = connection.rows();
-    let header =
-        Header { format: FORMAT.into(), documents: query.documents, selected: !query.is_everything() };
-    writeln!(out, "{}", text(&header))?;
+    let selected = !query.is_everything();
+    let header = Header { format: FORMAT.into(), documents: query.documents, selected, chained: true };
+    let mut lines = Lines { out, before: 0 };
+    lines.write(&text(&header))?;
     let names = Names::default();
     let mut states = 0;
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
@@ -118,7 +119,7 @@ async fn write(
                     true => documents::document(rows, &names, state.seq).await?,
                     false => None,
                 };
-                writeln!(out, "{}", line(&state, document.as_deref()))?;
+                lines.sealed(&line(&state, document.as_deref()))?;
                 states += 1;
             }
         }
@@ -134,8 +135,8 @@ async fn write(
             sources.extend(stream.checkpoint.map(|checkpoint| Resumed { source, epoch, checkpoint }));
         }
     }
-    writeln!(out, "{}", sealed(&format!("\"end\":{}}}", text(&End { states, sources }))))?;
-    out.flush()?;
+    lines.sealed(&format!("\"end\":{}}}", text(&End { states, sources })))?;
+    lines.out.flush()?;
     connection.end().await?;
     Ok(Exported { states })
 }
@@ -145,9 +146,23 @@ fn line(state: &State, document: Option<&[u8]>) -> String {
         Ok(document) => format!(",\"document\":{}", text(&document)),
         Err(_) => format!(",\"document_hex\":\"{}\"", hex::encode(bytes)),
     });
-    sealed(&format!("\"state\":{}{}}}", text(state), document.unwrap_or_default()))
+    format!("\"state\":{}{}}}", text(state), document.unwrap_or_default())
 }
 
-fn sealed(rest: &str) -> String {
-    format!("{{\"sum\":{},{rest}", checksum(rest.as_bytes()))
+/// Writes lines, and counts the checksum of all that it wrote.
+struct Lines<'a> {
+    out: &'a mut (dyn Write + Send),
+    before: u32,
+}
+
+impl Lines<'_> {
+    fn sealed(&mut self, content: &str) -> std::io::Result<()> {
+        let rest = format!("\"after\":{},{content}", self.before);
+        self.write(&format!("{{\"sum\":{},{rest}", checksum(rest.as_bytes())))
+    }
+
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
+        self.before = checksum_behind(checksum_behind(self.before, line.as_bytes()), b"\n");
+        writeln!(self.out, "{line}")
+    }
 }

@@ -2,12 +2,17 @@
 //!
 //! | line | what |
 //! |---|---|
-//! | first | `{"format": "kubewitness.dev/journal/v1", "documents": …, "selected": …}` |
-//! | each state, in order | `{"sum": …, "state": {…}, "document": "…"}` |
-//! | last | `{"sum": …, "end": {"states": …, "sources": [{"source", "epoch", "checkpoint"}]}}` |
+//! | first | `{"format": "kubewitness.dev/journal/v1", "documents": …, "selected": …, "chained": true}` |
+//! | each state, in order | `{"sum": …, "after": …, "state": {…}, "document": "…"}` |
+//! | last | `{"sum": …, "after": …, "end": {"states": …, "sources": [{"source", "epoch", "checkpoint"}]}}` |
 //!
 //! `sum` is the CRC-32 of everything behind its comma, as it stands there, so that a changed byte is
-//! found at its line. The document is a text, byte for byte what was witnessed; one that is no text
+//! found at its line. `after` is the CRC-32 of all lines before, the first included, each with its line
+//! break: a line that was moved, repeated, left out, or taken from another export is found where it
+//! stands. An export of a program that knew no `after` has no `chained` in its first line, and none is
+//! asked for. Both find accidents and careless hands, not a forger who makes the checksums anew.
+//!
+//! The document is a text, byte for byte what was witnessed; one that is no text
 //! comes as `document_hex`. A gap's document tells its bounds and is always there. Checkpoints are
 //! told where nothing was left out by a selection: only then does a watch go on from them. Fields
 //! may be added; a reader passes over those that it does not know.
@@ -27,6 +32,9 @@ pub(crate) struct Header {
     pub format: String,
     pub documents: bool,
     pub selected: bool,
+    /// Each line says what it stands after.
+    #[serde(default)]
+    pub chained: bool,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use kubewitness_core::ports::Progress;
 use kubewitness_core::{Seq, State};
 
 use super::findings::Findings;
+use super::story;
 use crate::report::code;
 use crate::store::Fetch;
 use crate::store::rows::removal::Taken;
@@ -44,6 +45,8 @@ pub(super) struct Accounts {
     tallies: BTreeMap<(u64, i64), (u64, u64)>,
     /// By stream, what retention took.
     taken: BTreeMap<i64, u64>,
+    /// By stream, the greatest number among the versions of its states.
+    versions: BTreeMap<i64, u64>,
     pub newest: Seq,
 }
 
@@ -72,7 +75,7 @@ impl Accounts {
             let text = format!("retention took states of {name}, which has no progress");
             findings.add(code::COMPLETENESS, None, text);
         }
-        Ok(Self { plugins, tallies: BTreeMap::new(), taken, newest: 0 })
+        Ok(Self { plugins, tallies: BTreeMap::new(), taken, versions: BTreeMap::new(), newest: 0 })
     }
 
     /// States that retention took, of all sources.
@@ -84,6 +87,10 @@ impl Accounts {
         let tally = self.tallies.entry((state.seq / SEGMENT, stream)).or_default();
         tally.0 += 1;
         tally.1 += stored.len() as u64 + ROW_BYTES;
+        if let Some(number) = state.resource_version.number() {
+            let newest = self.versions.entry(stream).or_default();
+            *newest = number.max(*newest);
+        }
         for plugin in &mut self.plugins {
             plugin.state(state);
         }
@@ -115,12 +122,11 @@ impl Accounts {
                 );
                 findings.add(code::COUNT, None, text);
             }
-            if checkpoint.is_some_and(|checkpoint| checkpoint.is_empty()) {
-                findings.add(
-                    code::CHECKPOINT,
-                    None,
-                    format!("{source} has an empty checkpoint in epoch {epoch}"),
-                );
+            let newest = self.versions.get(&id).copied().unwrap_or_default();
+            let resumes = checkpoint.map(|checkpoint| story::checkpoint(&source, &checkpoint, newest));
+            if let Some(Err(contradiction)) = resumes {
+                let text = format!("{} in epoch {epoch}", contradiction.text);
+                findings.add(contradiction.code, None, text);
             }
             if before.as_ref().is_some_and(|(last, name)| *name == source && *last > id) {
                 findings.add(

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::{Change, Seq, State};
 
 use super::findings::{Findings, text_of};
-use super::story::Life;
+use super::story::{self, Bearers, Life};
 use crate::read::{Names, documents};
 use crate::report::code;
 use crate::store::Fetch;
@@ -35,6 +35,7 @@ pub(super) struct Chains {
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<Identity, (Seq, i64)>,
+    bearers: Bearers,
     documents: HashMap<Identity, (Seq, Bytes)>,
     /// States that are gaps, with the checksums of what they say.
     pub gaps: HashMap<Seq, u32>,
@@ -65,7 +66,26 @@ impl Chains {
         }
         self.chain(&identity, envelope, findings);
         self.order(&identity, envelope, state, findings);
-        self.document(rows, names, identity, envelope, stored, findings).await
+        match self.document(rows, names, identity, envelope, stored).await {
+            Ok(document) => {
+                findings.report.documents_checked += 1;
+                self.says(envelope, state, &document, findings);
+            }
+            Err(error) => findings.add(code::DOCUMENT, Some(envelope.seq), text_of(error)),
+        }
+        Ok(())
+    }
+
+    /// Whether a state and its document are of the same, and a gap lacks nothing that was told.
+    fn says(&self, envelope: &Envelope, state: &State, document: &[u8], findings: &mut Findings) {
+        let told = match state.change {
+            Change::Gap => story::gap(state, document)
+                .and_then(|gap| self.seen.get(&envelope.object).map_or(Ok(()), |seen| seen.life.lacks(&gap))),
+            _ => story::document(state, document),
+        };
+        if let Err(contradiction) = told {
+            findings.add(contradiction.code, Some(envelope.seq), contradiction.text);
+        }
     }
 
     fn chain(&mut self, identity: &Identity, envelope: &Envelope, findings: &mut Findings) {
@@ -102,8 +122,11 @@ impl Chains {
         *newest = state.epoch.max(*newest);
         let fresh = || Seen { identity: identity.clone(), life: Life::default() };
         let life = &mut self.seen.entry(envelope.object).or_insert_with(fresh).life;
-        if let Err(contradiction) = life.next(state, !self.retained) {
-            findings.add(contradiction.code, seq, contradiction.text);
+        let named = self.bearers.next(state, life);
+        for told in [named, life.next(state, !self.retained)] {
+            if let Err(contradiction) = told {
+                findings.add(contradiction.code, seq, contradiction.text);
+            }
         }
     }
 
@@ -114,8 +137,7 @@ impl Chains {
         identity: Identity,
         envelope: &Envelope,
         stored: &[u8],
-        findings: &mut Findings,
-    ) -> Answer<()> {
+    ) -> Answer<Bytes> {
         let before = envelope.seq.saturating_sub(envelope.back);
         let kept = self.documents.remove(&identity);
         self.bytes -= kept.as_ref().map_or(0, |(_, document)| document.len());
@@ -124,18 +146,13 @@ impl Chains {
             // Its own damage was reported where it is.
             base = documents::document(rows, names, before).await.unwrap_or_default();
         }
-        match documents::decode(rows, names, envelope.into(), stored, base.as_ref()).await {
-            Ok(document) => {
-                findings.report.documents_checked += 1;
-                if self.bytes + document.len() > DOCUMENTS {
-                    self.documents.clear();
-                    self.bytes = 0;
-                }
-                self.bytes += document.len();
-                self.documents.insert(identity, (envelope.seq, document));
-            }
-            Err(error) => findings.add(code::DOCUMENT, Some(envelope.seq), text_of(error)),
+        let document = documents::decode(rows, names, envelope.into(), stored, base.as_ref()).await?;
+        if self.bytes + document.len() > DOCUMENTS {
+            self.documents.clear();
+            self.bytes = 0;
         }
-        Ok(())
+        self.bytes += document.len();
+        self.documents.insert(identity, (envelope.seq, document.clone()));
+        Ok(document)
     }
 }

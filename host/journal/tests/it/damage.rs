@@ -302,10 +302,22 @@ async fn a_torn_page_is_refused_and_reported() {
         torn[page * 4096..(page + 1) * 4096].fill(0xA5);
         std::fs::write(desk.path(), torn).unwrap();
         let whole = verify(&desk.path()).await;
-        found += usize::from(whole.map_or(true, |report| !report.ok));
+        found += usize::from(whole.is_ok_and(|report| !report.ok));
     }
     // A page that is on the free list holds nothing.
     assert!(found * 10 >= (bytes.len() / 4096 - 1) * 9, "{found} of {}", bytes.len() / 4096 - 1);
+}
+
+#[tokio::test]
+async fn a_file_that_was_cut_off_is_a_finding_wherever_it_ends() {
+    let desk = sound().await;
+    let bytes = std::fs::read(desk.path()).unwrap();
+    for length in [50, 100, 1_000, 4_096, 5_000, 50_000, 80_000, bytes.len() - 4_096] {
+        std::fs::write(desk.path(), &bytes[..length]).unwrap();
+        let report = verify(&desk.path()).await.unwrap();
+        let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+        assert!(!report.ok && codes.contains(&code::STORE), "{length} bytes: {:#?}", report.problems);
+    }
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use kubewitness_core::config::RetentionSpec;
-use kubewitness_core::document::checksum;
-use kubewitness_core::ports::{Append, Backlog, Witness};
-use kubewitness_core::{Change, State, Version};
+use kubewitness_core::document::{checksum, checksum_behind};
+use kubewitness_core::ports::{Append, Backlog, Witness, Witnessed};
+use kubewitness_core::{Change, ObjectRef, State, Version};
 use kubewitness_journal::{
     ExportError, ExportQuery, ImportError, Journal, JournalOptions, OpenError, Place, Retention, discard,
     export, stats, verify_at,
@@ -16,7 +17,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::support::{
-    Desk, Ends, Kind, SOURCE, gap, in_source, job, of, on, on_every_store, open_at, options, present, state,
+    Desk, Ends, Kind, SOURCE, document, gap, in_source, job, of, on, on_every_store, open_at, options,
+    present, state,
 };
 
 async fn exported(place: &Place) -> String {
@@ -39,7 +41,9 @@ impl Forged {
         let mut lines = text.lines();
         let header = lines.next().unwrap().to_owned();
         let mut states: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-        states.iter_mut().for_each(|line| drop(line.as_object_mut().unwrap().remove("sum")));
+        for line in &mut states {
+            line.as_object_mut().unwrap().retain(|key, _| !["sum", "after"].contains(&key.as_str()));
+        }
         let end = states.pop().unwrap();
         Self { header, states, end }
     }
@@ -56,6 +60,8 @@ impl Forged {
     fn text(&self) -> String {
         let mut text = format!("{}\n", self.header);
         for line in self.states.iter().chain([&self.end]) {
+            let mut line = line.clone();
+            line["after"] = checksum_behind(0, text.as_bytes()).into();
             // As `serde_json` sorts them, the document comes first: a reader takes any order.
             let rest = line.to_string()[1..].to_owned();
             text.push_str(&format!("{{\"sum\":{},{rest}\n", checksum(rest.as_bytes())));
@@ -165,7 +171,7 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
             "its source has no name, or one of more than 1024",
         ),
         (7, |state| state["resource_version"] = "9".repeat(2000).into(), "its version has more than"),
-        (15, |state| state["object"]["name"] = "other".into(), "was not called team-1/other before"),
+        (15, |state| state["object"]["name"] = "other".into(), "has the name `train-7`, and its state says"),
         (gap, |state| state["id"] = "jobs/0/batch/Job/x/gap:1-2".into(), "has other bounds"),
     ] {
         let refused = told(place, change).await;
@@ -176,6 +182,129 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
     many.end["end"]["sources"] = (0..10_001).map(source).collect();
     let told = refusal(&many.text()).await;
     assert!(told.starts_with("line 602: it names more than 10000 sources"), "{told}");
+}
+
+/// None of their bytes is changed: only what each line says of those before it tells.
+async fn unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_them() {
+    let one = exported(&story().await.place).await;
+    let desk = story().await;
+    desk.append(vec![present(&job(6), 800)]).await;
+    let other = exported(&desk.place).await;
+    let [one, other] = [&one, &other].map(|text| text.lines().collect::<Vec<_>>());
+    // Of another journal, which differs in one document.
+    let mut foreign = Forged::of(&one.join("\n"));
+    let document = foreign.states[9]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
+    foreign.states[9]["document"] = document.into();
+    let foreign = foreign.text();
+    let foreign: Vec<_> = foreign.lines().collect();
+    let glued = [&foreign[..301], &one[301..]].concat();
+    let removed = [&one[..100], &one[101..]].concat();
+    let repeated = [&one[..100], &one[99..]].concat();
+    let mut swapped = one.clone();
+    swapped.swap(564, 200);
+    let ended = [&one[..601], &other[602..]].concat();
+    let last = [&one[..500], &one[601..]].concat();
+    for (lines, number) in
+        [(glued, 302), (removed, 101), (repeated, 101), (swapped, 201), (ended, 602), (last, 501)]
+    {
+        let told = refusal(&format!("{}\n", lines.join("\n"))).await;
+        let said = format!("line {number}: it does not follow the line before");
+        assert!(told.starts_with(&said), "{said}: {told}");
+    }
+    // Two exports of one journal say the same as far as both go: that is no other story.
+    let same = [&one[..300], &other[300..]].concat();
+    import(&format!("{}\n", same.join("\n"))).await.1.unwrap();
+}
+
+async fn an_export_of_a_program_that_chained_no_lines_is_taken_in() {
+    let text = exported(&story().await.place).await;
+    let mut old = text.lines().next().unwrap().replace(",\"chained\":true", "");
+    old.push('\n');
+    for line in text.lines().skip(1) {
+        let (_, rest) = line.split_once("\"after\":").unwrap();
+        let rest = rest.split_once(',').unwrap().1;
+        old.push_str(&format!("{{\"sum\":{},{rest}\n", checksum(rest.as_bytes())));
+    }
+    let (taken, done) = import(&old).await;
+    assert_eq!(done.unwrap(), 600);
+    assert_eq!(exported(&taken.place).await, text);
+    // A header that promises more than the lines hold.
+    let told = refusal(&old.replacen("\"selected\":false", "\"selected\":false,\"chained\":true", 1)).await;
+    assert!(told.starts_with("line 2: it does not say what it stands after"), "{told}");
+}
+
+async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
+    let whole = Forged::of(&exported(&story().await.place).await);
+    for (change, said) in [
+        ((|text| "hello".replace('x', text)) as fn(&str) -> String, "is no object"),
+        (|_| String::new(), "is no object"),
+        (|text| text.replace("ad7a6354", "bd7a6354"), "has the uid"),
+        (|text| text.replace("train-7", "train-8"), "has the name"),
+        (|text| text.replace("team-1", "team-2"), "has the namespace"),
+        (|text| text.replace("resourceVersion\":\"25", "resourceVersion\":\"26"), "has the resourceVersion"),
+    ] {
+        let mut forged = whole.clone();
+        let text = change(forged.states[15]["document"].as_str().unwrap());
+        forged.states[15]["document"] = text.into();
+        let told = refusal(&forged.text()).await;
+        assert!(told.starts_with("line 17: ") && told.contains(said), "{said}: {told}");
+    }
+    // Both say it, and the states before do not.
+    let mut renamed = whole.clone();
+    renamed.states[15]["state"]["object"]["name"] = "other".into();
+    let text = renamed.states[15]["document"].as_str().unwrap().replace("train-7", "other");
+    renamed.states[15]["document"] = text.into();
+    let told = refusal(&renamed.text()).await;
+    assert!(told.starts_with("line 17: ") && told.contains("was not called team-1/other before"), "{told}");
+}
+
+async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
+    let whole = Forged::of(&exported(&story().await.place).await);
+    let line = 602;
+    for (source, epoch, checkpoint, said) in [
+        (SOURCE, 0, "junk".to_owned(), "the checkpoint of jobs is no version: `junk`"),
+        (SOURCE, 0, String::new(), "the checkpoint of jobs is no version"),
+        (SOURCE, 0, "9".repeat(5_000), "has more than 1024 bytes"),
+        (SOURCE, 0, "999999999999".into(), "no server gets so far ahead"),
+        ("pods", 0, "5".into(), "epoch 0 of pods follows epoch 1"),
+        ("", 0, "5".into(), "its source has no name"),
+    ] {
+        let mut forged = whole.clone();
+        forged.end["end"]["sources"] =
+            serde_json::json!([{"source": source, "epoch": epoch, "checkpoint": checkpoint}]);
+        let told = refusal(&forged.text()).await;
+        assert!(told.starts_with(&format!("line {line}: ")) && told.contains(said), "{said}: {told}");
+    }
+    let mut twice = whole.clone();
+    let again = twice.end["end"]["sources"][0].clone();
+    twice.end["end"]["sources"].as_array_mut().unwrap().push(again);
+    assert!(refusal(&twice.text()).await.contains("it names the source jobs twice"));
+    // The checkpoint of a source whose objects are quiet, of one without states, and of a stream.
+    let mut fine = whole.clone();
+    fine.end["end"]["sources"] = serde_json::json!([
+        {"source": SOURCE, "epoch": 0, "checkpoint": "5000000000"},
+        {"source": "nodes", "epoch": 3, "checkpoint": "junk"},
+        {"source": "pods", "epoch": 1, "checkpoint": "reader:b2 0:a1:3:12"},
+    ]);
+    let (taken, done) = import(&fine.text()).await;
+    done.unwrap();
+    taken.assert_sound().await;
+}
+
+async fn an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_away() {
+    let text = exported(&story().await.place).await;
+    let (taken, refused) = import(&text.replacen("Running", "Pending", 1)).await;
+    assert!(refused.unwrap_err().to_string().starts_with("line 2: its checksum does not match"));
+    let report = taken.verify().await;
+    let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+    assert_eq!(codes, ["unfinished"], "{:#?}", report.problems);
+    let Desk { folder: _folder, place, journal } = taken;
+    journal.close().await.unwrap();
+    discard(&place).await.unwrap();
+    // What is no export at all leaves nothing to throw away.
+    let (taken, refused) = import("hello\n").await;
+    refused.unwrap_err();
+    taken.assert_sound().await;
 }
 
 /// Not even what stands in the same batch behind it.
@@ -324,9 +453,26 @@ async fn a_journal_whose_states_contradict_each_other_is_found_by_the_proof() {
     let desk = Desk::new().await;
     desk.append(vec![present(&job(0), 5), state(&job(0), Change::Gone, "6"), present(&job(0), 7)]).await;
     desk.append(vec![gap(&job(1), "9", "4")]).await;
+    let foreign = document(&job(3), "20");
+    desk.append(vec![Witnessed { document: foreign, ..present(&job(2), 20) }]).await;
+    desk.append(vec![present(&job(4), 30), present(&job(4), 35), gap(&job(4), "30", "40")]).await;
+    desk.append(vec![present(&job(5), 50), state(&job(5), Change::Gone, "45")]).await;
+    let former = Arc::new(ObjectRef { uid: "former".into(), ..(*job(6)).clone() });
+    desk.append(vec![present(&former, 60), present(&job(6), 61), present(&former, 62)]).await;
+    let checkpoint = Some(Version::new("junk"));
+    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
     let report = desk.verify().await;
     let found: Vec<_> = report.problems.iter().map(|problem| (problem.code.as_str(), problem.seq)).collect();
-    assert_eq!(found, [("order", Some(3)), ("gap", Some(4))], "{:#?}", report.problems);
+    let expected = [
+        ("order", Some(3)),
+        ("gap", Some(4)),
+        ("document", Some(5)),
+        ("gap", Some(8)),
+        ("order", Some(10)),
+        ("order", Some(13)),
+        ("checkpoint", None),
+    ];
+    assert_eq!(found, expected, "{:#?}", report.problems);
 }
 
 // ---- killed ------------------------------------------------------------------------------
@@ -409,6 +555,11 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
 on_every_store!(
     lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_is_taken_in,
     a_state_that_no_store_or_watch_writes_is_refused,
+    unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_them,
+    an_export_of_a_program_that_chained_no_lines_is_taken_in,
+    a_document_of_another_object_or_version_than_its_state_is_refused,
+    a_checkpoint_from_which_no_watch_can_go_on_is_refused,
+    an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_away,
     what_only_the_store_knows_to_be_there_is_found_where_it_stands,
     an_import_that_failed_is_not_whole_until_it_went_on_to_its_end,
     an_import_goes_on_with_the_file_that_it_began_with_and_no_other,

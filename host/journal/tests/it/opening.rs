@@ -53,10 +53,9 @@ async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_
     let path = desk.path();
     let bytes = std::fs::metadata(&path).unwrap().len();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes - 3 * 4096 - 100).unwrap();
-    let told = match verify(&path).await {
-        Err(error) => error.to_string(),
-        Ok(report) => panic!("{report:?}"),
-    };
+    let report = verify(&path).await.unwrap();
+    assert!(!report.ok && report.problems.len() == 1, "{report:?}");
+    let told = &report.problems[0].message;
     assert_eq!(
         told.matches("restore the newest copy that `journal verify` finds whole").count(),
         1,

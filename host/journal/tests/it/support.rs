@@ -285,22 +285,37 @@ pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> Witnessed {
     state
 }
 
-/// Ends of the objects of a random history. Nobody comes back under a uid.
+/// The objects of a random history. Nobody comes back under a uid, or ends before a version that it has,
+/// and a gap lacks no version that was told.
 #[derive(Default)]
-pub struct Ends(HashMap<usize, u64>);
+pub struct Ends {
+    ends: HashMap<usize, u64>,
+    told: HashMap<usize, Vec<u64>>,
+}
 
 impl Ends {
     /// Whether a watch could tell this: object, change (0: its end, with an even version or none; 2: a
     /// gap; otherwise a version of it) and version.
     pub fn may_come(&mut self, (object, change, version): (usize, u8, u64)) -> bool {
+        let told = self.told.entry(object).or_default();
         match change {
             0 if version % 2 == 0 => {
-                let end = self.0.entry(object).or_insert(version);
+                if told.iter().any(|told| *told > version) {
+                    return false;
+                }
+                let end = self.ends.entry(object).or_insert(version);
                 *end = version.min(*end);
                 true
             }
-            0 | 2 => true,
-            _ => self.0.get(&object).is_none_or(|end| version <= *end),
+            0 => true,
+            2 => {
+                !told.contains(&version) || !told.iter().any(|told| (version + 1..version + 5).contains(told))
+            }
+            _ if self.ends.get(&object).is_none_or(|end| version <= *end) => {
+                told.push(version);
+                true
+            }
+            _ => false,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import
 //! writes. It asks no controller.
 
+mod export_file;
 mod receipts;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +17,7 @@ use kubewitness_journal::{
     ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
 };
 
+use self::export_file::ExportFile;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
 use crate::commands::print::{self, Table, clean, mark};
 use crate::commands::{End, Ended, Usage};
@@ -192,14 +194,17 @@ async fn export(args: ExportArgs) -> Ended {
         through: args.through,
         documents: args.documents,
     };
-    let mut out: Box<dyn Write + Send> = match &args.file {
-        None => Box::new(BufWriter::new(io::stdout())),
-        // What is there may be the only copy of something.
-        Some(file) => Box::new(BufWriter::new(
-            File::create_new(file).with_context(|| format!("creating {}", file.display()))?,
-        )),
-    };
-    match kubewitness_journal::export(&place, &query, &mut *out).await {
+    if let Some(file) = args.file {
+        let mut file = ExportFile::at(file);
+        let done = kubewitness_journal::export(&place, &query, &mut file).await;
+        if done.is_err() {
+            file.remove().context("removing the file of an export that failed")?;
+        }
+        let done = done.with_context(|| hint("exporting", &place))?;
+        eprintln!("{} states", done.states);
+        return Ok(End::Fine);
+    }
+    match kubewitness_journal::export(&place, &query, &mut BufWriter::new(io::stdout())).await {
         Ok(done) => {
             eprintln!("{} states", done.states);
             Ok(End::Fine)
@@ -231,7 +236,7 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
 }
 
 async fn import(args: ImportArgs) -> Ended {
-    let place = destination(&args.journal, args.data)?;
+    let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
         kubewitness_journal::discard(&place).await?;
         eprintln!("the unfinished import in {place} is discarded");
@@ -240,8 +245,39 @@ async fn import(args: ImportArgs) -> Ended {
     let Some(file) = args.file else {
         return Err(Usage::error("no file is given: name one that `journal export` wrote"));
     };
+    if !args.goes_on && place.kind() == EMBEDDED {
+        holds_nothing_else(&place, args.data.as_deref()).await?;
+    }
     let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
     take_in(&file, &place, options).await
+}
+
+/// What a folder for a journal may hold: the journal, whose content is looked at when it is opened, and
+/// what a new file system has.
+const FINE: [&str; 6] =
+    ["journal.db", "journal.db-journal", "journal.db-wal", "journal.db-shm", "journal.db.lock", "lost+found"];
+
+/// A data folder with other files is in use, or it is the wrong folder.
+async fn holds_nothing_else(place: &Place, data: Option<&Path>) -> Result<()> {
+    let Some(folder) = data.filter(|folder| folder.is_dir()) else { return Ok(()) };
+    let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
+    for entry in entries {
+        let name = entry.with_context(|| format!("reading {}", folder.display()))?.file_name();
+        if FINE.iter().any(|fine| name == *fine) {
+            continue;
+        }
+        // A journal that is not empty says itself what to do about it.
+        let stats = kubewitness_journal::stats(place, &BTreeMap::new(), 0).await;
+        return match stats.is_ok_and(|stats| stats.unfinished || stats.states > 0) {
+            true => Ok(()),
+            false => bail!(
+                "{} holds {} already: name an empty data folder with --data",
+                folder.display(),
+                name.to_string_lossy()
+            ),
+        };
+    }
+    Ok(())
 }
 
 async fn take_in(file: &Path, place: &Place, options: JournalOptions) -> Ended {

@@ -43,7 +43,11 @@ async fn exported(scratch: &Scratch) -> Result<String> {
             status: Arc::default(),
             previous: None,
             observed_ms: number,
-            document: format!("{{\"number\":{number}}}").into(),
+            document: format!(
+                "{{\"metadata\":{{\"name\":\"train\",\"namespace\":\"team-a\",\"uid\":\"u\",\
+                 \"resourceVersion\":\"{number}\"}}}}"
+            )
+            .into(),
             base: None,
         }
     });

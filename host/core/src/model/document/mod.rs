@@ -132,6 +132,13 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
+/// [`checksum`] of bytes that follow others, from the checksum of those; that of nothing is 0.
+pub fn checksum_behind(before: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
 fn on_dictionary(document: &[u8], dictionary: &CDict<'_>) -> Vec<u8> {
     write(document, ON_DICTIONARY, |pack, packed| pack.compress_using_cdict(packed, document, dictionary))
 }

@@ -54,7 +54,11 @@ fn present(version: u64) -> Witnessed {
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (number >> 40) as u8
     };
-    let document: Vec<u8> = (0..4096).map(noise).collect();
+    let noise = hex::encode((0..4096).map(noise).collect::<Vec<u8>>());
+    let document = format!(
+        "{{\"metadata\":{{\"name\":\"{uid}\",\"uid\":\"{uid}\",\"resourceVersion\":\"{version}\"}},\"x\":\"{noise}\"}}",
+        uid = object.uid
+    );
     let resource_version = Version::new(&version.to_string());
     Witnessed {
         id: StateId::of("jobs", 0, &object, Change::Present, &resource_version, None),

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read as _};
 
 use bytes::Bytes;
 use kubewitness_core::State;
-use kubewitness_core::document::checksum;
+use kubewitness_core::document::{checksum, checksum_behind};
 use serde::Deserialize;
 
 use super::fault::{AGAIN, ImportError};
@@ -13,16 +13,18 @@ use crate::copy::format::End;
 /// The longest line: the largest document, each byte of it escaped, and what stands around it.
 const LINE: u64 = 6 * kubewitness_core::limits::FRAME_BYTES as u64 + (1 << 20);
 
-#[derive(Deserialize)]
-struct Line {
-    state: State,
-    document: Option<String>,
-    document_hex: Option<String>,
-}
+const NEITHER: &str = "it is neither a state nor the end of the export";
+const MOVED: &str = "it does not follow the line before: lines were moved, repeated or left out here, or come from \
+                     another export";
 
 #[derive(Deserialize)]
-struct Last {
-    end: End,
+struct Line {
+    /// Of all lines before it.
+    after: Option<u32>,
+    state: Option<State>,
+    end: Option<End>,
+    document: Option<String>,
+    document_hex: Option<String>,
 }
 
 pub(super) enum Parsed {
@@ -36,11 +38,16 @@ pub(super) struct Lines<'a> {
     number: u64,
     buffer: Vec<u8>,
     most: u64,
+    /// The checksum of all lines before the one that was read last, and with it.
+    before: u32,
+    through: u32,
+    /// Each line has to say what it stands after.
+    pub chained: bool,
 }
 
 impl<'a> Lines<'a> {
     pub fn of(input: &'a mut (dyn BufRead + Send)) -> Self {
-        Self { input, number: 0, buffer: Vec::new(), most: LINE }
+        Self { input, number: 0, buffer: Vec::new(), most: LINE, before: 0, through: 0, chained: false }
     }
 
     /// Of the line that was read last; the first has 1.
@@ -62,6 +69,7 @@ impl<'a> Lines<'a> {
         if read == 0 {
             return Ok(None);
         }
+        (self.before, self.through) = (self.through, checksum_behind(self.through, &self.buffer));
         if self.buffer.pop_if(|byte| *byte == b'\n').is_none() {
             let reason = match read as u64 == self.most {
                 true => format!("it is longer than any line of an export ({} bytes)", self.most),
@@ -71,31 +79,45 @@ impl<'a> Lines<'a> {
         }
         match std::str::from_utf8(&self.buffer) {
             Ok(line) => Ok(Some(line)),
-            Err(_) => {
-                Err(ImportError::Line { line: self.number, reason: "it is not UTF-8".into(), hint: AGAIN })
-            }
+            Err(_) => Err(self.wrong("it is not UTF-8", AGAIN)),
+        }
+    }
+
+    /// The next line behind the first.
+    pub fn parsed(&mut self) -> Result<Parsed, ImportError> {
+        let Some(line) = self.next()? else {
+            return Err(self.wrong("the file ends here, before the end of the export", AGAIN));
+        };
+        let parsed = parse(line);
+        let (after, parsed) = parsed.map_err(|reason| self.wrong(reason, AGAIN))?;
+        match after {
+            Some(after) if after != self.before => Err(self.wrong(MOVED, AGAIN)),
+            None if self.chained => Err(self.wrong("it does not say what it stands after", AGAIN)),
+            _ => Ok(parsed),
         }
     }
 }
 
-pub(super) fn parse(line: &str) -> Result<Parsed, String> {
+/// What a line stands after, where it says so, and what it holds.
+fn parse(line: &str) -> Result<(Option<u32>, Parsed), String> {
     let split = line.strip_prefix("{\"sum\":").and_then(|rest| rest.split_once(','));
-    let (sum, rest) = split.ok_or("it is neither a state nor the end of the export")?;
+    let (sum, rest) = split.ok_or(NEITHER)?;
     if sum.parse() != Ok(checksum(rest.as_bytes())) {
         return Err("its checksum does not match: it was changed after the export".into());
     }
-    let rest = format!("{{{rest}");
-    let failed = |error| format!("it does not decode: {error}");
-    if rest.starts_with("{\"end\":") {
-        return serde_json::from_str(&rest).map(|Last { end }| Parsed::End(end)).map_err(failed);
-    }
-    let parsed: Line = serde_json::from_str(&rest).map_err(failed)?;
-    let document = match (parsed.document, parsed.document_hex) {
+    let parsed = serde_json::from_str(&format!("{{{rest}"));
+    let line: Line = parsed.map_err(|error| format!("it does not decode: {error}"))?;
+    let state = match (line.state, line.end) {
+        (Some(state), None) => state,
+        (None, Some(end)) => return Ok((line.after, Parsed::End(end))),
+        _ => return Err(NEITHER.into()),
+    };
+    let document = match (line.document, line.document_hex) {
         (Some(document), _) => document.into_bytes(),
         (None, Some(hex)) => hex::decode(&hex).map_err(|_| "its document does not decode")?,
         (None, None) => return Err("it has no document".into()),
     };
-    Ok(Parsed::State(Box::new(parsed.state), document.into()))
+    Ok((line.after, Parsed::State(Box::new(state), document.into())))
 }
 
 #[cfg(test)]

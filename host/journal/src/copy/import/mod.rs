@@ -1,7 +1,7 @@
 //! Reads the lines of an export into an empty journal: the same ids, versions and documents in the same
 //! order, at new positions.
 //!
-//! From the first append until the last line, the journal is marked [`UNFINISHED`]: `run` and `export`
+//! From the first line until the last one, the journal is marked [`UNFINISHED`]: `run` and `export`
 //! refuse it, and `verify` reports it. An import that failed or was killed leaves the states up to some
 //! line. When it goes on, each of these states is compared with its line.
 //!
@@ -11,7 +11,7 @@ mod fault;
 mod lines;
 mod stories;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io::BufRead;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use kubewitness_core::{Seq, State, Version};
 
 pub use self::fault::ImportError;
 use self::fault::{AGAIN, DOCUMENTS, OTHER, SAME};
-use self::lines::{Lines, Parsed, parse};
+use self::lines::{Lines, Parsed};
 use self::stories::Stories;
 use crate::copy::format::{End, Exported, FORMAT, Header, Resumed};
 use crate::journal::Journal;
@@ -72,7 +72,6 @@ struct Import<'a> {
     stories: Stories,
     there: There,
     batch: Batch,
-    is_marked: bool,
 }
 
 impl Journal {
@@ -87,10 +86,14 @@ impl Journal {
         }
         let mut lines = Lines::of(input);
         let header = header(&mut lines)?;
+        lines.chained = header.chained;
+        // Before any other line is looked at: whatever comes of it, the journal is not whole.
+        if !is_marked {
+            self.mark_unfinished(true).await.map_err(|error| ImportError::Journal { line: 1, error })?;
+        }
         let stories = Stories::new(header.selected);
         let there = There { page: VecDeque::new(), after: 0, states };
-        let import = Import { journal: self, lines, stories, there, batch: Batch::default(), is_marked };
-        import.run().await
+        Import { journal: self, lines, stories, there, batch: Batch::default() }.run().await
     }
 }
 
@@ -110,11 +113,7 @@ fn header(lines: &mut Lines<'_>) -> Result<Header, ImportError> {
 impl Import<'_> {
     async fn run(mut self) -> Result<Exported, ImportError> {
         loop {
-            let Some(line) = self.lines.next()? else {
-                return Err(self.lines.wrong("the file ends here, before the end of the export", AGAIN));
-            };
-            let parsed = parse(line);
-            match parsed.map_err(|reason| self.lines.wrong(reason, AGAIN))? {
+            match self.lines.parsed()? {
                 Parsed::State(state, document) => self.state(*state, document).await?,
                 Parsed::End(end) => return self.finish(end).await,
             }
@@ -170,7 +169,6 @@ impl Import<'_> {
         if batch.append.states.is_empty() {
             return Ok(());
         }
-        self.mark().await?;
         let failed = |error| ImportError::Journal { line: batch.first_line, error };
         let appended = self.journal.append(batch.append).await.map_err(failed)?;
         match appended.seqs.iter().position(Option::is_none) {
@@ -183,17 +181,8 @@ impl Import<'_> {
         }
     }
 
-    /// Before anything is taken in.
-    async fn mark(&mut self) -> Result<(), ImportError> {
-        if !self.is_marked {
-            let failed = |error| ImportError::Journal { line: self.lines.number(), error };
-            self.journal.mark_unfinished(true).await.map_err(failed)?;
-            self.is_marked = true;
-        }
-        Ok(())
-    }
-
-    async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
+    /// Whether the end of the export fits what came before it.
+    fn judged(&self, end: &End) -> Result<(), ImportError> {
         let states = self.stories.states();
         if end.states != states {
             let reason = format!("it counts {} states, and {states} came", end.states);
@@ -207,6 +196,20 @@ impl Import<'_> {
             let reason = format!("it names more than {SOURCES} sources");
             return Err(self.lines.wrong(reason, AGAIN));
         }
+        let mut named = HashSet::new();
+        for Resumed { source, epoch, checkpoint } in &end.sources {
+            if !named.insert(source) {
+                return Err(self.lines.wrong(format!("it names the source {source} twice"), AGAIN));
+            }
+            self.stories
+                .resumes(source, *epoch, checkpoint)
+                .map_err(|contradiction| self.lines.wrong(contradiction.text, AGAIN))?;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self, end: End) -> Result<Exported, ImportError> {
+        self.judged(&end)?;
         let number = self.lines.number();
         if self.lines.next()?.is_some() {
             return Err(self.lines.wrong("the file goes on after the end of the export", AGAIN));
@@ -214,14 +217,11 @@ impl Import<'_> {
         self.append().await?;
         let failed = |error| ImportError::Journal { line: number, error };
         for Resumed { source, epoch, checkpoint } in end.sources {
-            self.mark().await?;
             let checkpoint = Some(Version::new(&checkpoint));
             let append = Append { source: source.into(), epoch, checkpoint, ..Append::default() };
             self.journal.append(append).await.map_err(failed)?;
         }
-        if self.is_marked {
-            self.journal.mark_unfinished(false).await.map_err(failed)?;
-        }
-        Ok(Exported { states })
+        self.journal.mark_unfinished(false).await.map_err(failed)?;
+        Ok(Exported { states: self.stories.states() })
     }
 }

@@ -1,16 +1,18 @@
 //! Checks that the lines of an export fit each other: positions grow, ids name their states, and each
-//! state fits the earlier states of its object. Does no I/O; keeps about 100 bytes for each object.
+//! state fits its document and the earlier states of its object and of its name. Does no I/O; keeps about
+//! 250 bytes for each object.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::document::checksum;
 use kubewitness_core::limits::VERSION_BYTES;
-use kubewitness_core::{Change, ObjectRef, Seq, State, StateId};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId};
 
 use crate::report::code;
 use crate::store::memory::tails::{Mark, Marks};
-use crate::verify::story::{self, Contradiction, Life};
+use crate::verify::story::{self, Bearers, Contradiction, Life};
 
 /// Of the name of a source. Every store's index holds so much.
 const SOURCE_BYTES: usize = 1024;
@@ -23,11 +25,19 @@ struct Told {
     name: u32,
 }
 
+/// A source as far as it was told.
+struct Stream {
+    epoch: u32,
+    /// The greatest number among the versions of this epoch; 0 where none is one.
+    newest: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Stories {
     marks: Marks,
     objects: HashMap<Mark, Told>,
-    epochs: HashMap<Arc<str>, u32>,
+    bearers: Bearers,
+    sources: HashMap<Arc<str>, Stream>,
     states: u64,
     last: Seq,
     /// Something was left out: by a selection, or since retention had taken it.
@@ -56,13 +66,8 @@ impl Stories {
         }
         (self.last, self.states) = (state.seq, self.states + 1);
         self.has_holes |= state.seq != self.states;
-        named(state, document)?;
-        let epoch = self.epochs.entry(state.source.clone()).or_insert(state.epoch);
-        if state.epoch < *epoch {
-            let text = format!("epoch {} of {} follows epoch {epoch}", state.epoch, state.source);
-            return Err(Contradiction::new(code::ORDER, text));
-        }
-        *epoch = state.epoch;
+        let gap = named(state, document)?;
+        self.source(state)?;
         let fresh = || Told { epoch: state.epoch, life: Life::default(), name: name(&state.object) };
         let told = self.objects.entry(self.marks.of(&state.source, &state.object)).or_insert_with(fresh);
         if told.epoch != state.epoch {
@@ -74,8 +79,33 @@ impl Stories {
             return Err(Contradiction::new(code::ID, text));
         }
         let may_be_told = told.life.may_be_told(state);
+        self.bearers.next(state, &told.life)?;
         told.life.next(state, !self.has_holes)?;
+        gap.map_or(Ok(()), |gap| told.life.lacks(&gap))?;
         Ok(may_be_told)
+    }
+
+    fn source(&mut self, state: &State) -> Result<(), Contradiction> {
+        let fresh = || Stream { epoch: state.epoch, newest: 0 };
+        let stream = self.sources.entry(state.source.clone()).or_insert_with(fresh);
+        match state.epoch.cmp(&stream.epoch) {
+            Ordering::Less => return Err(over(&state.source, state.epoch, stream.epoch)),
+            Ordering::Equal => {}
+            Ordering::Greater => *stream = fresh(),
+        }
+        stream.newest = stream.newest.max(state.resource_version.number().unwrap_or_default());
+        Ok(())
+    }
+
+    /// Whether a watch may go on from here, after all states.
+    pub fn resumes(&self, source: &str, epoch: u32, checkpoint: &str) -> Result<(), Contradiction> {
+        has_name(source)?;
+        let newest = match self.sources.get(source) {
+            Some(stream) if epoch < stream.epoch => return Err(over(source, epoch, stream.epoch)),
+            Some(stream) if epoch == stream.epoch => stream.newest,
+            _ => 0,
+        };
+        story::checkpoint(source, checkpoint, newest)
     }
 }
 
@@ -84,13 +114,25 @@ fn name(object: &ObjectRef) -> u32 {
     checksum(format!("{}/{}/{version}{namespace}{name}", version.len(), namespace.len()).as_bytes())
 }
 
-/// Whether the id is that of the state, and no store refuses it.
-fn named(state: &State, document: &[u8]) -> Result<(), Contradiction> {
+fn over(source: &str, epoch: u32, newest: u32) -> Contradiction {
+    Contradiction::new(code::ORDER, format!("epoch {epoch} of {source} follows epoch {newest}"))
+}
+
+fn has_name(source: &str) -> Result<(), Contradiction> {
+    match source.is_empty() || source.len() > SOURCE_BYTES {
+        true => {
+            let text = format!("its source has no name, or one of more than {SOURCE_BYTES} bytes");
+            Err(Contradiction::new(code::ID, text))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Whether id and document are those of the state, and no store refuses it. What a gap says.
+fn named(state: &State, document: &[u8]) -> Result<Option<Gap>, Contradiction> {
     let wrong = |text: String| Err(Contradiction::new(code::ID, text));
     let State { id, source, epoch, change, object, resource_version: version, .. } = state;
-    if source.is_empty() || source.len() > SOURCE_BYTES {
-        return wrong(format!("its source has no name, or one of more than {SOURCE_BYTES} bytes"));
-    }
+    has_name(source)?;
     if object.uid.is_empty() {
         return wrong("its object has no uid".into());
     }
@@ -101,11 +143,12 @@ fn named(state: &State, document: &[u8]) -> Result<(), Contradiction> {
         let gap = story::gap(state, document)?;
         return match gap.after.len().max(gap.before.len()) > VERSION_BYTES {
             true => wrong(format!("a bound of its gap has more than {VERSION_BYTES} bytes")),
-            false => Ok(()),
+            false => Ok(Some(gap)),
         };
     }
+    story::document(state, document)?;
     match *id == StateId::of(source, *epoch, object, *change, version, None) {
-        true => Ok(()),
+        true => Ok(None),
         false => wrong(format!("its id, {id}, is not that of its version")),
     }
 }

@@ -2,7 +2,7 @@
 //! The writer keeps one for each live object, so each is small.
 
 use std::cmp::Ordering;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::mem;
 
 use hashbrown::HashTable;
@@ -27,7 +27,15 @@ pub(crate) struct Marks(RandomState, RandomState);
 
 impl Marks {
     pub fn of(&self, source: &str, object: &ObjectRef) -> Mark {
-        let parts = (source, &object.group, &object.kind, &object.uid);
+        self.hashed((source, &object.group, &object.kind, &object.uid))
+    }
+
+    /// Of whoever has the object's name.
+    pub fn of_name(&self, source: &str, object: &ObjectRef) -> Mark {
+        self.hashed((source, &object.group, &object.kind, &object.namespace, &object.name))
+    }
+
+    fn hashed(&self, parts: impl Hash + Copy) -> Mark {
         let (one, other) = (self.0.hash_one(parts), self.1.hash_one(parts));
         Mark([(one >> 32) as u32, one as u32, other as u32])
     }

@@ -1,19 +1,27 @@
-//! Judges whether a state fits the earlier states of its object. Pure: it is given the states of an
-//! object in the order of their positions. `journal verify` and an import share it.
+//! Judges whether a state fits its document and the earlier states of its object and of its name. Pure: it
+//! is given states in the order of their positions. `journal verify` and an import share it.
 //!
 //! | rule | because |
 //! |---|---|
 //! | a version is marked late exactly where a newer one of its object was told before | the writer compares the two, and marks it |
 //! | only a version is late | an end and a gap are told where they are found |
 //! | nothing follows the end of an object in its epoch but versions below that of the end | nobody comes back under a uid |
-//! | an object ends once in its epoch | the id of an end has no version |
-//! | a gap is named by its bounds, and its first bound lies below its second | the watch records no empty gap |
+//! | an object ends once in its epoch, and not below a version that it had | the id of an end has no version; the watch takes an older end for stale |
+//! | no number lies below an earlier one, also where a version without an order stands between | versions of an object grow |
+//! | a name does not go back to an object that had it before another one | one object has a name at a time |
+//! | the document of a version is of the same uid, name, namespace and version | the state was read from it |
+//! | a gap is named by its bounds, at least one of which is known, and the first lies below the second | the watch records no empty gap |
+//! | the document of a gap is of the same source, epoch and object, and its reason is a word | the watch writes both at once |
+//! | a gap that begins at a version of its object has none of the last versions within | the watch knew these when it wrote the gap |
 //! | a gap leaves the status as it was | nobody saw another one |
 //! | the epoch of a source never goes back | the journal refuses a state of an epoch that is over |
 //!
 //! What is **not** judged, since honest writers tell it too:
 //!
-//! - Versions without an order (`Version::compare`), of servers that give such.
+//! - Versions without an order (`Version::compare`), of servers that give such, and those beyond 64 bits
+//!   where a rule says number.
+//! - One version of two objects. Servers that count the versions of each object by itself exist; and to
+//!   compare each state with all others would cost memory for each state, not for each object.
 //! - Times: a clock may be put back.
 //! - That no version lies between two. One may have been taken by retention or lie in a gap, or the
 //!   object did not have the one that is missing: a dropped state leaves a story that fits.
@@ -27,11 +35,27 @@
 //! Where the beginning of a story is missing (retention took it, or a selection left it out), a
 //! version may be late behind one that is not there.
 
+mod bearers;
+
 use std::cmp::Ordering;
 
-use kubewitness_core::{Change, Gap, State, StateId, Version};
+use kubewitness_core::carry::Places;
+use kubewitness_core::limits::VERSION_BYTES;
+use kubewitness_core::{Change, Gap, State, StateId, Version, project};
 
+pub(crate) use self::bearers::Bearers;
 use crate::report::code;
+
+/// Versions of an object that a gap is compared with: as many as its two bounds and one between. All of
+/// them would cost memory for each state.
+const LAST: usize = 3;
+
+/// Of the reason of a gap. A newer program may write words that this one does not know.
+const REASON_BYTES: usize = 64;
+
+/// How far the checkpoint of a source may be ahead of its states: its objects may be quiet while others
+/// change. A server that writes 10,000 times a second needs more than a year for so many versions.
+const AHEAD: u64 = 500_000_000_000;
 
 /// Two things that were told and can't both be.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,12 +79,37 @@ pub(crate) struct Life {
     /// `newest` is the version of its end.
     ends_at_newest: bool,
     is_gone: bool,
+    /// The last versions of its own that are numbers and were told in order, the newest first; 0 for none.
+    numbers: [u64; LAST],
 }
 
 impl Life {
     /// The newest version that was told for certain.
     pub fn newest(&self) -> Option<&Version> {
         self.newest.as_ref()
+    }
+
+    /// The newest of its own versions that is a number and was told in order.
+    pub fn number(&self) -> Option<u64> {
+        self.numbers.first().copied().filter(|number| *number != 0)
+    }
+
+    /// A gap of the object, which says that versions are missing.
+    pub fn lacks(&self, gap: &Gap) -> Result<(), Contradiction> {
+        let (Some(after), Some(before)) =
+            (Version::new(&gap.after).number(), Version::new(&gap.before).number())
+        else {
+            return Ok(());
+        };
+        let told = self.numbers.iter().find(|told| after < **told && **told < before);
+        match told.filter(|_| self.numbers.contains(&after)) {
+            None => Ok(()),
+            Some(told) => {
+                let text =
+                    format!("version {told} lies in a gap from {after} to {before} and was told before it");
+                Err(Contradiction::new(code::GAP, text))
+            }
+        }
     }
 
     /// Whether only the store can say that this state was not told before: what is newer than all
@@ -92,6 +141,10 @@ impl Life {
                 contradiction(code::ORDER, format!("a state of {uid} is marked late and is no version"))
             }
             Change::Gone if self.is_gone => contradiction(code::ORDER, format!("{uid} ends twice")),
+            Change::Gone if is_older || self.is_behind(version) => contradiction(
+                code::ORDER,
+                format!("{uid} ends at version {version}, below a version that it had"),
+            ),
             Change::Gap if state.previous.as_ref().is_some_and(|previous| *previous != state.status) => {
                 contradiction(code::GAP, format!("a gap changes the status of {uid}"))
             }
@@ -104,7 +157,23 @@ impl Life {
             self.ends_at_newest = !is_version || (self.ends_at_newest && order == Some(Ordering::Equal));
             self.newest = Some(version.clone());
         }
+        if let Some(number) = version.number().filter(|_| is_certain && is_version && !is_older) {
+            self.is_number(number);
+        }
         fits
+    }
+
+    fn is_number(&mut self, number: u64) {
+        if self.numbers.first().is_some_and(|newest| *newest < number) {
+            self.numbers.rotate_right(1);
+            self.numbers[0] = number;
+        }
+    }
+
+    /// Whether a version lies below one of the object, with versions without an order between the two.
+    fn is_behind(&self, version: &Version) -> bool {
+        let has_order = self.newest.as_ref().is_some_and(|newest| version.compare(newest).is_some());
+        !has_order && version.number().is_some_and(|number| number < self.numbers[0])
     }
 
     fn version(&self, state: &State, order: Option<Ordering>, is_whole: bool) -> Result<(), Contradiction> {
@@ -115,6 +184,10 @@ impl Life {
         if is_older != state.late && (is_whole || !state.late) {
             let marked = if state.late { "is marked late" } else { "is not marked late" };
             let text = format!("version {version} of {uid} {marked}, and the newest before it is {newest}");
+            return Err(Contradiction::new(code::ORDER, text));
+        }
+        if !state.late && self.is_behind(version) {
+            let text = format!("version {version} of {uid} follows version {}", self.numbers[0]);
             return Err(Contradiction::new(code::ORDER, text));
         }
         if self.ends_at_newest && order == Some(Ordering::Greater) {
@@ -137,9 +210,20 @@ pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, Contradiction> 
         &state.resource_version,
         Some(&gap),
     );
-    let is_of_another = gap.object.as_ref().is_some_and(|object| object.uid != state.object.uid);
-    if id != state.id || is_of_another {
-        return Err(wrong("has other bounds, or is of another object, than its state says"));
+    if id != state.id || gap.before != state.resource_version.as_str() {
+        return Err(wrong("has other bounds than its state says"));
+    }
+    if gap.object.as_ref() != Some(&*state.object) {
+        return Err(wrong("is of another object than its state says"));
+    }
+    if (gap.source.as_str(), gap.epoch) != (&*state.source, state.epoch) {
+        return Err(wrong("is of another source or epoch than its state says"));
+    }
+    if !is_word(&gap.reason) {
+        return Err(wrong("has no word for a reason"));
+    }
+    if gap.after.is_empty() && gap.before.is_empty() {
+        return Err(wrong("has no bounds"));
     }
     match runs_forward(&gap) {
         true => Ok(gap),
@@ -147,11 +231,68 @@ pub(crate) fn gap(state: &State, document: &[u8]) -> Result<Gap, Contradiction> 
     }
 }
 
+/// As all words of `gap_reason`, and those that newer programs may add.
+fn is_word(reason: &str) -> bool {
+    let begins = reason.bytes().next().is_some_and(|first| first.is_ascii_uppercase());
+    begins && reason.len() <= REASON_BYTES && reason.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
 /// Whether something can lie within a gap's bounds, as far as versions tell.
-pub(crate) fn runs_forward(gap: &Gap) -> bool {
+fn runs_forward(gap: &Gap) -> bool {
     let (after, before) = (Version::new(&gap.after), Version::new(&gap.before));
     let has_order = after.is_comparable() && before.is_comparable();
     !has_order || before.is_newer_than(&after)
+}
+
+/// Whether the document of a state that is no gap is of that very version. The end of an object that
+/// nobody saw has none.
+pub(crate) fn document(state: &State, document: &[u8]) -> Result<(), Contradiction> {
+    if state.change == Change::Gone && document.is_empty() {
+        return Ok(());
+    }
+    let (object, version) = (&state.object, &state.resource_version);
+    let wrong = |text: String| {
+        let text = format!("the document of version {version} of {} {text}", object.uid);
+        Err(Contradiction::new(code::DOCUMENT, text))
+    };
+    let envelope = match project::envelope(document) {
+        Ok(envelope) => envelope,
+        Err(error) => return wrong(format!("is no object: {error}")),
+    };
+    for (field, found, said) in [
+        ("uid", &envelope.uid, object.uid.as_str()),
+        ("namespace", &envelope.namespace, &object.namespace),
+        ("name", &envelope.name, &object.name),
+        ("resourceVersion", &envelope.resource_version, version.as_str()),
+    ] {
+        if found != said {
+            return wrong(format!("has the {field} `{found}`, and its state says `{said}`"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a watch may go on from a checkpoint. `newest`: the greatest number among the versions of its
+/// source; 0 where none is one.
+pub(crate) fn checkpoint(source: &str, checkpoint: &str, newest: u64) -> Result<(), Contradiction> {
+    // A source that a stream brings says how far it was read in each partition.
+    if Places::parse(checkpoint).is_ok() {
+        return Ok(());
+    }
+    let version = Version::new(checkpoint);
+    let is_malformed = checkpoint.is_empty() || (newest != 0 && !version.is_comparable());
+    // Beyond 64 bits, if it is a number at all.
+    let number = version.number().unwrap_or(u64::MAX);
+    let text = match () {
+        () if checkpoint.len() > VERSION_BYTES => format!("has more than {VERSION_BYTES} bytes"),
+        () if is_malformed => format!("is no version: `{checkpoint}`"),
+        // Versions may be times: what is far for a counter is near for these.
+        () if newest != 0 && number / 2 > newest && number - newest > AHEAD => {
+            format!("is {checkpoint}, and its newest version is {newest}: no server gets so far ahead")
+        }
+        () => return Ok(()),
+    };
+    Err(Contradiction::new(code::CHECKPOINT, format!("the checkpoint of {source} {text}")))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! The judge of stories, state by state.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::{Change, ObjectRef, State, Status, Version};
 
+use super::document as document_of;
 use super::*;
 
 fn state(change: Change, version: &str) -> State {
@@ -86,16 +88,94 @@ fn nothing_newer_follows_an_end_that_has_a_version() {
     assert_eq!(text, "u ends twice");
 }
 
-/// As one that was outrun: its own version is behind what was told since.
 #[test]
-fn an_end_behind_newer_versions_forbids_nothing() {
-    judged(&[present("8"), gone("6"), present("9")]).unwrap();
+fn an_object_does_not_end_below_a_version_that_it_had() {
+    let text = judged(&[present("100"), gone("5")]).unwrap_err();
+    assert_eq!(text, "u ends at version 5, below a version that it had");
+    assert!(judged(&[present("100"), present("x"), gone("5")]).is_err());
+    judged(&[present("100"), gone("100")]).unwrap();
+    judged(&[present("100"), gone("x")]).unwrap();
+    judged(&[present("x"), gone("5")]).unwrap();
+}
+
+#[test]
+fn a_version_without_an_order_lets_no_number_run_backwards() {
+    let text = judged(&[present("500"), present("-"), present("400")]).unwrap_err();
+    assert_eq!(text, "version 400 of u follows version 500");
+    judged(&[present("500"), present("-"), present("501"), present("-1"), present("502")]).unwrap();
+}
+
+fn bearing(states: &[(&str, &str)]) -> Result<(), String> {
+    let (mut bearers, mut lives) = (Bearers::default(), HashMap::new());
+    for (uid, version) in states {
+        let mut state = present(version);
+        state.object = Arc::new(ObjectRef { uid: (*uid).into(), ..(*state.object).clone() });
+        let life: &mut Life = lives.entry(*uid).or_default();
+        bearers.next(&state, life).map_err(|contradiction| contradiction.text)?;
+        state.late = life.newest().is_some_and(|newest| newest.is_newer_than(&state.resource_version));
+        life.next(&state, true).unwrap();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_name_does_not_go_back_to_an_object_that_had_it_before_another_one() {
+    let text = bearing(&[("a", "7"), ("b", "8"), ("a", "9")]).unwrap_err();
+    assert_eq!(text, "version 9 of a comes after another object took its name, /, at version 8");
+    assert!(bearing(&[("a", "7"), ("b", "8"), ("c", "9"), ("b", "10")]).is_err());
+    bearing(&[("a", "7"), ("b", "8"), ("b", "9"), ("c", "10")]).unwrap();
+    // Read back: it had the name before.
+    bearing(&[("a", "5"), ("b", "8"), ("a", "7"), ("a", "6"), ("b", "9")]).unwrap();
+    bearing(&[("b", "8"), ("a", "5"), ("a", "7")]).unwrap();
+    bearing(&[("a", "x"), ("b", "8"), ("a", "y")]).unwrap();
+}
+
+#[test]
+fn a_gap_that_begins_at_a_version_lacks_no_version_that_was_told_since() {
+    let lacks = |versions: &[&str], after: &str, before: &str| {
+        let mut life = Life::default();
+        versions.iter().for_each(|version| life.next(&present(version), true).unwrap());
+        life.lacks(&hole(after, before).1).map_err(|contradiction| contradiction.text)
+    };
+    let text = lacks(&["30", "35", "40"], "30", "40").unwrap_err();
+    assert_eq!(text, "version 35 lies in a gap from 30 to 40 and was told before it");
+    assert!(lacks(&["30", "35"], "30", "40").is_err());
+    lacks(&["30"], "30", "40").unwrap();
+    lacks(&["30", "40"], "30", "40").unwrap();
+    // Whoever looked from further below knew none of these.
+    lacks(&["30", "35"], "1", "40").unwrap();
+    lacks(&["30", "35"], "30", "").unwrap();
+}
+
+fn documented(state: &State, document: &str) -> Result<(), String> {
+    document_of(state, document.as_bytes()).map_err(|contradiction| contradiction.text)
+}
+
+#[test]
+fn a_document_is_of_the_object_and_the_version_of_its_state() {
+    let mut state = present("7");
+    state.object = Arc::new(ObjectRef { name: "a".into(), namespace: "n".into(), ..(*state.object).clone() });
+    let text = |uid: &str, version: &str| {
+        format!(
+            "{{\"kind\":\"Job\",\"metadata\":{{\"name\":\"a\",\"namespace\":\"n\",\"uid\":\"{uid}\",\
+             \"resourceVersion\":\"{version}\"}}}}"
+        )
+    };
+    documented(&state, &text("u", "7")).unwrap();
+    let told = documented(&state, &text("u", "9")).unwrap_err();
+    assert_eq!(told, "the document of version 7 of u has the resourceVersion `9`, and its state says `7`");
+    assert!(documented(&state, &text("v", "7")).is_err() && documented(&state, "hello").is_err());
+    assert!(documented(&state, "").is_err());
+    let end = State { change: Change::Gone, ..state };
+    documented(&end, "").unwrap();
+    documented(&end, &text("u", "7")).unwrap();
+    assert!(documented(&end, &text("u", "6")).is_err());
 }
 
 fn hole(after: &str, before: &str) -> (State, Gap) {
     let mut state = state(Change::Gap, before);
     let gap = Gap {
-        source: "another".into(),
+        source: "jobs".into(),
         object: Some((*state.object).clone()),
         epoch: 0,
         after: after.into(),
@@ -115,14 +195,29 @@ fn told(state: &State, said: &Gap) -> Result<(), String> {
 
 #[test]
 fn a_gap_says_what_its_id_says_and_does_not_run_backwards() {
-    for (after, before) in [("5", "9"), ("", "9"), ("5", ""), ("", ""), ("x", "x"), ("5", "x")] {
+    for (after, before) in [("5", "9"), ("", "9"), ("5", ""), ("x", "x"), ("5", "x")] {
         let (state, gap) = hole(after, before);
         told(&state, &gap).unwrap();
     }
     let (state, gap) = hole("5", "9");
     assert!(told(&state, &Gap { after: "4".into(), ..gap.clone() }).unwrap_err().contains("other bounds"));
     let other = ObjectRef { uid: "v".into(), ..(*state.object).clone() };
-    assert!(told(&state, &Gap { object: Some(other), ..gap }).is_err());
+    for (other, said) in [
+        (Gap { object: Some(other), ..gap.clone() }, "is of another object"),
+        (Gap { object: None, ..gap.clone() }, "is of another object"),
+        (Gap { source: "pods".into(), ..gap.clone() }, "is of another source or epoch"),
+        (Gap { epoch: 3, ..gap.clone() }, "is of another source or epoch"),
+        (Gap { reason: "no-such-reason".into(), ..gap.clone() }, "has no word for a reason"),
+        (Gap { reason: String::new(), ..gap.clone() }, "has no word for a reason"),
+    ] {
+        let text = told(&state, &other).unwrap_err();
+        assert!(text.contains(said), "{text}");
+    }
+    let (state, gap) = hole("", "");
+    assert!(told(&state, &gap).unwrap_err().contains("has no bounds"));
+    let (state, gap) = hole("5", "9");
+    let state = State { resource_version: Version::new("99"), ..state };
+    assert!(told(&state, &gap).unwrap_err().contains("has other bounds"));
     for (after, before) in [("9", "5"), ("9", "9")] {
         let (state, gap) = hole(after, before);
         let text = told(&state, &gap).unwrap_err();
