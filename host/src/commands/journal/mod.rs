@@ -5,7 +5,6 @@ mod export_file;
 mod receipts;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 

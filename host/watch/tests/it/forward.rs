@@ -51,6 +51,7 @@ async fn answer(mut socket: TcpStream, (code, list): (u16, Value), may_forward: 
     drop(socket.read(&mut [0; 4096]).await);
 }
 
+#[allow(clippy::result_large_err)] // The library wants it so.
 async fn talk(socket: TcpStream) {
     let chooses = |_: &Request, mut response: Response| {
         response.headers_mut().insert("Sec-WebSocket-Protocol", PROTOCOL.parse().unwrap());
