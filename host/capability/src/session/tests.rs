@@ -428,7 +428,7 @@ async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is
     grants(&capabilities, &only_ledger).await;
 
     let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), std::slice::from_ref(&fault), "an entry that was closed before may stay so");
+    assert_eq!(again.closed(), std::slice::from_ref(fault), "an entry that was closed before may stay so");
     std::fs::remove_file(&database).unwrap();
     let again = again.reload(&world.settings(), world.folder.path()).await.unwrap();
     assert_eq!(again.closed(), []);
