@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::routing::MethodRouter;
 use kubewitness_core::views::Views;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::ages::Ages;
 use crate::access::gate::Gate;
 use crate::options::PortalOptions;
-use crate::serve::Traffic;
+use crate::serve::{StreamPlaces, Traffic};
 
 /// A path, as axum and OpenAPI both write it, and what answers there.
 pub(crate) type Route = (&'static str, MethodRouter<App>);
@@ -18,7 +17,7 @@ pub(crate) type Route = (&'static str, MethodRouter<App>);
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) views: Arc<dyn Views>,
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: StreamPlaces,
     /// Ends the live streams, which would otherwise hold a shut-down for ever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: Traffic,
@@ -31,6 +30,6 @@ impl App {
         let streams = options.streams.min(options.bounds.connections / 2);
         let traffic = options.traffic.clone();
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
-        Self { views, streams: Arc::new(Semaphore::new(streams)), stop, traffic, gate, ages: Arc::default() }
+        Self { views, streams: StreamPlaces::new(streams), stop, traffic, gate, ages: Arc::default() }
     }
 }

@@ -43,19 +43,24 @@ pub struct RedactedField {
 }
 
 /// Parts of names that people give to variables with secrets.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 17] = [
     "*PASSWORD*",
     "*PASSWD*",
+    "*PGPASS*",
+    "*PWD",
     "*PASSPHRASE*",
     "*SECRET*",
     "*TOKEN*",
     "*CREDENTIAL*",
-    "*API_KEY*",
     "*APIKEY*",
     "*ACCESS_KEY*",
-    "*PRIVATE_KEY*",
+    "*_KEY",
+    "*_PAT",
+    "*_AUTH",
+    "*_DSN",
     "*CONNECTION_STRING*",
     "*DATABASE_URL*",
+    "*REDIS_URL*",
 ];
 
 impl Default for RedactionSpec {

@@ -316,7 +316,7 @@ fn describe() -> Value {
     api.get(
         "/api/v1/states/{seq}/document",
         "document",
-        "The document of one state, byte for byte as the server sent it",
+        "The document of one state as the server sent it, with a digest in the place of each secret",
     )
     .parameter("path", "seq", "The state's position.", &number())
     .refuses(&[404])

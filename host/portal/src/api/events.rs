@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream;
 use kubewitness_core::views::Views;
 use kubewitness_core::{Seq, State as Witnessed};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,7 @@ use crate::answer::Problem;
 use crate::answer::params::{self, Params};
 use crate::app::App;
 use crate::scope::{Sight, Verb};
+use crate::serve::StreamPlace;
 
 /// States read at once for one stream; it holds no more than that.
 const BATCH: usize = 128;
@@ -47,7 +48,7 @@ struct Live {
     after: Seq,
     states: VecDeque<Arc<Witnessed>>,
     reset: Option<Seq>,
-    _permit: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 pub(crate) async fn events(
@@ -60,7 +61,7 @@ pub(crate) async fn events(
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let seen = seen.map(|text| params::number("Last-Event-ID", text)).transpose()?;
-    let permit = app.streams.clone().try_acquire_owned().map_err(|_| {
+    let place = app.streams.take(viewer.name()).ok_or_else(|| {
         Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "There are too many live streams.",
@@ -80,7 +81,7 @@ pub(crate) async fn events(
         after: from.min(now),
         states: VecDeque::new(),
         reset: (from > now).then_some(now),
-        _permit: permit,
+        _place: place,
     };
     let stream = stream::unfold(live, |mut live| async {
         let event = live.next().await?;

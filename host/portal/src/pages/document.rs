@@ -43,7 +43,7 @@ pub(super) async fn page(
         @if let Some(state) = &state { (heading(state, from)) } @else { div.head { h1 { (title) } } }
         p.tools {
             @if from.is_some() { a href={ "/states/" (seq) } { "Whole document" } " · " }
-            a href={ "/api/v1/states/" (seq) "/document" } download={ (seq) ".json" } { "Download as it came" }
+            a href={ "/api/v1/states/" (seq) "/document" } download={ (seq) ".json" } { "Download" }
             " (" (figure(document.len() as u64)) " bytes)"
         }
         (body)

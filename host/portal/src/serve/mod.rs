@@ -8,6 +8,7 @@ mod connection;
 mod places;
 mod refusal;
 mod stall;
+mod stream_places;
 mod tls;
 mod traffic;
 
@@ -25,6 +26,7 @@ use tracing::{error, info, warn};
 
 use connection::Server;
 use places::{Peer, Places};
+pub(crate) use stream_places::{StreamPlace, StreamPlaces};
 pub(crate) use tls::Tls;
 pub use tls::TlsFiles;
 use traffic::Counts;

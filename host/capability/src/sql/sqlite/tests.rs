@@ -326,7 +326,7 @@ async fn a_file_that_can_no_longer_be_used_is_told_by_its_name() {
         "{refused:?}"
     );
     std::fs::remove_file(&path).unwrap();
-    std::fs::write(&path, "no database, and long enough to be looked at by SQLite").unwrap();
+    std::fs::write(&path, "no database ".repeat(1000)).unwrap();
     let refused = store.sqlite.begin("p").await.err().unwrap();
     assert!(
         matches!(&refused, GrantError::Unavailable(why) if why.starts_with("platform.db: ")),

@@ -1,0 +1,81 @@
+//! Places for live streams: a number of them in all, and a share of it for one person.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// One person holds a quarter of the places at most, so that three others find room.
+const SHARE: usize = 4;
+
+#[derive(Clone)]
+pub(crate) struct StreamPlaces {
+    all: Arc<Semaphore>,
+    a_person: usize,
+    /// By name. It holds no more names than there are places.
+    held: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// A place; it is free again once this is dropped.
+pub(crate) struct StreamPlace {
+    _permit: OwnedSemaphorePermit,
+    held: Arc<Mutex<HashMap<String, usize>>>,
+    person: Option<String>,
+}
+
+impl StreamPlaces {
+    pub(crate) fn new(all: usize) -> Self {
+        let a_person = all.div_ceil(SHARE);
+        Self { all: Arc::new(Semaphore::new(all)), a_person, held: Arc::default() }
+    }
+
+    /// None where all places are taken, or all that one person may hold. Where nobody signs in, nobody is told
+    /// apart.
+    pub(crate) fn take(&self, person: Option<&str>) -> Option<StreamPlace> {
+        let permit = self.all.clone().try_acquire_owned().ok()?;
+        if let Some(person) = person {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = held.entry(person.to_owned()).or_default();
+            if *count >= self.a_person {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(StreamPlace { _permit: permit, held: self.held.clone(), person: person.map(str::to_owned) })
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let Some(person) = &self.person else { return };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(person) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(person);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_person_leaves_places_to_others_and_places_come_back() {
+        let places = StreamPlaces::new(8);
+        let of = |person: &str| places.take(Some(person));
+        let ann: Vec<_> = std::iter::from_fn(|| of("ann")).collect();
+        assert_eq!(ann.len(), 2);
+        let others: Vec<_> =
+            ["bea", "bea", "cid", "cid", "dan", "dan"].map(|person| of(person).unwrap()).into();
+        assert!(of("eva").is_none(), "all are taken");
+        drop(ann);
+        let eva = of("eva");
+        assert!(eva.is_some() && places.held.lock().unwrap().get("ann").is_none());
+        drop((others, eva));
+        assert!(places.held.lock().unwrap().is_empty());
+        assert_eq!(std::iter::from_fn(|| places.take(None)).collect::<Vec<_>>().len(), 8);
+    }
+}
