@@ -316,7 +316,7 @@ async fn what_was_no_object_can_be_fetched_as_it_came() {
         ensure!(cells[5] == "1", "POISON: {cells:?}");
         ensure!(lab.ask(&["gaps"]).await?.contains("1 state was no object of its kind"), "gaps tells of it");
         let log = lab.kubewitness.process().stderr();
-        let line = log.lines().find(|line| line.contains("poison")).with_context(|| log.clone())?;
+        let line = log.lines().find(|line| line.contains("poison message")).with_context(|| log.clone())?;
         ensure!(line.contains("jobs") && !line.contains('\u{1b}'), "{line:?}");
         lab.kubewitness.stop().await
     })
