@@ -154,3 +154,47 @@ async fn the_token_is_the_one_that_requests_carry() {
         "args": [credential], "interactiveMode": "Never"}});
     assert_eq!(token(exec).await.as_deref(), Some("made"));
 }
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up_after_its_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let asked = tokio::time::timeout(Duration::from_secs(20), forward(&address)).await;
+    let told = asked.expect("10 s are the bound").err().unwrap();
+    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+}
+
+#[tokio::test]
+async fn a_list_of_pods_that_is_too_large_is_refused() {
+    let mut list = pods("True");
+    list.1["items"][0]["metadata"]["annotations"] = json!({"a": "x".repeat(5 << 20)});
+    let told = forward(&server(list, true).await).await.err().unwrap();
+    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+}
+
+#[tokio::test]
+async fn more_connections_than_the_bound_wait_until_one_ends() {
+    let forward = forward(&server(pods("True"), true).await).await.unwrap();
+    let address = forward.url().strip_prefix("http://").unwrap().to_owned();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(forward.serve(stop.clone()));
+    let says = async |socket: &mut TcpStream, within: Duration| {
+        let mut answer = [0; 3];
+        tokio::time::timeout(within, socket.read_exact(&mut answer)).await.is_ok_and(|read| read.is_ok())
+    };
+    let mut sockets = Vec::new();
+    for _ in 0..33 {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(b"one").await.unwrap();
+        sockets.push(socket);
+    }
+    let mut last = sockets.pop().unwrap();
+    for socket in &mut sockets {
+        assert!(says(socket, Duration::from_secs(20)).await, "32 are carried at once");
+    }
+    assert!(!says(&mut last, Duration::from_millis(300)).await, "the next one waits");
+    sockets.pop();
+    assert!(says(&mut last, Duration::from_secs(20)).await, "it has the place of the one that ended");
+    stop.cancel();
+    serving.await.unwrap();
+}
