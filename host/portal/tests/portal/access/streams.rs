@@ -87,7 +87,7 @@ async fn after_a_pause_nothing_is_shown_before_the_right_was_asked_for() {
 #[tokio::test]
 async fn a_thousand_attempts_at_a_stream_are_refused_at_once_and_lists_go_on() {
     let portal = Portal::with(Server::default(), |options| PortalOptions { streams: 2, ..options });
-    let _held = [open(&portal, "red", 0).await, open(&portal, "red", 0).await];
+    let _held = [open(&portal, "red", 0).await, open(&portal, "blue", 0).await];
     let attempts = (0..1000).map(|_| portal.as_token("red", "/api/v1/events"));
     let answers =
         tokio::time::timeout(Duration::from_secs(20), futures::future::join_all(attempts)).await.unwrap();
