@@ -168,7 +168,7 @@ fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budge
 }
 
 #[test]
-fn the_end_is_not_looked_for_whichcompaction_is_known_to_have_been() {
+fn an_end_below_known_compaction_is_not_looked_for() {
     let mut search = Search::new("u", &v(5), &v(40)).unwrap();
     assert_eq!(search.next(19), Sought::Ask(v(29)));
     search.answered(&v(29), Answer::Nobody).unwrap();
