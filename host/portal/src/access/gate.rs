@@ -19,8 +19,8 @@ pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
 /// An address of the portal with a selector in it.
 const NEXT_BYTES: usize = 2048;
-const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE` makes \
-     one for a service account.";
+const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
+     --audience kubewitness.dev` makes one for a service account.";
 
 /// What is asked of every request.
 #[derive(Clone)]

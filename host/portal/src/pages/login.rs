@@ -54,7 +54,7 @@ fn form(next: &str, said: Option<Markup>) -> Page {
             }
             div.hint #token-help {
                 p { "A token of Kubernetes. For a service account, this command makes one:" }
-                pre tabindex="0" { code { "kubectl create token NAME -n NAMESPACE" } }
+                pre tabindex="0" { code { "kubectl create token NAME -n NAMESPACE --audience kubewitness.dev" } }
                 p { "It stays in your browser, sealed, until it ends or you log out, and for 8 hours at most." }
             }
         }
