@@ -1,8 +1,6 @@
 //! The key that people's sessions are sealed with: from a file of the operator, or made once in the data folder.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -17,8 +15,6 @@ pub type SessionKey = [u8; SESSION_KEY_BYTES];
 const FILE: &str = "session.key";
 /// Hex digits with an end of line, and room for white space.
 const BYTES: u64 = 4096;
-/// People who are neither the owner nor of the volume's group, which Kubernetes gives rights of its own.
-const OTHERS: u32 = 0o007;
 
 pub async fn of_file(file: &Path) -> Result<SessionKey> {
     let path = file.to_owned();
@@ -31,33 +27,18 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let folder = data.to_owned();
     let kept = files::within(data, files::ANSWER, move || {
         std::fs::create_dir_all(&folder)?;
+        let random =
+            |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
         let path = folder.join(FILE);
-        match kept(&path)? {
-            Some(key) => Ok(key),
-            None => make(&path),
-        }
+        let was_there = files::look(&path)?.is_some();
+        files::own_key(&path, random).map(|(key, is_new)| (key, is_new && was_there))
     });
-    kept.await.with_context(|| format!("keeping the session key in {}", data.join(FILE).display()))
-}
-
-/// `None` where there is no key, or none that can be trusted to have stayed a secret.
-fn kept(path: &Path) -> io::Result<Option<SessionKey>> {
-    let Some(file) = files::look(path)? else { return Ok(None) };
-    let key = files::read(path, BYTES)?.try_into().ok();
-    if key.is_none() || file.permissions().mode() & OTHERS != 0 {
-        warn!("{} is damaged or open to others: making a new key, and people sign in again", path.display());
-        std::fs::remove_file(path)?;
-        return Ok(None);
+    let place = data.join(FILE);
+    let kept = kept.await.with_context(|| format!("keeping the session key in {}", place.display()));
+    let (key, is_replaced) = kept?;
+    if is_replaced {
+        warn!("{} was damaged or open to others: it is a new key, and people sign in again", place.display());
     }
-    Ok(key)
-}
-
-fn make(path: &Path) -> io::Result<SessionKey> {
-    let mut key = [0; SESSION_KEY_BYTES];
-    SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("no random bytes"))?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&key)?;
-    file.sync_all()?;
     Ok(key)
 }
 
@@ -79,6 +60,7 @@ fn parse(bytes: &[u8]) -> io::Result<SessionKey> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

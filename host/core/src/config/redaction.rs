@@ -134,5 +134,8 @@ mod tests {
         assert_eq!(faults, ["spec.redaction.variables[0]", "spec.redaction.fields[0].pointer"]);
         let many = RedactionSpec { variables: vec!["A".into(); RULES_MOST + 1], ..RedactionSpec::default() };
         assert_eq!(many.redactor().unwrap_err()[0].field, "spec.redaction.variables");
+        let long =
+            RedactionSpec { variables: vec!["A".repeat(PATTERN_BYTES + 1)], ..RedactionSpec::default() };
+        assert_eq!(long.redactor().unwrap_err()[0].field, "spec.redaction.variables[0]");
     }
 }
