@@ -25,6 +25,8 @@ impl Control {
     /// The next one may have begun: nothing is waited for that is not under way.
     async fn give_up(&mut self) {
         warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
+        self.examinations.give_up();
+        self.waiting.clear();
         self.resyncs.shut_down();
         self.retentions.shut_down();
         self.plugins.give_up().await;

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions};
@@ -8,8 +9,10 @@ use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::settings::changed_sources;
 use super::*;
-use crate::config::manifest::Origin;
+use crate::config::manifest::{Entry, Origin};
+use crate::controller::shared::Phase;
 use crate::tasks::Tasks;
 
 fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
@@ -47,6 +50,17 @@ async fn control(data: &std::path::Path) -> Control {
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
     Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+}
+
+/// Until everything is examined that the snapshot wants.
+async fn settled(control: &mut Control, snapshot: &Snapshot) {
+    loop {
+        control.reconcile(snapshot, &CancellationToken::new()).await;
+        if control.waiting.is_empty() {
+            return;
+        }
+        control.examinations.answered().await;
+    }
 }
 
 #[tokio::test]
@@ -128,14 +142,14 @@ impl Hanging {
         std::fs::write(&url, format!("postgres://ann:hush@{}/d", silent.local_addr().unwrap())).unwrap();
         witness_a_job(&control.plugins.journal).await;
         let snapshot = wanted(&url, &[("hung", 1), ("quick", 1)]);
-        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        settled(&mut control, &snapshot).await;
         assert_eq!(control.shared.problems(), [""; 0]);
         Self { control, url, call: silent.accept().await.unwrap().0, _folder: folder }
     }
 
     async fn change(&mut self, plugins: &[(&str, u32)]) {
         let snapshot = wanted(&self.url, plugins);
-        self.control.reconcile(&snapshot, &CancellationToken::new()).await;
+        settled(&mut self.control, &snapshot).await;
     }
 
     fn taken(&self, name: &str) -> (Phase, Entry) {
@@ -161,7 +175,7 @@ async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait(
     drop(hanging.call);
     hanging.control.plugins.has_drained().await;
     let snapshot = wanted(&hanging.url, &[("hung", 3), ("quick", 3)]);
-    hanging.control.reconcile(&snapshot, &CancellationToken::new()).await;
+    settled(&mut hanging.control, &snapshot).await;
     let good = &hanging.control.good_plugins["hung"].entry;
     assert_eq!(good, &writer("hung", 3), "the newest of its changes is taken");
     assert!(hanging.control.plugins.is_running("hung"));

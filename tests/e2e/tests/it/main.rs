@@ -6,6 +6,7 @@ mod browser;
 mod clients;
 mod cluster;
 mod compile;
+mod compiling;
 mod conformance;
 mod databases;
 mod docs;
