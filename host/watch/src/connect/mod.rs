@@ -6,6 +6,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod client;
+mod exec;
 mod liveness;
 mod login;
 mod pool;
@@ -29,6 +30,8 @@ use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
+use crate::connect::exec::Exec;
+use crate::connect::login::Login;
 use crate::connect::request::{Api, causes};
 
 pub use crate::connect::signed_in::SignedIn;
@@ -188,7 +191,8 @@ async fn connect_within(
     let keep_alive = keep_alive.clone();
     let Configured { config, in_cluster } = configured(options, limit).await?;
     let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
-    let client = signing_in(config, limit, move |config| client::client(config, &keep_alive)).await?;
+    let client =
+        signing_in(config, limit, move |config, login| client::client(config, login, &keep_alive)).await?;
     Ok(Connection { client, namespace, server, in_cluster })
 }
 
@@ -206,28 +210,45 @@ async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configu
 
 /// Makes a client. That may run a command, and ask a person.
 async fn signing_in<T: Send + 'static>(
-    config: kube::Config,
+    mut config: kube::Config,
     limit: Duration,
-    make: impl FnOnce(&kube::Config) -> Result<T, BoxError> + Send + 'static,
+    make: impl FnOnce(&kube::Config, Option<Login>) -> Result<T, BoxError> + Send + 'static,
 ) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
-    let what = login_command(&config).map_or_else(
-        || "reading the credentials that the kubeconfig names".to_owned(),
-        |command| format!("the command `{command}`, which the kubeconfig names for logging in to {server},"),
-    );
+    let fault = |why: String| ConnectError::Client { server: server.clone(), why };
+    let provider = config.auth_info.auth_provider.as_ref();
+    if provider.is_some_and(|provider| provider.config.contains_key("cmd-path")) {
+        return Err(fault(
+            "the kubeconfig names a command in `auth-provider`, which Kubernetes has removed: name one in `exec`".into(),
+        ));
+    }
+    let login = match Exec::take_from(&mut config.auth_info) {
+        Some(exec) => Some(logged_in(exec, &mut config, &server, limit).await?),
+        None => None,
+    };
+    let advice = "a pipe or a network mount among the files that the kubeconfig names may hang; name others";
+    let making = move || make(&config, login).map_err(|error| causes(&*error));
+    let what = "reading the credentials that the kubeconfig names";
+    aside(what, limit, advice, making).await?.map_err(fault)
+}
+
+/// Runs the command for the first time.
+async fn logged_in(
+    exec: Exec,
+    config: &mut kube::Config,
+    server: &str,
+    limit: Duration,
+) -> Result<Login, ConnectError> {
+    let what =
+        format!("the command `{}`, which the kubeconfig names for logging in to {server},", exec.command());
     let advice = "run it by hand to see what it waits for, and log in before you start";
-    let making = move || make(&config).map_err(|error| causes(&*error));
-    aside(&what, limit, advice, making).await?.map_err(|why| ConnectError::Client { server, why })
+    let logged_in = within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
+    let failed = |why: String| format!("the command `{}` for logging in: {why}", exec.command());
+    logged_in.map_err(|why| ConnectError::Client { server: server.into(), why: failed(why) })?;
+    Ok(Login::by(exec, limit))
 }
 
-/// The command that kube runs for a login, without its arguments, which may be secret.
-pub(crate) fn login_command(config: &kube::Config) -> Option<String> {
-    let user = &config.auth_info;
-    let command = user.exec.as_ref().and_then(|exec| exec.command.clone());
-    command.or_else(|| user.auth_provider.as_ref()?.config.get("cmd-path").cloned())
-}
-
-/// Runs `work` on a thread of its own. kube opens files and runs commands that may never return. On one of
+/// Runs `work` on a thread of its own. kube opens files that may never answer. On one of
 /// the runtime's threads such a call would block others, and a stop would wait for it.
 async fn aside<T: Send + 'static>(
     what: &str,
@@ -235,7 +256,6 @@ async fn aside<T: Send + 'static>(
     advice: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ConnectError> {
-    let hangs = || ConnectError::Hangs { what: what.to_owned(), within: limit, advice };
     let failed = |why: String| ConnectError::NotConfigured(format!("{what}: {why}"));
     let (sender, answer) = oneshot::channel();
     let runtime = Handle::current();
@@ -245,15 +265,25 @@ async fn aside<T: Send + 'static>(
         drop(sender.send(work()));
     });
     thread.map_err(|error| failed(error.to_string()))?;
-    let mut answer = pin!(timeout(limit, answer));
-    let answered = match timeout(TELL, &mut answer).await {
-        Ok(answered) => answered,
+    within(what, limit, advice, answer).await?.map_err(|_| failed("it panicked".into()))
+}
+
+/// Gives up at the limit, and tells an operator before what is waited for.
+async fn within<T>(
+    what: &str,
+    limit: Duration,
+    advice: &'static str,
+    work: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
+    let mut work = pin!(timeout(limit, work));
+    let ended = match timeout(TELL, &mut work).await {
+        Ok(ended) => ended,
         Err(_) => {
             tracing::warn!("{what} is still running; it is given up after {} s", limit.as_secs());
-            answer.await
+            work.await
         }
     };
-    answered.map_err(|_| hangs())?.map_err(|_| failed("it panicked".into()))
+    ended.map_err(|_| ConnectError::Hangs { what: what.to_owned(), within: limit, advice })
 }
 
 struct Configured {
@@ -338,6 +368,23 @@ mod tests {
         let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
         std::fs::write(&end, "").unwrap();
         assert!(told.contains("the command `sh`") && told.contains("run it by hand"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_and_one_that_only_the_client_library_would_run_are_refused_with_what_to_do()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let failing = options(&folder, &exec("echo expired >&2; exit 1"));
+        let told = connect(&failing).await.unwrap_err().to_string();
+        assert!(
+            told.contains("the command `sh` for logging in: it ended with exit status: 1: expired"),
+            "{told}"
+        );
+        let provider = serde_json::json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "touch",
+            "cmd-args": folder.path().join("ran")}}});
+        let told = connect(&options(&folder, &provider)).await.unwrap_err().to_string();
+        assert!(told.contains("`auth-provider`") && told.contains("name one in `exec`"), "{told}");
+        assert!(!folder.path().join("ran").exists());
     }
 
     #[tokio::test]
