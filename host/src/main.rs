@@ -37,6 +37,9 @@ fn main() -> ExitCode {
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
+    if matches!(cli.command, Command::Run(_) | Command::Playground(_) | Command::Journal(_)) {
+        process::keep_files_private();
+    }
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

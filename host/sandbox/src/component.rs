@@ -16,6 +16,9 @@ use crate::guest::Guest;
 use crate::instance::Instance;
 use crate::plugin::Plugin;
 
+/// Faults of a configuration that are told at once: a person mends no more.
+const FAULTS: usize = 50;
+
 /// What a component says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -96,7 +99,7 @@ impl Component {
         let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
         let said =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
-        faults.extend(said.into_iter().map(config_fault));
+        faults.extend(said.into_iter().take(FAULTS).map(config_fault));
         Ok(faults)
     }
 

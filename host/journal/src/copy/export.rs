@@ -15,7 +15,8 @@ use super::format::{End, Exported, FORMAT, Header, Resumed};
 use crate::read::{Names, documents};
 use crate::report::OpenError;
 use crate::store::place::Place;
-use crate::store::{Connection, Opened};
+use crate::store::rows::Stream;
+use crate::store::{Connection, Fetch, Opened};
 
 /// States of one reading.
 const PAGE: i64 = 256;
@@ -66,8 +67,14 @@ pub enum ExportError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("writing: {0}")]
+    #[error("writing")]
     Write(#[from] std::io::Error),
+    /// Its end would say that it is all.
+    #[error(
+        "the journal does not hold the states that it counts: {0}. `kubewitness journal verify` says which. Put a backup back, or export what is \
+         left as a selection with `--after 0`"
+    )]
+    Lacks(String),
 }
 
 fn text<T: Serialize>(value: &T) -> String {
@@ -102,13 +109,17 @@ async fn write(
     let mut lines = Lines { out, before: 0 };
     lines.write(&text(&header))?;
     let names = Names::default();
-    let mut states = 0;
+    let (mut states, mut counted) = (0, BTreeMap::new());
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
     loop {
         let envelopes = rows.after(after, PAGE).await?;
         let Some(last) = envelopes.last() else { break };
         after = last.seq as i64;
-        for state in names.states(rows, &envelopes).await? {
+        let page = names.states(rows, &envelopes).await?;
+        for envelope in &envelopes {
+            *counted.entry(names.stream_of(envelope.object)).or_default() += 1;
+        }
+        for state in page {
             if query.through.is_some_and(|through| state.seq > through) {
                 after = i64::MAX;
                 break;
@@ -129,6 +140,7 @@ async fn write(
         // By source and epoch: the last of a source is what it is at.
         let streams: BTreeMap<_, _> =
             rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
+        lacks(rows, counted).await?;
         for stream in streams.into_values() {
             stream.check()?;
             let (source, epoch) = (stream.source, stream.epoch);
@@ -139,6 +151,27 @@ async fn write(
     lines.out.flush()?;
     connection.end().await?;
     Ok(Exported { states })
+}
+
+/// A row that was removed by hand leaves no damage behind in what is exported, and an import would make a whole journal
+/// of it. The counters know better.
+async fn lacks(rows: &mut dyn Fetch, mut counted: BTreeMap<i64, u64>) -> Result<(), ExportError> {
+    let taken = rows.past().taken_of_streams().await?;
+    let mut lacking = Vec::new();
+    for Stream { id, source, epoch, states, .. } in rows.streams().await? {
+        let counted = counted.remove(&id).unwrap_or_default();
+        let taken = taken.get(&id).copied().unwrap_or_default();
+        if counted + taken != states {
+            lacking.push(format!(
+                "{source} has {counted} in epoch {epoch}, retention took {taken}, and its counter says {states}"
+            ));
+        }
+    }
+    lacking.extend(counted.into_keys().map(|stream| format!("the row of stream {stream} is missing")));
+    match lacking.is_empty() {
+        true => Ok(()),
+        false => Err(ExportError::Lacks(lacking.join("; "))),
+    }
 }
 
 fn line(state: &State, document: Option<&[u8]>) -> String {

@@ -4,7 +4,7 @@ use std::io::BufReader;
 
 use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
 use kubewitness_core::{Change, State, Version};
-use kubewitness_journal::{ExportQuery, ImportError, export};
+use kubewitness_journal::{ExportError, ExportQuery, ImportError, export};
 
 use crate::support::{Desk, Kind, SOURCE, gap, in_source, job, of, on_every_store, present, state};
 
@@ -134,7 +134,22 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     }
 }
 
+/// What an import would make of it verifies as whole.
+async fn a_journal_that_lost_states_is_not_exported_as_whole_and_what_is_left_is_a_selection() {
+    let desk = story().await;
+    let states = format!("{}states", Kind::here().prefix());
+    let first: u64 = desk.ask(&format!("SELECT min(seq) FROM {states}")).await.parse().unwrap();
+    desk.run(&format!("DELETE FROM {states} WHERE seq = {}", first + 50)).await;
+    let told = export(&desk.place, &all(), &mut Vec::new()).await.unwrap_err();
+    assert!(matches!(told, ExportError::Lacks(_)), "{told}");
+    let told = told.to_string();
+    assert!(told.contains("jobs has 153 in epoch 0") && told.contains("`--after 0`"), "{told}");
+    let left = exported(&desk, &ExportQuery { after: Some(0), ..all() }).await;
+    assert!(left.lines().next().unwrap().contains("\"selected\":true"));
+}
+
 on_every_store!(
+    a_journal_that_lost_states_is_not_exported_as_whole_and_what_is_left_is_a_selection,
     what_was_exported_is_read_back_as_it_was,
     a_selection_is_only_what_was_asked_for_and_sets_no_checkpoint,
     a_damaged_line_is_refused_with_its_number_and_what_to_do,

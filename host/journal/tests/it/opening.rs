@@ -109,6 +109,20 @@ async fn a_closed_journal_refuses_and_does_not_hang() {
 }
 
 #[tokio::test]
+async fn a_journal_with_a_trigger_of_somebody_else_is_neither_opened_nor_found_whole() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    desk.journal.close().await.unwrap();
+    edit(&desk.path(), "CREATE TRIGGER t AFTER INSERT ON states BEGIN DELETE FROM gaps; END").await;
+    let told = refused(&desk.path()).await;
+    assert!(
+        matches!(told, OpenError::Foreign { .. }) && told.to_string().contains("the trigger `t`"),
+        "{told}"
+    );
+    assert!(matches!(verify(&desk.path()).await, Err(OpenError::Foreign { .. })));
+}
+
+#[tokio::test]
 async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     let desk = Desk::new().await;
     desk.journal.close().await.unwrap();

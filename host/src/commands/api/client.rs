@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use kubewitness_core::shortened;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
@@ -19,6 +20,13 @@ use crate::commands::reach::{self, Reached};
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
 const SILENCE: Duration = Duration::from_secs(50);
+
+/// An answer has at most 10,000 rows of some KiB, or one document.
+const ANSWER: usize = 256 << 20;
+/// A refusal is a sentence and a hint.
+const REFUSAL: usize = 1 << 20;
+/// Bytes that are told of what an answer has instead.
+const WHY: usize = 300;
 
 pub struct Client {
     reached: Reached,
@@ -42,8 +50,7 @@ impl Client {
 
     /// The bytes of an answer, as they are.
     pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
-        let answer = self.answer(self.http.get(self.url(path)?)).await?;
-        Ok(answer.bytes().await.context("reading the controller's answer")?.to_vec())
+        body(self.answer(self.http.get(self.url(path)?)).await?, ANSWER).await
     }
 
     /// An answer that does not end by itself.
@@ -65,9 +72,14 @@ impl Client {
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
         let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
-        let body = answer.bytes().await.context("reading the controller's answer")?;
-        serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.reached.url))
+        let body = body(answer, ANSWER).await?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let (url, why) = (&self.reached.url, error.to_string());
+            anyhow!(
+                "{url} does not answer as a Kubewitness controller does: {}",
+                clean(&shortened(&why, WHY))
+            )
+        })
     }
 
     /// Sends it; a refusal is an error in the controller's words.
@@ -91,7 +103,7 @@ impl Client {
         })?;
         let status = answer.status();
         if !status.is_success() {
-            let body = answer.bytes().await.context("reading the controller's answer")?;
+            let body = body(answer, REFUSAL).await?;
             // The controller knows requests, and this command the way by which a person gives it a token.
             let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
             let refusal = refusal(status, &body, own_hint);
@@ -104,6 +116,21 @@ impl Client {
         }
         Ok(answer)
     }
+}
+
+/// All of an answer, up to its bound.
+async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.context("reading the controller's answer")? {
+        anyhow::ensure!(
+            body.len() + chunk.len() <= most,
+            "the answer of {} is larger than {} MiB: ask for less, such as one namespace",
+            answer.url().host_str().unwrap_or("the controller"),
+            most >> 20
+        );
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
@@ -147,5 +174,13 @@ mod tests {
             refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
             "the controller answered 502 Bad Gateway"
         );
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_bound() {
+        let of = |bytes: usize| Response::from(http::Response::new(vec![b'a'; bytes]));
+        assert_eq!(body(of(1 << 20), 1 << 20).await.unwrap().len(), 1 << 20);
+        let told = body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
+        assert!(told.contains("larger than 1 MiB: ask for less"), "{told}");
     }
 }

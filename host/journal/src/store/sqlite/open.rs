@@ -182,6 +182,7 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
     }
     let mut connection = read_only(path).await?;
     let found = marks(&mut connection).await;
+    let foreign = foreign(&mut connection).await;
     connection.close().await.map_err(|error| open_error(path, error))?;
     let found = match found {
         Err(error) if fault::is_cut_off(&error) => return cut_off(path),
@@ -191,6 +192,9 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
         // A crash between the file's creation and its first transaction.
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, format, _) => match unmarked(format) {
+            _ if let Some(what) = foreign.map_err(|error| open_error(path, error))? => {
+                Err(OpenError::Foreign { path: path.to_path_buf(), what })
+            }
             (found, _) if found > VERSION => {
                 Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
             }
@@ -268,6 +272,13 @@ async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sql
     let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(connection).await?;
     Ok((application, version, tables))
+}
+
+/// What acts by itself whenever a row is written. A journal has none of its own.
+async fn foreign(connection: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
+    let asked = "SELECT name FROM sqlite_schema WHERE type = 'trigger' ORDER BY name LIMIT 1";
+    let name: Option<String> = sqlx::query_scalar(asked).fetch_optional(connection).await?;
+    Ok(name.map(|name| format!("the trigger `{name}`")))
 }
 
 async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
