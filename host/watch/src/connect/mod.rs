@@ -7,6 +7,7 @@
 pub(crate) mod backoff;
 pub(crate) mod client;
 mod exec;
+mod kubeconfig;
 mod liveness;
 mod login;
 mod pool;
@@ -14,15 +15,12 @@ pub(crate) mod request;
 pub(crate) mod resource;
 mod signed_in;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kubewitness_core::files;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -31,15 +29,11 @@ use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
 use crate::connect::exec::Exec;
+use crate::connect::kubeconfig::{Configured, configuration};
 use crate::connect::login::Login;
 use crate::connect::request::{Api, causes};
 
 pub use crate::connect::signed_in::SignedIn;
-
-/// A kubeconfig's clusters with their certificates take some KiB each.
-const FILE_BYTES: u64 = 16 << 20;
-/// A bundle of certificates has some hundred KiB, a key and a token some KiB.
-const NAMED_FILE_BYTES: u64 = 1 << 20;
 
 /// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
@@ -111,64 +105,6 @@ pub enum ConnectError {
     Hangs { what: String, within: Duration, advice: &'static str },
     #[error("{server} doesn't answer: {why}")]
     Unreachable { server: String, why: String },
-}
-
-/// Reads a kubeconfig. It may come from a shell's `<(…)`, and then takes as long as the program behind it.
-async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
-    let asked = path.to_owned();
-    files::within(path, files::WORK, move || {
-        if !files::is_handed_over(&asked) && files::look(&asked)?.is_some_and(|file| file.len() > FILE_BYTES)
-        {
-            return Err(io::Error::other(format!("it is larger than {} MiB", FILE_BYTES >> 20)));
-        }
-        Kubeconfig::read_from(&asked).map_err(io::Error::other)
-    })
-    .await
-}
-
-/// The files that the chosen context names, with their fields. The client library would open whatever is there.
-fn named_files(config: &Kubeconfig, context: Option<&str>) -> Vec<(&'static str, String)> {
-    let Some(name) = context.or(config.current_context.as_deref()) else { return Vec::new() };
-    let chosen = config.contexts.iter().find(|context| context.name == name);
-    let Some(chosen) = chosen.and_then(|chosen| chosen.context.as_ref()) else { return Vec::new() };
-    let mut files = Vec::new();
-    let cluster = config.clusters.iter().find(|cluster| cluster.name == chosen.cluster);
-    if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
-        // What stands in the kubeconfig itself comes first, and the file is not read.
-        let file = cluster.certificate_authority.clone();
-        let file = file.filter(|_| cluster.certificate_authority_data.is_none());
-        files.extend(file.map(|file| ("certificate-authority", file)));
-    }
-    let user = config.auth_infos.iter().find(|user| Some(&user.name) == chosen.user.as_ref());
-    if let Some(user) = user.and_then(|named| named.auth_info.as_ref()) {
-        let certificate = user.client_certificate.clone().filter(|_| user.client_certificate_data.is_none());
-        let key = user.client_key.clone().filter(|_| user.client_key_data.is_none());
-        let token = user.token_file.clone().filter(|_| user.token.is_none());
-        files.extend(certificate.map(|file| ("client-certificate", file)));
-        files.extend(key.map(|file| ("client-key", file)));
-        files.extend(token.map(|file| ("tokenFile", file)));
-    }
-    files
-}
-
-async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::Result<()> {
-    for (field, file) in named_files(config, context) {
-        let path = PathBuf::from(&file);
-        if files::is_handed_over(&path) {
-            continue;
-        }
-        let told = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
-        let asked = path.clone();
-        let looked = files::within(&path, files::ANSWER, move || files::look(&asked)).await;
-        match looked.map_err(|error| told(error.to_string()))? {
-            None => return Err(told("it is not there".into())),
-            Some(found) if found.len() > NAMED_FILE_BYTES => {
-                return Err(told(format!("it is larger than {} MiB", NAMED_FILE_BYTES >> 20)));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(())
 }
 
 /// Must be called within a tokio runtime and used there: the client's connections live in it.
@@ -286,50 +222,9 @@ async fn within<T>(
     ended.map_err(|_| ConnectError::Hangs { what: what.to_owned(), within: limit, advice })
 }
 
-struct Configured {
-    config: kube::Config,
-    in_cluster: bool,
-}
-
-impl Configured {
-    fn of_file(config: kube::Config) -> Self {
-        Self { config, in_cluster: false }
-    }
-}
-
-async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectError> {
-    let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    if let Some(path) = &options.kubeconfig {
-        let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
-        let read = read_kubeconfig(path).await.map_err(|error| fault(error.to_string()))?;
-        let looked = look_at_named_files(&read, chosen.context.as_deref()).await;
-        looked.map_err(|error| fault(error.to_string()))?;
-        let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
-        return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
-    }
-    // The environment names the files.
-    let of_environment = || Kubeconfig::read().map_err(io::Error::other);
-    let read = files::within(Path::new("the kubeconfig"), files::WORK, of_environment).await;
-    let config = async {
-        let read = read?;
-        look_at_named_files(&read, chosen.context.as_deref()).await?;
-        kube::Config::from_custom_kubeconfig(read, &chosen).await.map_err(io::Error::other)
-    };
-    let from_file = match config.await {
-        Ok(config) => return Ok(Configured::of_file(config)),
-        Err(error) => error.to_string(),
-    };
-    // A context that an operator named is never replaced by another cluster.
-    if let Some(context) = &options.context {
-        return Err(ConnectError::Kubeconfig { path: format!("context {context}"), why: from_file });
-    }
-    let config = kube::Config::incluster();
-    let config = config.map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))?;
-    Ok(Configured { config, in_cluster: true })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::kubeconfig::NAMED_FILE_BYTES;
     use super::*;
 
     #[tokio::test]

@@ -95,6 +95,8 @@ async fn reading_a_journal_that_is_not_there_names_the_flag_and_makes_nothing() 
             let (_, out, errors) = self::command(&args).await?;
             ensure!(!format!("{out}{errors}").contains("written"), "`{command}` writes nothing: {errors}");
         }
+        says(&["journal", "import", "/nonexistent.jsonl", "--data", &data], 1, &["/nonexistent.jsonl"])
+            .await?;
         ensure!(!folder.exists(), "the folder was made");
         Ok(())
     })
