@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
+    process::file_mode::keep_from_others();
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

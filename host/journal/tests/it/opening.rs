@@ -44,6 +44,21 @@ async fn a_second_writer_is_told_that_the_journal_is_in_use() {
 }
 
 #[tokio::test]
+async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    desk.journal.close().await.unwrap();
+    let path = desk.path();
+    edit(&path, "CREATE TRIGGER forget AFTER INSERT ON states BEGIN DELETE FROM gaps; END").await;
+    let told = refused(&path).await.to_string();
+    assert!(told.contains("`forget`") && told.contains("DROP TRIGGER"), "{told}");
+    let report = verify(&path).await.unwrap();
+    assert!(!report.ok && report.problems[0].message.contains("`forget`"), "{report:?}");
+    edit(&path, "DROP TRIGGER forget").await;
+    drop(Journal::open(&path, options()).await.unwrap());
+}
+
+#[tokio::test]
 async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_to_verify_it() {
     let desk = Desk::new().await;
     for version in 1..200 {

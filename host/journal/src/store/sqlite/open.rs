@@ -112,6 +112,7 @@ impl Store {
                 migrate(&mut connection, path, version, marked).await.map_err(fail)?;
             }
         }
+        expect_ours(&mut connection, path).await?;
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
@@ -201,6 +202,24 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
     }
+}
+
+/// Refuses a file in which somebody made a trigger: each of our writes would do what the trigger says, too.
+async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
+    let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
+    match triggers.first() {
+        None => Ok(()),
+        Some(name) => Err(OpenError::Foreign { path: path.to_path_buf(), name: name.clone() }),
+    }
+}
+
+/// The names of triggers and views. A journal has none.
+pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
+    )
+    .fetch_all(connection)
+    .await
 }
 
 /// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
