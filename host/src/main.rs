@@ -37,9 +37,7 @@ fn main() -> ExitCode {
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
-    if matches!(cli.command, Command::Run(_) | Command::Playground(_) | Command::Journal(_)) {
-        process::keep_files_private();
-    }
+    process::file_mode::keep_from_others();
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -98,7 +98,7 @@ impl<Spec> Parsed<Spec> {
     pub fn problems(&self, faults: Vec<Fault>) -> Vec<Problem> {
         faults
             .into_iter()
-            .map(|fault| located(&self.entry.origin, &self.tree, fault.field, fault.message))
+            .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, fault.message))
             .collect()
     }
 }
@@ -145,7 +145,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         }
     };
     let json = tree.to_json();
-    let fault = |field: &str, message: String| vec![located(origin, &tree, field.to_string(), message)];
+    let fault = |field: &str, message: String| vec![located(origin, &tree, field, message)];
     if json["apiVersion"] != API_VERSION {
         return Err(fault(
             "apiVersion",
@@ -185,9 +185,9 @@ pub(super) fn is_rule(tree: &Tree) -> bool {
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
-pub(super) fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
-    let line = Some(origin.first_line + tree.line_of(&field) - 1);
-    Problem { field: shortened(&field, FIELD).into_owned(), ..Problem::of(&origin.place, line, message) }
+pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: String) -> Problem {
+    let line = Some(origin.first_line + tree.line_of(field) - 1);
+    Problem { field: shortened(field, FIELD).into_owned(), ..Problem::of(&origin.place, line, message) }
 }
 
 fn shown(value: &Value) -> String {

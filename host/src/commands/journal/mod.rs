@@ -235,23 +235,30 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
 }
 
 async fn import(args: ImportArgs) -> Ended {
+    // Before a folder is made for it.
+    let input = args.file.as_deref().map(opened).transpose()?;
+    let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
-        let place = destination(&args.journal, args.data)?;
         kubewitness_journal::discard(&place).await?;
         eprintln!("the unfinished import in {place} is discarded");
         return Ok(End::Fine);
     }
-    let Some(file) = args.file else {
+    let (Some(file), Some(mut input)) = (args.file, input) else {
         return Err(Usage::error("no file is given: name one that `journal export` wrote"));
     };
-    // Before a folder is made for what may not be there.
-    let mut input = input_of(&file)?;
-    let place = destination(&args.journal, args.data.clone())?;
     if !args.goes_on && place.kind() == EMBEDDED {
         holds_nothing_else(&place, args.data.as_deref()).await?;
     }
     let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
     take_in(&file, &mut *input, &place, options).await
+}
+
+fn opened(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
+    if file.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
+    Ok(Box::new(BufReader::new(opened)))
 }
 
 /// What a folder for a journal may hold: the journal, whose content is looked at when it is opened, and
@@ -280,14 +287,6 @@ async fn holds_nothing_else(place: &Place, data: Option<&Path>) -> Result<()> {
         };
     }
     Ok(())
-}
-
-fn input_of(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
-    if file.as_os_str() == "-" {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
-    Ok(Box::new(BufReader::new(opened)))
 }
 
 async fn take_in(

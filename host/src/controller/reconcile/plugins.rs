@@ -25,6 +25,7 @@ pub(super) struct Waiting {
 }
 
 /// How what a document wants stands.
+#[derive(Clone, Copy)]
 enum Standing {
     Runs,
     /// By the number of its examination.

@@ -3,13 +3,13 @@
 //! Objects lie in slots, each as one immutable [`Record`]. The indexes hold hashes and slot numbers, eight
 //! bytes for each entry, and compare what they find with the object itself. A reader takes a page of records
 //! under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
-//! lately ([`hot`]). Knows nothing about the API server.
+//! lately ([`recent`]). Knows nothing about the API server.
 
 mod fill;
-mod hot;
 mod keys;
 pub(crate) mod known;
 mod multimap;
+mod recent;
 mod record;
 mod select;
 mod statuses;
@@ -28,10 +28,10 @@ use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::cache::known::Known;
 pub(crate) use fill::Filling;
-use hot::Heat;
-pub(crate) use hot::{Cooling, HOT_DOCUMENT, Hot};
 pub(crate) use keys::{Keyer, Keys};
 use multimap::Multimap;
+use recent::RecentOrder;
+pub(crate) use recent::{RECENT_DOCUMENT, RecentObject, ToPack};
 use record::{Kind, Read, Record, Uid};
 pub(crate) use select::Search;
 pub(crate) use statuses::Statuses;
@@ -48,21 +48,21 @@ struct Held {
 enum Kept {
     Packed(Record),
     /// The object changed lately.
-    Plain(Arc<Hot>),
+    Plain(Arc<RecentObject>),
 }
 
 impl Kept {
     fn read(&self) -> Read<'_> {
         match self {
             Self::Packed(record) => record::read(record),
-            Self::Plain(hot) => Read::of(hot),
+            Self::Plain(recent) => Read::of(recent),
         }
     }
 
     fn is_of(&self, uid: &str, as_kept: Uid<'_>) -> bool {
         match self {
             Self::Packed(record) => record::read(record).uid == as_kept,
-            Self::Plain(hot) => *hot.object.uid == *uid,
+            Self::Plain(recent) => *recent.object.uid == *uid,
         }
     }
 
@@ -72,7 +72,7 @@ impl Kept {
                 let read = record::read(record);
                 (read.namespace, read.name)
             }
-            Self::Plain(hot) => (&*hot.object.namespace, &*hot.object.name),
+            Self::Plain(recent) => (&*recent.object.namespace, &*recent.object.name),
         };
         held_name == name && held_namespace == namespace
     }
@@ -81,7 +81,7 @@ impl Kept {
     fn keys(&self) -> Arc<[u32]> {
         match self {
             Self::Packed(record) => record::read(record).keys().collect(),
-            Self::Plain(hot) => Arc::clone(&hot.keys.hashes),
+            Self::Plain(recent) => Arc::clone(&recent.keys.hashes),
         }
     }
 }
@@ -100,7 +100,7 @@ pub(crate) struct Cache {
     by_name: HashTable<Slot>,
     by_key: Multimap,
     keyer: Arc<Keyer>,
-    heat: Heat,
+    order: RecentOrder,
     /// The kind of the first object. The records of other objects of this kind leave it out.
     kind: Option<Arc<Kind>>,
     hasher: DefaultHashBuilder,
@@ -119,7 +119,7 @@ impl Cache {
             by_name: HashTable::new(),
             by_key: Multimap::default(),
             keyer,
-            heat: Heat::default(),
+            order: RecentOrder::default(),
             kind: None,
             hasher: DefaultHashBuilder::default(),
         }
@@ -155,7 +155,7 @@ impl Cache {
     pub fn known(&self, uid: &str) -> Option<Known> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
-            Held { kept: Kept::Plain(hot), status } => Some(Known::hot(hot, status)),
+            Held { kept: Kept::Plain(recent), status } => Some(Known::recent(recent, status)),
             _ => self.current(slot).map(Known::cached),
         }
     }
@@ -216,8 +216,8 @@ impl Cache {
         });
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.entered(slot, hot);
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.entered(slot, recent);
         }
         self.slots[slot as usize] = Some(held);
         let Self { slots, hasher, .. } = self;
@@ -232,12 +232,12 @@ impl Cache {
 
     /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
     fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.entered(slot, hot);
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.entered(slot, recent);
         }
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
-        if let Kept::Plain(hot) = &before.kept {
-            self.heat.left(hot);
+        if let Kept::Plain(recent) = &before.kept {
+            self.order.left(recent);
         }
         let before = before.kept.keys();
         if *before == *keys {
@@ -261,8 +261,8 @@ impl Cache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.left(hot);
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.left(recent);
         }
         held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
         self.free.push(slot);
@@ -292,9 +292,9 @@ impl Cache {
     }
 
     fn brief_of(&self, held: &Held) -> Brief {
-        if let Kept::Plain(hot) = &held.kept {
-            let (object, owner) = (Arc::clone(&hot.object), hot.owner.clone());
-            return Brief { object, owner, resource_version: hot.version.clone() };
+        if let Kept::Plain(recent) = &held.kept {
+            let (object, owner) = (Arc::clone(&recent.object), recent.owner.clone());
+            return Brief { object, owner, resource_version: recent.version.clone() };
         }
         let read = held.kept.read();
         Brief {

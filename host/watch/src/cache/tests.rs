@@ -22,7 +22,7 @@ fn cache() -> Cache {
 enum Put {
     Packed,
     Plain,
-    Hot,
+    RecentObject,
 }
 
 fn witnessed(current: &Current, document: &str) -> Witnessed {
@@ -41,9 +41,9 @@ fn witnessed(current: &Current, document: &str) -> Witnessed {
     }
 }
 
-fn cool(cache: &mut Cache, most: usize) {
-    let cooled: Vec<_> = cache.coolest(most).into_iter().map(Cooling::packed).collect();
-    cooled.into_iter().for_each(|cooled| cache.cool(cooled));
+fn put_packed(cache: &mut Cache, most: usize) {
+    let packed: Vec<_> = cache.longest_quiet(most).into_iter().map(ToPack::packed).collect();
+    packed.into_iter().for_each(|packed| cache.put_packed(packed));
 }
 
 /// An object in the model.
@@ -85,15 +85,15 @@ impl Model {
             observed_ms: 0,
             packed: pack(document.as_bytes()),
         };
-        if how != Put::Hot {
+        if how != Put::RecentObject {
             return cache.put(&current, (how == Put::Plain).then_some(document.as_bytes()));
         }
         let outline = Outline::of(document.as_bytes()).unwrap();
         let (keyer, before) = (cache.keyer(), cache.known(uid).and_then(|known| known.keys));
         let (object, owner) = (&current.object, current.owner.as_deref());
         let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
-        let (hot, status) = Hot::of(witnessed(&current, &document), current.seq, keys);
-        cache.put_hot(hot, status);
+        let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys);
+        cache.put_recent(recent, status);
     }
 }
 
@@ -146,7 +146,7 @@ fn pages_of_any_size_show_each_object_once() {
         Model { name: format!("x{number}"), seq: number, labels, ..Model::default() }.put(
             &mut cache,
             &format!("u{number:03}"),
-            if number % 3 == 0 { Put::Hot } else { Put::Packed },
+            if number % 3 == 0 { Put::RecentObject } else { Put::Packed },
         );
     }
     for size in [1, 7, 256, 300, 1_000] {
@@ -176,23 +176,23 @@ fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
     let mut cache = cache();
     let put = |cache: &mut Cache, name: &str, seq: u64| {
         let labels = [("seq".to_string(), seq.to_string())].into();
-        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::Hot);
+        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::RecentObject);
     };
     for (seq, name) in ["a", "b", "c", "a"].into_iter().enumerate() {
         put(&mut cache, name, seq as u64);
     }
     let is_plain = |cache: &Cache, name: &str| cache.known(name).unwrap().keys.is_some();
-    cool(&mut cache, 1);
+    put_packed(&mut cache, 1);
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, true]);
     // The object changes while it is packed. The change must win.
-    let cooling = cache.coolest(2);
+    let to_pack = cache.longest_quiet(2);
     put(&mut cache, "a", 9);
-    cooling.into_iter().for_each(|cooling| cache.cool(cooling.packed()));
+    to_pack.into_iter().for_each(|to_pack| cache.put_packed(to_pack.packed()));
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, false]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=9"))), ["a"]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=3"))), [""; 0]);
     cache.remove("a");
-    assert!(!cache.is_hot());
+    assert!(!cache.has_recent());
 }
 
 #[test]
@@ -200,7 +200,11 @@ fn changes_without_end_leave_no_trace_of_old_ones() {
     let mut cache = cache();
     for number in 0..10_000 {
         let name = format!("x{}", number % 7);
-        Model { name: name.clone(), seq: number, ..Model::default() }.put(&mut cache, &name, Put::Hot);
+        Model { name: name.clone(), seq: number, ..Model::default() }.put(
+            &mut cache,
+            &name,
+            Put::RecentObject,
+        );
         if number % 3 == 0 {
             cache.remove(&name);
         }
@@ -270,7 +274,7 @@ fn selection() -> impl Strategy<Value = Selection> {
 }
 
 fn put() -> impl Strategy<Value = Put> {
-    prop::sample::select(vec![Put::Packed, Put::Plain, Put::Hot, Put::Hot])
+    prop::sample::select(vec![Put::Packed, Put::Plain, Put::RecentObject, Put::RecentObject])
 }
 
 fn holds(model: &Model, selection: &Selection) -> bool {
@@ -296,7 +300,7 @@ proptest! {
     ) {
         let (mut cache, started) = (cache(), cache());
         let mut models: BTreeMap<String, Model> = BTreeMap::new();
-        for (seq, (put, id, how, cooled)) in steps.into_iter().enumerate() {
+        for (seq, (put, id, how, packed)) in steps.into_iter().enumerate() {
             match put {
                 Some(mut model) => {
                     // A uid keeps its namespace and name, as in a cluster.
@@ -310,7 +314,7 @@ proptest! {
                     prop_assert_eq!(cache.remove(&uid), models.remove(&uid).is_some());
                 }
             }
-            cool(&mut cache, cooled);
+            put_packed(&mut cache, packed);
         }
         prop_assert_eq!(cache.len(), models.len());
         prop_assert_eq!(cache.all().count(), models.len());
@@ -337,8 +341,8 @@ proptest! {
                 prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
             }
         }
-        cool(&mut cache, usize::MAX);
-        prop_assert!(!cache.is_hot());
+        put_packed(&mut cache, usize::MAX);
+        prop_assert!(!cache.has_recent());
         for (uid, model) in &models {
             let (document, held) = (model.document(), cache.by_uid(uid).unwrap());
             prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());

@@ -1,7 +1,6 @@
 //! What lies in the place of a file, and what lies beside the manifests: neither stops anything, and neither
 //! is passed over in silence.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -205,39 +204,6 @@ async fn a_ledger_that_is_taken_away_fails_its_plugin_alone_also_at_a_restart_un
         proofs(&lab.options.data).await
     })
     .await;
-}
-
-/// The journal holds documents as they are, and whatever plugins keep is as secret.
-#[tokio::test]
-async fn what_run_and_export_make_is_for_its_own_user_alone() {
-    in_scratch("files", async |scratch| {
-        let lab = Lab::new(scratch).await?;
-        let data = lab.options.data.clone();
-        let mut kubewitness = lab.start(scratch)?;
-        kubewitness.answers().await?;
-        create_job(&lab.simulator, "a").await?;
-        kubewitness.status_when(WITHIN, "a state", |status| status.journal.states > 0).await?;
-        kubewitness.caught_up(WITHIN).await?;
-        kubewitness.stop().await?;
-        let file = scratch.path().join("all.jsonl");
-        let (to, from) = (file.to_string_lossy().into_owned(), data.to_string_lossy().into_owned());
-        let (code, _, said) = command(&["journal", "export", "--data", &from, "-f", &to]).await?;
-        ensure!(code == Some(0), "{said}");
-        let (journal, platform) = (data.join("journal.db"), data.join("platform.db"));
-        let last_good = data.join("last-good");
-        for (path, wanted) in
-            [(file, 0o600), (journal, 0o600), (platform, 0o600), (last_good, 0o700), (data, 0o700)]
-        {
-            ensure!(mode(&path)? == wanted, "{} has {:o}", path.display(), mode(&path)?);
-        }
-        Ok(())
-    })
-    .await;
-}
-
-fn mode(path: &Path) -> Result<u32> {
-    let found = path.metadata().with_context(|| format!("looking at {}", path.display()))?;
-    Ok(found.permissions().mode() & 0o777)
 }
 
 const HOST: &str = "apiVersion: kubewitness.dev/v1alpha1

@@ -112,6 +112,7 @@ impl Store {
                 migrate(&mut connection, path, version, marked).await.map_err(fail)?;
             }
         }
+        expect_ours(&mut connection, path).await?;
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
@@ -182,7 +183,6 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
     }
     let mut connection = read_only(path).await?;
     let found = marks(&mut connection).await;
-    let foreign = foreign(&mut connection).await;
     connection.close().await.map_err(|error| open_error(path, error))?;
     let found = match found {
         Err(error) if fault::is_cut_off(&error) => return cut_off(path),
@@ -192,9 +192,6 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
         // A crash between the file's creation and its first transaction.
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, format, _) => match unmarked(format) {
-            _ if let Some(what) = foreign.map_err(|error| open_error(path, error))? => {
-                Err(OpenError::Foreign { path: path.to_path_buf(), what })
-            }
             (found, _) if found > VERSION => {
                 Err(OpenError::Newer { path: path.to_path_buf(), found, known: VERSION })
             }
@@ -205,6 +202,24 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
     }
+}
+
+/// Refuses a file in which somebody made a trigger: each of our writes would do what the trigger says, too.
+async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
+    let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
+    match triggers.first() {
+        None => Ok(()),
+        Some(name) => Err(OpenError::Foreign { path: path.to_path_buf(), name: name.clone() }),
+    }
+}
+
+/// The names of triggers and views. A journal has none.
+pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
+    )
+    .fetch_all(connection)
+    .await
 }
 
 /// A process died within a transaction that it wrote without a WAL. A journal has none but the first,
@@ -272,13 +287,6 @@ async fn marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sql
     let version: i64 = sqlx::query_scalar("PRAGMA user_version").fetch_one(&mut *connection).await?;
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(connection).await?;
     Ok((application, version, tables))
-}
-
-/// What acts by itself whenever a row is written. A journal has none of its own.
-async fn foreign(connection: &mut SqliteConnection) -> Result<Option<String>, sqlx::Error> {
-    let asked = "SELECT name FROM sqlite_schema WHERE type = 'trigger' ORDER BY name LIMIT 1";
-    let name: Option<String> = sqlx::query_scalar(asked).fetch_optional(connection).await?;
-    Ok(name.map(|name| format!("the trigger `{name}`")))
 }
 
 async fn create(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {

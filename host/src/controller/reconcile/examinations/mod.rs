@@ -27,15 +27,16 @@ pub struct Examinations {
     /// What ends with each examination: its own task, and those whose compiling it goes on with.
     work: BTreeMap<u64, Vec<DropGuard>>,
     compiling: watch::Receiver<Option<Arc<str>>>,
-    answers: (mpsc::UnboundedSender<(u64, Answer)>, mpsc::UnboundedReceiver<(u64, Answer)>),
+    answers: mpsc::UnboundedReceiver<(u64, Answer)>,
+    /// Given to each examination, which answers once.
+    to_answer: mpsc::UnboundedSender<(u64, Answer)>,
 }
 
 impl Examinations {
     pub fn new(engine: Engine, tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
         let (work, compiling) = (BTreeMap::new(), engine.compiling());
-        // Each examination answers once.
-        let answers = mpsc::unbounded_channel();
-        Self { engine, tasks, clock, desk: Desk::default(), work, compiling, answers }
+        let (to_answer, answers) = mpsc::unbounded_channel();
+        Self { engine, tasks, clock, desk: Desk::default(), work, compiling, answers, to_answer }
     }
 
     fn now(&self) -> Now {
@@ -57,7 +58,7 @@ impl Examinations {
     }
 
     fn begin(&mut self, number: u64, wanted: Wanted) {
-        let (stop, engine, answers) = (CancellationToken::new(), self.engine.clone(), self.answers.0.clone());
+        let (stop, engine, answers) = (CancellationToken::new(), self.engine.clone(), self.to_answer.clone());
         self.work.insert(number, vec![stop.clone().drop_guard()]);
         let name = format!("examining {}", wanted.parsed.name);
         self.tasks.spawn(name, Fate::Finite, async move {
@@ -81,7 +82,7 @@ impl Examinations {
     /// Until one has an answer.
     pub async fn answered(&mut self) {
         // The sender lies beside the receiver, so there is always another one to come.
-        if let Some((number, answer)) = self.answers.1.recv().await {
+        if let Some((number, answer)) = self.answers.recv().await {
             self.work.remove(&number);
             self.desk.answer(number, answer);
         }

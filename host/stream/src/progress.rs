@@ -9,7 +9,7 @@ use kubewitness_core::config::StreamSpec;
 use kubewitness_core::ports::{Backlog, JournalError, KvWrite, Progress, Save, SourceStart};
 use kubewitness_core::{Seq, State};
 
-use crate::acked::Acked;
+use crate::acknowledged::Acknowledged;
 
 /// The id of this journal, and what the server may forget.
 const LINE: &str = "line";
@@ -28,18 +28,18 @@ pub(crate) fn new_name() -> Arc<str> {
     format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
 }
 
-pub(crate) struct Kept {
+pub(crate) struct CarrierProgress {
     backlog: Arc<dyn Backlog>,
     name: String,
     partitions: u32,
     pub progress: Progress,
     pub line: Arc<str>,
-    pub acked: Acked,
+    pub acked: Acknowledged,
     /// The last carried position in each partition.
     before: HashMap<(Arc<str>, u32), Seq>,
 }
 
-impl Kept {
+impl CarrierProgress {
     /// Loads the progress. A source that is carried from now on begins here; a source that is no longer
     /// carried ends here.
     pub async fn load(backlog: &Arc<dyn Backlog>, spec: &StreamSpec) -> Result<Self, JournalError> {
@@ -49,7 +49,7 @@ impl Kept {
         let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
         let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
         let line = kv.get(LINE).map(|line| Arc::from(text(line)));
-        let acked = kv.get(ACKED).and_then(|acked| Acked::parse(&text(acked))).unwrap_or_default();
+        let acked = kv.get(ACKED).and_then(|acked| Acknowledged::parse(&text(acked))).unwrap_or_default();
         let entry = |(key, value): (&String, &Vec<u8>)| {
             let (source, partition) = key.rsplit_once('/')?;
             Some(((Arc::from(source), partition.parse().ok()?), text(value).parse().ok()?))
@@ -138,7 +138,7 @@ impl Kept {
     /// later positions hold other states.
     pub async fn begin_anew(&mut self) -> Result<(), JournalError> {
         self.line = new_name();
-        self.acked = Acked::default();
+        self.acked = Acknowledged::default();
         let old = std::mem::take(&mut self.before);
         let mut kv: Vec<_> = old.keys().map(|of| before_write(of, None)).collect();
         kv.extend([self.line_write(), self.acked_write()]);

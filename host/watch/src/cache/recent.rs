@@ -16,15 +16,15 @@ use super::record::{self, Kind, Record};
 use super::{Cache, Held, Kept, Slot};
 
 /// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
-const HOT_BYTES: usize = 16 * 1024 * 1024;
+const RECENT_BYTES: usize = 16 * 1024 * 1024;
 /// A larger document is packed at once. A few of them would leave no room for the others.
-pub(crate) const HOT_DOCUMENT: usize = 64 * 1024;
+pub(crate) const RECENT_DOCUMENT: usize = 64 * 1024;
 /// Outdated entries are removed once there are more of them than of current entries plus this many.
 const OLD_PLACES: usize = 1024;
 
 /// What a state says of its object, without the status.
 #[derive(Debug)]
-pub(crate) struct Hot {
+pub(crate) struct RecentObject {
     pub object: Arc<ObjectRef>,
     pub owner: Option<Arc<ObjectRef>>,
     pub version: Version,
@@ -39,43 +39,43 @@ pub(crate) struct Hot {
 
 /// The order of the last changes. An entry is outdated once its object has changed again.
 #[derive(Default)]
-pub(super) struct Heat {
+pub(super) struct RecentOrder {
     turn: u64,
     places: VecDeque<(Slot, u64)>,
-    /// The number of hot objects, and the bytes of their documents.
+    /// The number of recent objects, and the bytes of their documents.
     objects: usize,
     bytes: usize,
 }
 
-/// A hot object that may be packed now.
-pub(crate) struct Cooling {
+/// A recent object that may be packed now.
+pub(crate) struct ToPack {
     slot: Slot,
-    hot: Arc<Hot>,
+    recent: Arc<RecentObject>,
     status: Arc<Status>,
     kind: Arc<Kind>,
 }
 
-impl Cooling {
+impl ToPack {
     /// Packs the document. This takes a while and needs no lock.
-    pub fn packed(self) -> Cooled {
-        let Self { slot, hot, status, kind } = self;
-        let current = hot.current(Arc::clone(&status), pack(&hot.document));
-        Cooled { record: record::write(&kind, &current, &hot.keys.hashes), slot, hot, status }
+    pub fn packed(self) -> PackedObject {
+        let Self { slot, recent, status, kind } = self;
+        let current = recent.current(Arc::clone(&status), pack(&recent.document));
+        PackedObject { record: record::write(&kind, &current, &recent.keys.hashes), slot, recent, status }
     }
 }
 
 /// An object whose document has been packed.
-pub(crate) struct Cooled {
+pub(crate) struct PackedObject {
     slot: Slot,
-    hot: Arc<Hot>,
+    recent: Arc<RecentObject>,
     record: Record,
     status: Arc<Status>,
 }
 
-impl Hot {
+impl RecentObject {
     /// Makes it from a state that has its position; `keys` are the state's own.
     pub fn of(state: Witnessed, seq: u64, keys: Keys) -> (Self, Arc<Status>) {
-        let hot = Self {
+        let recent = Self {
             object: state.object,
             owner: state.owner,
             version: state.resource_version,
@@ -85,7 +85,7 @@ impl Hot {
             document: Bytes::copy_from_slice(&state.document),
             turn: 0,
         };
-        (hot, state.status)
+        (recent, state.status)
     }
 
     pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> Current {
@@ -101,77 +101,77 @@ impl Hot {
     }
 }
 
-impl Heat {
-    pub(super) fn entered(&mut self, slot: Slot, hot: &Hot) {
+impl RecentOrder {
+    pub(super) fn entered(&mut self, slot: Slot, recent: &RecentObject) {
         self.objects += 1;
-        self.bytes += hot.document.len();
-        self.places.push_back((slot, hot.turn));
+        self.bytes += recent.document.len();
+        self.places.push_back((slot, recent.turn));
     }
 
-    pub(super) fn left(&mut self, hot: &Hot) {
+    pub(super) fn left(&mut self, recent: &RecentObject) {
         self.objects -= 1;
-        self.bytes -= hot.document.len();
+        self.bytes -= recent.document.len();
     }
 }
 
 impl Cache {
     /// Stores the object's newest state as it is. It replaces another uid of the same name.
-    pub fn put_hot(&mut self, mut hot: Hot, status: Arc<Status>) {
-        self.kind_of(&hot.object);
-        self.heat.turn += 1;
-        hot.turn = self.heat.turn;
-        let hot = Arc::new(hot);
-        let held = Held { kept: Kept::Plain(Arc::clone(&hot)), status };
-        self.place(&hot.object, held, &hot.keys.hashes);
-        let Self { heat, slots, .. } = self;
-        if heat.places.len() > 2 * heat.objects + OLD_PLACES {
-            heat.places.retain(|(slot, turn)| hot_at(slots, *slot, *turn).is_some());
+    pub fn put_recent(&mut self, mut recent: RecentObject, status: Arc<Status>) {
+        self.kind_of(&recent.object);
+        self.order.turn += 1;
+        recent.turn = self.order.turn;
+        let recent = Arc::new(recent);
+        let held = Held { kept: Kept::Plain(Arc::clone(&recent)), status };
+        self.place(&recent.object, held, &recent.keys.hashes);
+        let Self { order, slots, .. } = self;
+        if order.places.len() > 2 * order.objects + OLD_PLACES {
+            order.places.retain(|(slot, turn)| recent_at(slots, *slot, *turn).is_some());
         }
     }
 
     #[cfg(test)]
     pub fn heat_places(&self) -> usize {
-        self.heat.places.len()
+        self.order.places.len()
     }
 
-    pub fn is_hot(&self) -> bool {
-        self.heat.objects > 0
+    pub fn has_recent(&self) -> bool {
+        self.order.objects > 0
     }
 
     /// Whether more is kept uncompressed than allowed.
     pub fn is_overheated(&self) -> bool {
-        self.heat.bytes > HOT_BYTES
+        self.order.bytes > RECENT_BYTES
     }
 
     /// The objects that changed the longest ago, at most `most`.
-    pub fn coolest(&mut self, most: usize) -> Vec<Cooling> {
+    pub fn longest_quiet(&mut self, most: usize) -> Vec<ToPack> {
         let Some(kind) = self.kind.clone() else { return Vec::new() };
         let mut found = Vec::new();
         while found.len() < most
-            && let Some((slot, turn)) = self.heat.places.pop_front()
+            && let Some((slot, turn)) = self.order.places.pop_front()
         {
-            if let Some((hot, status)) = hot_at(&self.slots, slot, turn) {
-                let (hot, status, kind) = (Arc::clone(hot), Arc::clone(status), Arc::clone(&kind));
-                found.push(Cooling { slot, hot, status, kind });
+            if let Some((recent, status)) = recent_at(&self.slots, slot, turn) {
+                let (recent, status, kind) = (Arc::clone(recent), Arc::clone(status), Arc::clone(&kind));
+                found.push(ToPack { slot, recent, status, kind });
             }
         }
         found
     }
 
     /// Stores the packed document, unless the object has changed since.
-    pub fn cool(&mut self, cooled: Cooled) {
-        let Cooled { slot, hot, record, status } = cooled;
-        if hot_at(&self.slots, slot, hot.turn).is_some() {
+    pub fn put_packed(&mut self, packed: PackedObject) {
+        let PackedObject { slot, recent, record, status } = packed;
+        if recent_at(&self.slots, slot, recent.turn).is_some() {
             self.slots[slot as usize] = Some(Held { kept: Kept::Packed(record), status });
-            self.heat.left(&hot);
+            self.order.left(&recent);
         }
     }
 }
 
 /// The object of an entry, if the entry is not outdated.
-fn hot_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<Hot>, &Arc<Status>)> {
+fn recent_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<RecentObject>, &Arc<Status>)> {
     match slots.get(slot as usize)?.as_ref()? {
-        Held { kept: Kept::Plain(hot), status } if hot.turn == turn => Some((hot, status)),
+        Held { kept: Kept::Plain(recent), status } if recent.turn == turn => Some((recent, status)),
         _ => None,
     }
 }

@@ -21,14 +21,14 @@ pub(crate) struct Batch {
     bytes: usize,
 }
 
-pub(crate) struct Filling<'a> {
+pub(crate) struct BatchBuilder<'a> {
     pub session: &'a mut Session,
     pub intake: &'a mut Intake,
     pub batch: Batch,
     clock: &'a dyn Clock,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> BatchBuilder<'a> {
     pub fn new(session: &'a mut Session, intake: &'a mut Intake, clock: &'a dyn Clock) -> Self {
         Self { session, intake, batch: Batch::default(), clock }
     }

@@ -17,13 +17,13 @@ struct Mark {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acked {
+pub(crate) struct Acknowledged {
     /// When the stream was made. A stream that is made again counts from 1 again.
     made: String,
     marks: Vec<Mark>,
 }
 
-impl Acked {
+impl Acknowledged {
     /// Returns `None` if the text can't be read. Then it is not known what was acknowledged.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
@@ -88,8 +88,8 @@ impl Acked {
 mod tests {
     use super::*;
 
-    fn acked(marks: &[(u64, Seq)]) -> Acked {
-        let mut acked = Acked::default();
+    fn acked(marks: &[(u64, Seq)]) -> Acknowledged {
+        let mut acked = Acknowledged::default();
         assert_eq!(acked.found("monday", 0), None);
         marks.iter().for_each(|(sequence, position)| acked.add(*sequence, *position));
         acked
@@ -110,7 +110,7 @@ mod tests {
         let mut held = acked(&[(3, 10), (7, 20), (9, 30)]);
         held.read_below(8);
         assert_eq!(held.found("tuesday", 500), Some(20));
-        assert_eq!(Acked::default().found("tuesday", 500), None);
+        assert_eq!(Acknowledged::default().found("tuesday", 500), None);
     }
 
     #[test]
@@ -118,12 +118,12 @@ mod tests {
         let marks: Vec<_> = (1..500).map(|number| (number, number * 10)).collect();
         let mut held = acked(&marks);
         assert!(held.marks.len() <= MARKS && held.marks.is_sorted_by_key(|mark| mark.sequence));
-        assert_eq!(Acked::parse(&held.text()), Some(held.clone()));
+        assert_eq!(Acknowledged::parse(&held.text()), Some(held.clone()));
         assert_eq!(held.found("monday", 499), None);
         let from = held.found("monday", 498).unwrap();
         assert!((4000..=4980).contains(&from), "{from}");
         for wrong in ["monday 1", "monday 1:x", "monday  "] {
-            assert_eq!(Acked::parse(wrong), None, "{wrong}");
+            assert_eq!(Acknowledged::parse(wrong), None, "{wrong}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flights::Flight;
+use super::in_flight::Flight;
 use super::lane::{Failed, Latest, Origin, Place, Slot};
 use super::{Lanes, Now, Settled};
 use crate::config::OnDeadLetter;

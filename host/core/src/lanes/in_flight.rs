@@ -15,13 +15,13 @@ pub(super) struct Flight {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Flights {
+pub(super) struct InFlight {
     flights: HashMap<Seq, Flight>,
     /// The number of states handed over at each moment. A batch has one moment.
     moments: BTreeMap<Duration, u32>,
 }
 
-impl Flights {
+impl InFlight {
     pub fn insert(&mut self, seq: Seq, lane: LaneKey, since: Duration) {
         self.flights.insert(seq, Flight { lane, since });
         *self.moments.entry(since).or_default() += 1;
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn moments_are_those_of_what_is_still_in_flight() {
         let lane = LaneKey::of("s", &ObjectRef::default());
-        let mut flights = Flights::default();
+        let mut flights = InFlight::default();
         assert_eq!((flights.since_sum(), flights.since_first()), (Duration::ZERO, None));
         for (seq, at) in [(1, 2), (2, 2), (3, 5)] {
             flights.insert(seq, lane, Duration::from_secs(at));
