@@ -17,7 +17,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use super::fault;
 use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
 use super::migrate::migrate;
-use super::schema::{APPLICATION_ID, TABLES, VERSION};
+use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers};
 use super::scribe::{BUSY, Scribe};
 use super::statements::fetch;
 use super::writer::Writer;
@@ -211,15 +211,6 @@ async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(
         None => Ok(()),
         Some(name) => Err(OpenError::Foreign { path: path.to_path_buf(), name: name.clone() }),
     }
-}
-
-/// The names of triggers and views. A journal has none.
-pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
-    sqlx::query_scalar(
-        "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
-    )
-    .fetch_all(connection)
-    .await
 }
 
 /// A process died within a transaction that it wrote without a WAL. A journal has none but the first,

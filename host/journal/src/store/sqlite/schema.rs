@@ -69,6 +69,8 @@
 //! Limits: 32,766 binds a statement (at most 256 rows of 13 columns are written in one); 2⁶³
 //! positions.
 
+use sqlx::SqliteConnection;
+
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
@@ -150,3 +152,12 @@ CREATE TABLE replays (
     sum INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 ";
+
+/// The names of triggers and views. A journal has none.
+pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
+    )
+    .fetch_all(connection)
+    .await
+}

@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection};
 use super::read::{envelope, envelope_column, key};
 use crate::store::rows::{Answer, EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoredRow};
 use crate::store::sqlite::fault::classify;
-use crate::store::sqlite::open::triggers;
+use crate::store::sqlite::schema::triggers;
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
