@@ -46,6 +46,14 @@ impl Entry {
         self.config_map.split_once('/').map_or(&self.config_map, |(_, document)| document)
     }
 
+    /// The same, and a document without a name as the controller shows it.
+    pub fn shown_as(&self) -> String {
+        match self.config_map.contains('/') && claimed_name(self).is_none() {
+            true => self.set_apart(),
+            false => self.shown().to_owned(),
+        }
+    }
+
     /// A name under which it is shown that is no plugin's.
     pub fn set_apart(&self) -> String {
         match self.config_map.split_once('/') {

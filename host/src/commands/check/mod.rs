@@ -262,7 +262,7 @@ async fn check_plugin(
     folders: &[PathBuf],
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
-    let what = format!("plugin {}", entry.shown());
+    let what = format!("plugin {}", entry.shown_as());
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
