@@ -202,6 +202,47 @@ async fn a_shut_down_waits_for_whoever_was_left_draining() {
     shut_down.await;
 }
 
+/// As after a restart with a bad manifest and without a cache.
+#[tokio::test]
+async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_all_the_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
+    let good = GoodPlugin { entry: writer("quick", 1), component };
+    control.good_plugins.insert("quick".into(), good);
+    let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
+    let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
+    loop {
+        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        let state = control.shared.plugin("quick").unwrap();
+        assert!(state.message.unwrap().contains("nonsense"), "whatever else is told");
+        if control.waiting.is_empty() {
+            break;
+        }
+        assert_eq!(state.phase, Phase::Starting);
+        control.examinations.answered().await;
+    }
+    assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Degraded);
+    assert!(control.plugins.is_running("quick"));
+}
+
+#[tokio::test]
+async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
+    let mut hanging = Hanging::begin().await;
+    let snapshot = wanted(&hanging.url, &[("quick", 2)]);
+    hanging.control.examinations.begin_round();
+    let (host, quick) = (hanging.control.host.clone().unwrap(), &snapshot.plugins[0]);
+    let wanted = hanging.control.plugins.find(quick, &host).await.unwrap();
+    let number = hanging.control.examinations.ask(wanted);
+    assert!(hanging.control.examinations.told(number).is_some());
+    hanging.control.examinations.give_up();
+    hanging.control.examinations.settle().await;
+    assert!(hanging.control.examinations.told(number).is_none());
+    assert!(hanging.control.examinations.take(number).is_none());
+}
+
 #[test]
 fn a_source_that_would_witness_something_else_under_its_old_name_is_refused() {
     let known = BTreeMap::from([("jobs".to_string(), source("Job", "batch/v1", None))]);
