@@ -72,7 +72,7 @@
       const figure = link.querySelector("b");
       const now = Math.max(0, Number(figure.textContent.replace(/\D/g, "")) + by);
       figure.textContent = String(now);
-      link.classList.toggle("none", now === 0);
+      link.hidden = now === 0 && !link.hasAttribute("aria-current");
     };
 
     const why = (cell, status) => {
@@ -97,7 +97,7 @@
       const badge = row.querySelector(".phase");
       badge.dataset.phase = badge.textContent = status.phase;
       const link = cell("name");
-      link.textContent = object.name;
+      link.textContent = link.title = object.name;
       link.href = `/objects/${encodeURIComponent(object.uid)}`;
       cell("kind").textContent = object.kind;
       cell("namespace").textContent = object.namespace;
@@ -169,7 +169,7 @@
     // Said aloud now and then, not for each change.
     setInterval(() => {
       if (!changes) return;
-      const told = [...document.querySelectorAll(".counts a:not(.none)")].map((link) => link.textContent.trim());
+      const told = [...document.querySelectorAll(".counts a:not([hidden])")].map((link) => link.textContent.trim());
       summary.textContent = `${changes} changes. ${told.join(", ")}.`;
       changes = 0;
     }, 15000);

@@ -8,8 +8,9 @@ use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectQuery, ObjectView, PoisonQuery,
-    PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage, ObjectQuery,
+    PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError,
+    Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -119,8 +120,12 @@ impl Views for Opening {
         self.views()?.namespaces(source, most).await
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.views()?.objects(query).await
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        self.views()?.counts(query).await
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {

@@ -205,6 +205,7 @@ fn jobs() -> Vec<ObjectView> {
                 status: status(phase, reason, message),
                 seq: 100 - index as u64,
                 observed_at: format!("2026-11-20T13:{:02}:11.250Z", 59 - index),
+                ..ObjectView::default()
             }
         })
         .collect()
@@ -402,7 +403,7 @@ impl Views for Fake {
         Ok(jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.check().await?;
         let fits = |asked: &Option<String>, value: &str| {
             asked.as_ref().is_none_or(|asked| asked.eq_ignore_ascii_case(value))
@@ -425,7 +426,16 @@ impl Views for Fake {
                 && fits(&query.name, &view.object.name)
                 && query.source.as_ref().is_none_or(|source| *source == view.source)
         });
-        Ok(jobs)
+        Ok(ObjectPage { objects: jobs, ..ObjectPage::default() })
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        let mut counts = Counts::default();
+        for view in self.objects(query).await?.objects {
+            *counts.phases.entry(view.status.phase).or_default() += 1;
+            counts.namespaces.insert(view.object.namespace);
+        }
+        Ok(counts)
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {

@@ -101,6 +101,17 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
     let indexes = cache.indexes();
     let mut search = Search::new(selection, &indexes).unwrap();
     let plan = cache.plan(&search);
+    if let Plan::Newest = plan {
+        let mut below = Some(selection.before.unwrap_or(u64::MAX));
+        while let Some(at) = below {
+            let page = cache.newest_page(at);
+            below = page.below;
+            if search.take_newest(page) {
+                break;
+            }
+        }
+        return search.end();
+    }
     let mut from = Some(selection.after.unwrap_or_default());
     while let Some(slot) = from {
         let page = cache.page(plan, slot);
@@ -109,8 +120,7 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
             break;
         }
     }
-    let (objects, next) = search.end();
-    Selected { objects, next }
+    search.end()
 }
 
 fn by(index: &str, key: &str) -> Selection {
@@ -265,7 +275,7 @@ fn selection() -> impl Strategy<Value = Selection> {
             index,
             limit: usize::MAX,
             newest,
-            after: None,
+            ..Selection::default()
         })
 }
 
@@ -322,6 +332,21 @@ proptest! {
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
+        // Page by page, the newest change first: each object once, in order.
+        let mut newest = Selection { newest: true, limit: 2, ..Selection::default() };
+        let mut pages: Vec<u64> = Vec::new();
+        loop {
+            let page = select(&cache, &newest);
+            let Some(last) = page.objects.last() else { break };
+            newest.before = Some(last.seq);
+            pages.extend(page.objects.iter().map(|current| current.seq));
+        }
+        let mut expected: Vec<u64> = models.values().map(|model| model.seq).collect();
+        expected.sort_unstable_by(|a, b| b.cmp(a));
+        prop_assert_eq!(pages, expected);
+        let indexes = cache.indexes();
+        let found = Search::new(&newest, &indexes).unwrap();
+        prop_assert!(matches!(cache.plan(&found), Plan::Newest));
         // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();

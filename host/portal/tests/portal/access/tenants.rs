@@ -168,7 +168,7 @@ impl Views for Tenants {
         Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         let source = |object: &ObjectRef| if object.kind == "Job" { "jobs" } else { "pods" };
         let objects = TENANTS.into_iter().flat_map(|tenant| [job(tenant), pod(tenant)]);
         let is_shown = |object: &ObjectRef| match &query.within {
@@ -196,8 +196,19 @@ impl Views for Tenants {
             status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
             observed_at: calendar::rfc3339(MADE_MS),
             object,
+            ..ObjectView::default()
         };
-        Ok(objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect())
+        let objects = objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect();
+        Ok(ObjectPage { objects, ..ObjectPage::default() })
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        let mut counts = Counts::default();
+        for view in self.objects(query).await?.objects {
+            *counts.phases.entry(view.status.phase).or_default() += 1;
+            counts.namespaces.insert(view.object.namespace);
+        }
+        Ok(counts)
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
