@@ -150,7 +150,7 @@
       const previous = before || (state.previous && state.previous.phase);
       if (previous !== status.phase) {
         if (previous) count(previous, -1);
-        count(status.phase, 1);
+        if (state.change === "present") count(status.phase, 1);
       }
       if (row) {
         fill(row, state);
@@ -206,6 +206,40 @@
     }, Number(figures.dataset.refresh) * 1000);
   }
 
+  // ---- everywhere --------------------------------------------------------------------------
+
+  function keys() {
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input, select, textarea");
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      const search = document.getElementById("search");
+      if (event.key === "/" && search) {
+        event.preventDefault();
+        search.focus();
+      }
+      const help = document.getElementById("keys");
+      if (event.key === "?" && help) help.open = !help.open;
+    });
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      button.hidden = !navigator.clipboard;
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(button.dataset.copy);
+        button.textContent = "Copied";
+      });
+    }
+  }
+
+  // The reader's own zone is told beside UTC, which the page shows.
+  function zones() {
+    if (!new Date().getTimezoneOffset()) return;
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      const own = new Date(time.dateTime);
+      if (!Number.isNaN(own.valueOf())) time.title = `${own.toLocaleString()} in your time zone`;
+    }
+  }
+
+  keys();
+  zones();
   if (table) list();
   if (newer) object();
   if (figures) refresh();

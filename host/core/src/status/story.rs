@@ -79,6 +79,8 @@ pub fn words(states: &[Arc<State>], related: &[Arc<State>], attempts: Option<u32
     parts.extend(end(&told, related));
     match (told.attempt, attempts) {
         (0, _) | (1, None | Some(1)) => {}
+        // A first attempt is news only where it failed and others may follow.
+        (1, Some(_)) if told.phase != phase::FAILED => {}
         (attempt, Some(most)) if most >= attempt => parts.push(format!("attempt {attempt} of {most}")),
         (attempt, _) => parts.push(format!("attempt {attempt}")),
     }

@@ -5,8 +5,8 @@ mod dead_letters;
 mod diff;
 mod document;
 mod gaps;
+mod health;
 mod jobs;
-mod lanes;
 pub(crate) mod login;
 mod object;
 mod plugins;
@@ -29,6 +29,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/", get(jobs::page)),
         ("/objects/{uid}", get(object::page)),
         ("/states/{seq}", get(document::page)),
+        ("/compare", get(document::compare)),
+        ("/health", get(health::page)),
         ("/plugins", get(plugins::page)),
         ("/sources", get(sources::page)),
         ("/deadletters", get(dead_letters::page)),

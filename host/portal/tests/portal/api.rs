@@ -141,6 +141,29 @@ async fn objects_are_filtered_and_bounded() {
 }
 
 #[tokio::test]
+async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers() {
+    let portal = portal(Fake::default());
+    let first =
+        get(&portal, "/api/v1/objects?kind=jobs.batch&gone=true&search=a%20b&limit=2&namespace=").await;
+    assert_eq!(first.json().as_array().unwrap().len(), 2);
+    let link = first.header("link");
+    let next = "</api/v1/objects?kind=jobs%2Ebatch&gone=true&search=a%20b&limit=2&cursor=99>; rel=\"next\"";
+    assert_eq!(link, next);
+    let all = get(&portal, "/api/v1/objects").await;
+    assert_eq!(all.header("link"), "", "there is no page after the last");
+    assert_eq!(all.header("kubewitness-notice"), "");
+    let then = get(&portal, "/api/v1/objects?at=2026-11-20T12:00:00Z").await;
+    assert_eq!(then.header("kubewitness-notice"), "The journal begins at 2026-11-20T11:00:00.000Z.");
+    assert_eq!(then.json()[0]["then"]["known"], "missing");
+    let gone = get(&portal, "/api/v1/objects?gone=only&details=true").await.json();
+    assert_eq!(gone[0]["object"]["name"], "deleted-yesterday");
+    assert_eq!(gone[0]["details"]["plugins"]["notification"], "dead");
+    for query in ["gone=perhaps", "details=maybe"] {
+        assert_eq!(get(&portal, &format!("/api/v1/objects?{query}")).await.status, 400, "{query}");
+    }
+}
+
+#[tokio::test]
 async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused() {
     let portal = portal(Fake::default());
     let count = async |query: &str| {

@@ -426,7 +426,39 @@ impl Views for Fake {
                 && fits(&query.name, &view.object.name)
                 && query.source.as_ref().is_none_or(|source| *source == view.source)
         });
-        Ok(ObjectPage { objects: jobs, ..ObjectPage::default() })
+        if query.gone != Gone::No {
+            let ended_at = Some("2026-11-20T12:00:00.000Z".into());
+            let gone = ObjectView { ended_at, ..jobs[jobs.len() - 1].clone() };
+            let object = object("Job", "research", "deleted-yesterday", "uid-deleted");
+            jobs.push(ObjectView { object, status: status("Deleted", "Failed", ""), seq: 2, ..gone });
+        }
+        jobs.retain(|view| query.gone != Gone::Only || view.ended_at.is_some());
+        let mut page = ObjectPage { objects: jobs, ..ObjectPage::default() };
+        if query.at.is_some() {
+            page.notices.push("The journal begins at 2026-11-20T11:00:00.000Z.".into());
+            let message = Some("Between 12:00 and 12:05 versions are missing.".into());
+            let then = ThenView { known: "missing".into(), until: None, message };
+            page.objects.iter_mut().for_each(|view| view.then = Some(then.clone()));
+        }
+        if query.details {
+            let plugins = [("audit", "delivered"), ("notification", "dead")];
+            let plugins = plugins.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
+            let details = DetailsView {
+                queued_ms: 240_000,
+                running_ms: 7_800_000,
+                restarts: 2,
+                submitter: Some("ana@example.com".into()),
+                cut: false,
+                plugins,
+            };
+            page.objects.iter_mut().for_each(|view| view.details = Some(details.clone()));
+        }
+        let limit = query.limit.unwrap_or(usize::MAX);
+        if page.objects.len() > limit {
+            page.objects.truncate(limit);
+            page.next = page.objects.last().map(|view| view.seq.to_string());
+        }
+        Ok(page)
     }
 
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {

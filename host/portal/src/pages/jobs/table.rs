@@ -1,5 +1,6 @@
 //! The list itself.
 
+use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{Gone, ObjectView};
 use maud::{Markup, html};
 
@@ -105,9 +106,11 @@ impl List<'_> {
 fn row(view: &ObjectView, asked: &Asked) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
+    // Of what was deleted, how it went: that it is gone is told beside it.
+    let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
-            td data-label="Phase" data-f="phase" { (badge(&status.phase)) (known(view)) }
+            td data-label="Phase" data-f="phase" { (badge(before.unwrap_or(&status.phase))) (known(view)) }
             th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td data-label="Kind" data-f="kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }

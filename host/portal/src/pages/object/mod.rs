@@ -1,17 +1,23 @@
-//! One object's story: its phases and those of what it owns as lanes, and each state as a row.
+//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row.
+
+mod lanes;
+mod moment;
+mod states;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::search::About;
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
+use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
-use super::gaps::bound;
-use super::lanes::{self, Lane};
-use super::{at, badge, encode, figure, object_link, plural, why};
+use self::lanes::Lane;
+use self::states::Table;
+use super::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
@@ -27,7 +33,7 @@ const STATES: usize = 2000;
 const GAPS: usize = 200;
 
 /// What is known of the gaps of a story, by their positions.
-pub(super) type Holes = BTreeMap<Seq, Gap>;
+type Holes = BTreeMap<Seq, Gap>;
 
 pub(super) async fn page(
     State(app): State<App>,
@@ -35,12 +41,14 @@ pub(super) async fn page(
     Path(uid): Path<String>,
     uri: Uri,
 ) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &["limit"])?;
+    let params = Params::read(&uri, &["limit", "at", "state", "all"])?;
+    let (all, chosen) = (params.yes("all")?, params.number("state")?);
     let limit = params.limit(STATES, MOST_ROWS)?;
     let after = *app.views.newest().borrow();
     let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(limit), ..TimelineQuery::default() };
     let whole = app.views.timeline(&query).await?;
-    let view = Sight::new(&app, &viewer).of_story(whole).await?;
+    let sight = Sight::new(&app, &viewer);
+    let view = sight.of_story(whole).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
         return Err(Shown(Problem::new(
             StatusCode::NOT_FOUND,
@@ -51,32 +59,40 @@ pub(super) async fn page(
     let object = &last.object;
     let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
-    let shown = story(&view.states, &view.related);
+    let shown = lanes_of(&view.states, &view.related);
+    let told = told(&sight, last, &view.states).await;
+    let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
+    let name = format!("{}/{}", object.kind, object.name);
+    let table = Table { caption: &name, named: false, all, chosen, holes: &holes, uid: &uid };
+    let owned = Table { caption: "Objects that it owns", named: true, ..table };
     let content = html! {
         p.crumbs {
             a href={ "/?kind=" (object.kind) } { (object.kind) }
             @if !object.namespace.is_empty() { " in " a href={ "/?kind=" (object.kind) "&namespace=" (object.namespace) } { (object.namespace) } }
         }
         div.head { h1 { (object.name) } (badge(&last.status.phase)) }
+        @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&last.status)) }
+        (moment::look(&view.states, params.text("at"), &uid)?)
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
-        (facts(first, last, view.states.len(), missing))
+        (facts(first, last, view.states.len(), missing, &told))
+        (commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" }
             (lanes::svg(&shown, &holes))
         }
         section aria-labelledby="states" {
             h2 #states { "Every state" }
-            (states(&view.states, &format!("{}/{}", object.kind, object.name), false, &holes))
+            (table.compare(&view.states))
         }
         @if !view.related.is_empty() {
             section aria-labelledby="related" {
                 h2 #related { "What it owns" }
-                (states(&view.related, "Objects that it owns", true, &holes))
+                (owned.draw(&view.related))
             }
         }
     };
-    Ok(Page::new(format!("{}/{}", object.kind, object.name), "/", content))
+    Ok(Page::new(name.clone(), "/", content))
 }
 
 /// What each gap of the story says of itself: that is its document.
@@ -92,7 +108,7 @@ async fn holes(app: &App, states: impl Iterator<Item = &Arc<Witnessed>>) -> Resu
 }
 
 /// The object's own lane, then one for each object that it owns, in order of appearance.
-fn story(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
+fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
     let mut lanes: Vec<(String, Lane)> = Vec::new();
     for state in states.iter().chain(related) {
         let index = lanes.iter().position(|(uid, _)| *uid == state.object.uid).unwrap_or_else(|| {
@@ -105,7 +121,47 @@ fn story(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
     lanes.into_iter().map(|(_, lane)| lane).collect()
 }
 
-fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize) -> Markup {
+/// What the newest document says of the object, where it can be read.
+#[derive(Default)]
+struct Told {
+    submitter: Option<String>,
+    attempts: Option<u32>,
+}
+
+async fn told(sight: &Sight, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
+    // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
+    let seq =
+        states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
+    // A page without a document is better than no page: the table says what became of it.
+    let Ok(document) = sight.document(seq).await else { return Told::default() };
+    let limit = serde_json::from_slice::<serde_json::Value>(&document).ok();
+    let limit = limit.and_then(|value| value.pointer("/spec/backoffLimit")?.as_u64());
+    let attempts = limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok());
+    Told { submitter: About::read(&document).submitter, attempts }
+}
+
+/// How the same is asked for on a command line.
+fn commands(last: &Witnessed) -> Markup {
+    let object = &last.object;
+    let kind = object.kind.to_lowercase();
+    let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
+    let place = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
+    let (name, uid) = (&object.name, &object.uid);
+    html! {
+        details.commands {
+            summary { "On the command line" }
+            @for line in [
+                format!("kubectl get {kind}{group} {name}{place} -o yaml"),
+                format!("kubewitness get {kind}/{name}{place} -o yaml"),
+                format!("kubewitness timeline {uid}"),
+            ] {
+                p { code { (line) } " " button type="button" data-copy=(line) hidden { "Copy" } }
+            }
+        }
+    }
+}
+
+fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize, told: &Told) -> Markup {
     let status = &last.status;
     let lasted = last.observed_ms.saturating_sub(first.observed_ms);
     html! {
@@ -114,6 +170,7 @@ fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize) -> M
             @if status.attempt > 0 { div { dt { "Attempt" } dd { (status.attempt) } } }
             @if let Some(code) = status.exit_code { div { dt { "Exit code" } dd { (code) } } }
             @if let Some(owner) = &last.owner { div { dt { "Owner" } dd { (object_link(owner)) } } }
+            @if let Some(name) = &told.submitter { div { dt { "Submitter" } dd { (name) } } }
             div { dt { "First seen" } dd { (at(first.observed_ms)) } }
             div { dt { "Last change" } dd { (at(last.observed_ms)) } }
             div { dt { "Between" } dd { (time::span(lasted)) } }
@@ -123,71 +180,6 @@ fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize) -> M
             }
             div { dt { "Source" } dd { (last.source) } }
             div { dt { "UID" } dd { code { (last.object.uid) } } }
-        }
-    }
-}
-
-fn states(states: &[Arc<Witnessed>], caption: &str, named: bool, holes: &Holes) -> Markup {
-    let count = states.len() as u64;
-    html! {
-        div.scroll {
-            table.dense {
-                caption { (caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first" }
-                thead { tr {
-                    th.num scope="col" { "Position" }
-                    th scope="col" { "Observed" }
-                    @if named { th scope="col" { "Object" } }
-                    th scope="col" { "Phase" }
-                    th.num scope="col" { "Ready" }
-                    th.num scope="col" { "Attempt" }
-                    th.wide scope="col" { "Reason" }
-                    th.num scope="col" { "Version" }
-                    th scope="col" { "Document" }
-                } }
-                tbody {
-                    @for (index, state) in states.iter().enumerate() {
-                        @let before = states[..index].iter().rev().find(|other| other.object.uid == state.object.uid);
-                        (state_row(state, before.map(|state| &**state), named, holes.get(&state.seq)))
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn state_row(state: &Witnessed, before: Option<&Witnessed>, named: bool, hole: Option<&Gap>) -> Markup {
-    let status = &state.status;
-    let same =
-        before.is_some_and(|before| before.status.phase == status.phase) && state.change == Change::Present;
-    html! {
-        tr.gap[state.change == Change::Gap] {
-            td.num { (state.seq) }
-            td.when { (at(state.observed_ms)) }
-            @if named { td.object { (object_link(&state.object)) } }
-            td.keep {
-                span.same[same] { (badge(&status.phase)) }
-                @match state.change {
-                    Change::Present => {}
-                    change => { " " span.mark { (change.as_str()) } }
-                }
-                @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
-            }
-            td.num { @if status.total > 0 { (status.ready) "/" (status.total) } }
-            td.num { @if status.attempt > 0 { (status.attempt) } }
-            @match hole {
-                Some(gap) => {
-                    td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                    td.num { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
-                }
-                None => {
-                    td.wide { (why(status)) }
-                    td.num { (state.resource_version) }
-                }
-            }
-            td.keep {
-                a href={ "/states/" (state.seq) } { "show" }
-                @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
-            }
         }
     }
 }

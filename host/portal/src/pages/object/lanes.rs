@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kubewitness_core::{Change, Gap, State};
 use maud::{Markup, html};
 
-use super::gaps::bound;
-use super::object::Holes;
+use super::Holes;
 use crate::answer::time;
+use crate::pages::gaps::bound;
 
 pub(super) struct Lane {
     pub(super) label: String,
