@@ -116,8 +116,8 @@ impl Views for Opening {
         self.views.get().map(|views| views.watched()).unwrap_or_default()
     }
 
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        self.views()?.namespaces(source, most).await
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        self.views()?.namespaces(source, past, most).await
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {

@@ -493,8 +493,9 @@ pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
     /// What each source witnesses. Asked with every request of somebody who may not see all.
     fn watched(&self) -> Vec<Watched>;
-    /// The namespaces in which the source knows an object, but no more than so many of them.
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError>;
+    /// The namespaces in which the source knows an object, but no more than so many of them. `past`: also those of
+    /// the objects that ended last.
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
     /// A page of the objects that a query selects, the newest change first.
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
     /// The objects that are there and that a query selects, counted by phase.

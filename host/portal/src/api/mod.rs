@@ -111,8 +111,9 @@ async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Obj
         limit: Some(limit),
         within: None,
     };
-    query.within = Sight::new(&app, &viewer).within(&query).await?;
-    let mut page = app.views.objects(&query).await?;
+    let sight = Sight::new(&app, &viewer);
+    query.within = sight.within(&query).await?;
+    let mut page = sight.of_page(app.views.objects(&query).await?).await?;
     page.objects.truncate(limit);
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;

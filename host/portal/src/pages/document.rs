@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::diff::{self, Line};
-use super::{at, badge, empty, figure, object_link};
+use super::parts::{at, badge, empty, figure, object_link};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};

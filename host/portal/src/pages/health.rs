@@ -6,8 +6,8 @@ use axum::http::Uri;
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use maud::{Markup, html};
 
+use super::parts::{at_text, encode, figure, restricted};
 use super::plugins::notices;
-use super::{at_text, encode, figure, restricted};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;

@@ -399,7 +399,7 @@ impl Views for Fake {
         vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
     }
 
-    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
         Ok(jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
     }
 

@@ -1,6 +1,7 @@
 //! Objects that have ended, from the journal's index over their ends.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::document::unpack;
 use kubewitness_core::ports::{Documents, Lister, Selection, Shown, created_ms};
@@ -53,6 +54,27 @@ impl HostViews {
                 _ => return Ok(part),
             }
         }
+    }
+
+    /// Adds the namespaces of the objects of a source that ended last.
+    pub(super) async fn add_ended(
+        &self,
+        source: &str,
+        most: usize,
+        names: &mut BTreeSet<String>,
+    ) -> Result<(), ViewError> {
+        let sources = [source.to_owned()];
+        let found = Mutex::new(names);
+        let fits = |_: &str, namespace: &str, _: &str| {
+            let mut names = found.lock().unwrap_or_else(PoisonError::into_inner);
+            if names.len() < most && !names.contains(namespace) {
+                names.insert(namespace.to_owned());
+            }
+            // What is looked at is all that is wanted: no state of it is read.
+            false
+        };
+        let query = EndedQuery { sources: &sources, after: 0, before: Seq::MAX, limit: 1, fits: &fits };
+        self.journal.ended(&query).await.map(drop).map_err(unavailable)
     }
 
     /// The sources that a question is about, and that may be shown.

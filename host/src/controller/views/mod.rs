@@ -135,12 +135,16 @@ impl Views for HostViews {
         sources.iter().map(|(spec, _)| witnessed(spec)).collect()
     }
 
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        match within::namespaces(&self.shared.listers, source, most).await {
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        let mut names = match within::namespaces(&self.shared.listers, source, most).await {
             // It ended a moment ago.
-            Err(SelectError::Source { .. }) => Ok(BTreeSet::new()),
-            found => found.map_err(unavailable),
+            Err(SelectError::Source { .. }) => BTreeSet::new(),
+            found => found.map_err(unavailable)?,
+        };
+        if past {
+            self.add_ended(source, most, &mut names).await?;
         }
+        Ok(names)
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {

@@ -2,7 +2,7 @@
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::JournalError;
-use kubewitness_core::ports::Selection;
+use kubewitness_core::ports::{Selection, Shown};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
 use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery};
@@ -32,7 +32,7 @@ impl HostViews {
         let moment = self.journal.moment(at_ms).await.map_err(unavailable)?;
         let sources = self.asked(query);
         let mut page = ObjectPage {
-            notices: self.notices(&sources, at_ms, moment.oldest_ms).await?,
+            notices: self.notices(&whole(&sources, query), at_ms, moment.oldest_ms).await?,
             ..ObjectPage::default()
         };
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
@@ -93,6 +93,15 @@ impl HostViews {
         }
         Ok(notices)
     }
+}
+
+/// The sources of which all may be seen: a gap of a whole source hides how much of whose is missing.
+fn whole(sources: &[String], query: &ObjectQuery) -> Vec<String> {
+    let is_whole = |source: &&String| {
+        let within = query.within.as_ref();
+        within.is_none_or(|within| within.sources.get(*source) == Some(&Shown::Everything))
+    };
+    sources.iter().filter(is_whole).cloned().collect()
 }
 
 fn text(cursor: ThenCursor) -> String {

@@ -6,7 +6,7 @@ use kubewitness_core::views::{Gone, ObjectQuery};
 
 use crate::answer::params::Params;
 use crate::answer::{Problem, time};
-use crate::pages::encode;
+use crate::pages::parts::encode;
 
 /// Rows of a page.
 pub(super) const ROWS: usize = 100;

@@ -7,7 +7,7 @@ use kubewitness_core::views::{Counts, Gone};
 use maud::{Markup, html};
 
 use super::asked::{Asked, RANGES};
-use crate::pages::{encode, figure};
+use crate::pages::parts::{encode, figure};
 
 pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
     html! {

@@ -13,8 +13,8 @@ use maud::{Markup, html};
 use self::asked::Asked;
 use self::form::{counts_bar, filters};
 use self::table::List;
+use super::parts::{empty, encode};
 use super::plugins::{held, notices};
-use super::{empty, encode};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::{Problem, Shown, time};
@@ -31,7 +31,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
         within => within?,
     };
-    let page = app.views.objects(&query).await?;
+    let page = sight.of_page(app.views.objects(&query).await?).await?;
     let counts = counts(&app, &sight, &query).await?;
     // What is in the cache is shown also where the journal can't be asked.
     let status = match sight.status().await {

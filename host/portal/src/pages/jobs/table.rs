@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::asked::Asked;
 use crate::answer::time::span;
-use crate::pages::{at_text, badge, figure, plural, why};
+use crate::pages::parts::{at_text, badge, figure, plural, why};
 
 pub(super) struct List<'a> {
     pub asked: &'a Asked,

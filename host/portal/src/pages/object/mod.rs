@@ -17,7 +17,7 @@ use maud::{Markup, html};
 
 use self::lanes::Lane;
 use self::states::Table;
-use super::{at, badge, encode, figure, object_link, why};
+use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
@@ -70,7 +70,7 @@ pub(super) async fn page(
             a href={ "/?kind=" (object.kind) } { (object.kind) }
             @if !object.namespace.is_empty() { " in " a href={ "/?kind=" (object.kind) "&namespace=" (object.namespace) } { (object.namespace) } }
         }
-        div.head { h1 { (object.name) } (badge(&last.status.phase)) }
+        div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&last.status)) }
         (moment::look(&view.states, params.text("at"), &uid)?)
@@ -119,6 +119,13 @@ fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> 
         lanes[index].1.states.push(state.clone());
     }
     lanes.into_iter().map(|(_, lane)| lane).collect()
+}
+
+/// Of what was deleted, how it went, and that it is gone.
+fn how(last: &Witnessed) -> Markup {
+    let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
+    let phase = before.map_or(&last.status.phase, |before| &before.phase);
+    html! { (badge(phase)) @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
 /// What the newest document says of the object, where it can be read.

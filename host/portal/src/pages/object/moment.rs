@@ -6,7 +6,7 @@ use kubewitness_core::{Change, State as Witnessed, calendar};
 use maud::{Markup, html};
 
 use crate::answer::{Problem, time};
-use crate::pages::{at, badge, encode};
+use crate::pages::parts::{at, badge, encode};
 
 /// A field for the time, and the answer for one that was given.
 pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) -> Result<Markup, Problem> {

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::Holes;
 use crate::pages::gaps::bound;
-use crate::pages::{at, badge, figure, object_link, plural, why};
+use crate::pages::parts::{at, badge, figure, object_link, plural, why};
 
 /// So many versions in a row that tell nothing new are told in one row.
 const FOLDED: usize = 2;
@@ -56,7 +56,7 @@ fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
 fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<Row<'a>>) {
     match quiet.as_slice() {
         [(first, _), .., (last, _)] if quiet.len() >= FOLDED => {
-            rows.push(Row::Folded(first, last, quiet.len()))
+            rows.push(Row::Folded(first, last, quiet.len()));
         }
         few => rows.extend(few.iter().map(|(state, before)| Row::One(state, *before))),
     }

@@ -163,7 +163,7 @@ impl Views for Tenants {
         vec![watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")]
     }
 
-    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
         let others = (0..self.others).map(|index| format!("other-{index}"));
         Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
     }
@@ -195,6 +195,10 @@ impl Views for Tenants {
             resource_version: "1".into(),
             status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
             observed_at: calendar::rfc3339(MADE_MS),
+            details: query.details.then(|| DetailsView {
+                plugins: [("hidden-plugin".to_owned(), "delivered".to_owned())].into(),
+                ..DetailsView::default()
+            }),
             object,
             ..ObjectView::default()
         };

@@ -9,7 +9,7 @@ use kubewitness_core::{Gap, Seq};
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{backlog, findings, moments, proof, query, read, seals};
+use super::{backlog, findings, proof, query, read, seals};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::seal::{Cell, Table};
 use crate::store::rows::{
@@ -145,23 +145,23 @@ impl Fetch for SqliteConnection {
     }
 
     async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
-        moments::moments(self, from, limit).await
+        query::moments(self, from, limit).await
     }
 
     async fn ended(&mut self, ends: Ends) -> Answer<Vec<Placed>> {
-        moments::ended(self, ends).await
+        query::ended(self, ends).await
     }
 
     async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> Answer<Vec<Placed>> {
-        moments::living(self, streams, after, limit).await
+        query::living(self, streams, after, limit).await
     }
 
     async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>> {
-        moments::walk(self, heads, through, steps).await
+        query::walk(self, heads, through, steps).await
     }
 
     async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
-        moments::letters_at(self, plugin, seqs).await
+        query::letters_at(self, plugin, seqs).await
     }
 
     async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {

@@ -5,7 +5,6 @@ mod backlog;
 pub(super) mod fetch;
 mod findings;
 pub(super) mod lookup;
-mod moments;
 mod past;
 mod proof;
 mod query;
