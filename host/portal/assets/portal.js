@@ -102,7 +102,7 @@
       cell("kind").textContent = object.kind;
       cell("namespace").textContent = object.namespace;
       cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
-      cell("attempt").textContent = status.attempt > 0 ? status.attempt : "";
+      cell("attempt").textContent = status.attempt > 1 ? status.attempt - 1 : "";
       why(cell("why"), status);
       const time = row.querySelector("time");
       time.dateTime = new Date(state.observed_ms).toISOString();
@@ -138,6 +138,7 @@
       if (state.change === "gap" || state.late) return;
       if (!sameKind(kind, object.kind) || (namespace && object.namespace !== namespace)) return;
       changes += 1;
+      changed = true;
       const row = rows.get(object.uid);
       // A state doesn't tell its labels: only the server knows whether a new row belongs here.
       if (labels && !row) {
@@ -165,6 +166,28 @@
         offer();
       }
     });
+
+    // How long rows waited and ran, and what plugins have, is known to the server alone. Nothing moves.
+    let changed = false;
+    setInterval(async () => {
+      if (document.hidden || !changed) return;
+      changed = false;
+      try {
+        const answer = await fetch(location.href);
+        if (!answer.ok) return;
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        for (const now of page.querySelectorAll("#objects tbody tr")) {
+          const row = rows.get(now.dataset.uid);
+          if (!row || Number(now.dataset.seq) < Number(row.dataset.seq)) continue;
+          for (const name of ["queued", "running", "attempt", "submitter", "plugins"]) {
+            const [to, from] = [row, now].map((it) => it.querySelector(`[data-f="${name}"]`));
+            if (to && from) to.replaceChildren(...from.childNodes);
+          }
+        }
+      } catch {
+        // The next round tries again.
+      }
+    }, 10000);
 
     // Said aloud now and then, not for each change.
     setInterval(() => {
@@ -238,6 +261,35 @@
     }
   }
 
+  // What a reader's browser remembers; without it the page follows the system.
+  function theme() {
+    const button = document.getElementById("theme");
+    const names = ["system", "light", "dark"];
+    let chosen = "system";
+    const show = () => {
+      if (chosen === "system") delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = chosen;
+      button.textContent = `Theme: ${chosen}`;
+    };
+    try {
+      chosen = names.find((name) => name === localStorage.getItem("theme")) || chosen;
+    } catch {
+      // A browser that keeps nothing follows the system.
+    }
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      chosen = names[(names.indexOf(chosen) + 1) % names.length];
+      show();
+      try {
+        localStorage.setItem("theme", chosen);
+      } catch {
+        // It holds for this page then.
+      }
+    });
+    show();
+  }
+
+  theme();
   keys();
   zones();
   if (table) list();

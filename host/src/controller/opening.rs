@@ -8,9 +8,9 @@ use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
-    Counts, DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage, ObjectQuery,
-    PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError,
-    Views,
+    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage,
+    ObjectQuery, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
+    ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -130,6 +130,10 @@ impl Views for Opening {
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.views()?.timeline(query).await
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        self.views()?.deliveries(states).await
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

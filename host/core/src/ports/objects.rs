@@ -76,6 +76,30 @@ fn is_false(it: &bool) -> bool {
     !it
 }
 
+/// How far a plugin is with a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// Handed over, or not wanted by its filter.
+    Delivered,
+    /// Still to be handed over, or again.
+    Waiting,
+    /// A dead letter.
+    Dead,
+}
+
+impl Told {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Waiting => "waiting",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// By plugin and position, for the states to which the plugin is subscribed.
+pub type Deliveries = BTreeMap<String, BTreeMap<Seq, Told>>;
+
 /// A page of objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObjectPage {

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use super::objects::{
-    Counts, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView,
+    Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
 use crate::ports::{DeadLetter, Watched};
 use crate::state::{Gap, ObjectRef, Seq, State};
@@ -501,6 +501,8 @@ pub trait Views: Send + Sync {
     /// The objects that are there and that a query selects, counted by phase.
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError>;
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
+    /// How far each plugin is with these states.
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
     /// Newest first.

@@ -110,6 +110,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 footer {
                     "Times are UTC; your own zone is shown where a time is pointed at. "
                     details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
+                    button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {
                         a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
                     }

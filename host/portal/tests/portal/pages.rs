@@ -242,7 +242,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
 async fn an_objects_story_is_a_picture_and_a_table() {
     let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
     assert!(text.contains("role=\"img\"") && text.contains("Phases of 3 objects"));
-    assert_eq!(text.matches("class=\"label\"").count(), 3, "one lane for the job, one a pod");
+    assert_eq!(text.matches("class=\"label\"").count(), 4, "one lane for the job, one a pod, one a plugin");
     for words in ["Queued", "PreemptionByScheduler", "CompletionsReached", "What it owns", "/states/2?from=1"]
     {
         assert!(text.contains(words), "{words}");
@@ -258,6 +258,10 @@ async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen()
     let portal = portal(Fake::default());
     let text = get(&portal, "/objects/uid-train").await.text;
     assert!(text.contains("<p class=\"story\">Waited "), "{text}");
+    assert!(text.contains("<title>audit: dead at position 3</title>"), "who was told is drawn: {text}");
+    assert!(
+        text.contains("audit: delivered at position 1") && text.contains("audit: waiting at position 18")
+    );
     assert!(text.contains("action=\"/compare\"") && text.contains("name=\"from\" value=\"1\" checked"));
     assert!(text.contains("kubectl get job.batch llm-train-7 -n research -o yaml"));
     let compare = get(&portal, "/compare?from=1&to=3").await;

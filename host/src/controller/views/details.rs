@@ -7,7 +7,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::Progress;
 use kubewitness_core::search::About;
 use kubewitness_core::story::Times;
-use kubewitness_core::views::{DetailsView, ObjectView, ViewError};
+use kubewitness_core::views::{Deliveries, DetailsView, ObjectView, Told, ViewError};
 use kubewitness_core::{Seq, State};
 
 use super::{HostViews, unavailable};
@@ -24,7 +24,8 @@ impl HostViews {
     ) -> Result<(), ViewError> {
         let heads: Vec<Seq> = views.iter().map(|view| view.seq).collect();
         let stories = self.journal.stories(&heads, STATES).await.map_err(unavailable)?;
-        let plugins = self.told(&stories).await?;
+        let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
+        let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
@@ -41,53 +42,55 @@ impl HostViews {
                 restarts: times.restarts,
                 submitter,
                 cut: is_cut,
-                plugins: plugins.get(&view.seq).cloned().unwrap_or_default(),
+                plugins: worst(&deliveries, states),
             });
         }
         Ok(())
     }
 
-    /// By object's newest state and by plugin, whether all of its states are finished.
-    async fn told(
-        &self,
-        stories: &HashMap<Seq, Vec<Arc<State>>>,
-    ) -> Result<HashMap<Seq, BTreeMap<String, String>>, ViewError> {
-        let mut told: HashMap<Seq, BTreeMap<String, String>> = HashMap::new();
+    /// How far each plugin that runs here is with these states.
+    pub(super) async fn told_of(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let mut seqs: Vec<Seq> = states.iter().map(|state| state.seq).collect();
+        seqs.sort_unstable();
+        let mut deliveries = Deliveries::new();
         for (name, (progress, _)) in self.journal.all_progress().await.map_err(unavailable)? {
             if progress.retired_ms.is_some() || self.shared.plugin(&name).is_none() {
                 continue;
             }
-            let mut seqs: Vec<Seq> = stories.values().flatten().map(|state| state.seq).collect();
-            seqs.sort_unstable();
             let letters = self.journal.letters_at(&name, &seqs).await.map_err(unavailable)?;
-            for (head, states) in stories {
-                if let Some(word) = word(&progress, &letters, states) {
-                    told.entry(*head).or_default().insert(name.clone(), word.to_owned());
-                }
+            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
+            let told: BTreeMap<Seq, Told> = told.collect();
+            if !told.is_empty() {
+                deliveries.insert(name, told);
             }
         }
-        Ok(told)
+        Ok(deliveries)
     }
 }
 
-/// `None` for objects that the plugin has not subscribed to. A letter that is being replayed waits.
-fn word(progress: &Progress, letters: &HashMap<Seq, bool>, states: &[Arc<State>]) -> Option<&'static str> {
-    let is_covered = |state: &State| progress.sources.iter().any(|start| start.covers(state));
+/// `None` for a state to which the plugin is not subscribed. A letter that is being replayed waits.
+fn told(progress: &Progress, letters: &HashMap<Seq, bool>, state: &State) -> Option<Told> {
     let is_finished = |seq: Seq| {
         seq <= progress.cursor || progress.above.iter().any(|(from, to)| (*from..=*to).contains(&seq))
     };
-    let mut covered = states.iter().filter(|state| is_covered(state)).peekable();
-    covered.peek()?;
-    let mut word = "delivered";
-    for state in covered {
-        match letters.get(&state.seq) {
-            Some(false) => return Some("dead"),
-            Some(true) => word = "waiting",
-            None if !is_finished(state.seq) => word = "waiting",
-            None => {}
-        }
+    if !progress.sources.iter().any(|start| start.covers(state)) {
+        return None;
     }
-    Some(word)
+    Some(match letters.get(&state.seq) {
+        Some(false) => Told::Dead,
+        Some(true) => Told::Waiting,
+        None if is_finished(state.seq) => Told::Delivered,
+        None => Told::Waiting,
+    })
+}
+
+/// An object is with a plugin as the worst of its states is.
+fn worst(deliveries: &Deliveries, states: &[Arc<State>]) -> BTreeMap<String, String> {
+    let of_plugin = |(name, told): (&String, &BTreeMap<Seq, Told>)| {
+        let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;
+        Some((name.clone(), worst.as_str().to_owned()))
+    };
+    deliveries.iter().filter_map(of_plugin).collect()
 }
 
 #[cfg(test)]
@@ -121,12 +124,16 @@ mod tests {
             Progress { cursor: 10, above: vec![(12, 13)], sources: vec![start], ..Progress::default() };
         let of = |seqs: &[Seq], letters: &[(Seq, bool)]| {
             let states: Vec<_> = seqs.iter().map(|seq| state(*seq)).collect();
-            word(&progress, &letters.iter().copied().collect(), &states)
+            let letters = letters.iter().copied().collect();
+            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
+            let deliveries = Deliveries::from([("p".to_owned(), told.collect())]);
+            worst(&deliveries, &states).remove("p")
         };
-        assert_eq!(of(&[3, 10, 12], &[]), Some("delivered"));
-        assert_eq!(of(&[3, 11], &[]), Some("waiting"));
-        assert_eq!(of(&[3, 5], &[(5, true)]), Some("waiting"));
-        assert_eq!(of(&[3, 5, 11], &[(3, false)]), Some("dead"));
+        let is = |told: Option<String>, word: &str| assert_eq!(told.as_deref(), Some(word));
+        is(of(&[3, 10, 12], &[]), "delivered");
+        is(of(&[3, 11], &[]), "waiting");
+        is(of(&[3, 5], &[(5, true)]), "waiting");
+        is(of(&[3, 5, 11], &[(3, false)]), "dead");
         assert_eq!(of(&[1, 2], &[]), None, "from before its subscription");
     }
 }

@@ -17,6 +17,9 @@ use super::{HostViews, unavailable};
 /// Documents that one page reads to see whether objects fit. A page that finds too few of them ends early.
 pub(super) const DOCUMENTS: usize = 2_000;
 
+/// So often one page asks the journal for more, which looks at some thousands of objects each time.
+pub(super) const ROUNDS: usize = 5;
+
 impl HostViews {
     pub(super) async fn gone(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
         let sources = self.asked(query);
@@ -31,7 +34,7 @@ impl HostViews {
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let mut part = Part::default();
         let mut documents = DOCUMENTS;
-        loop {
+        for _ in 0..ROUNDS {
             let limit = selection.limit - part.objects.len();
             let ended = EndedQuery { sources: &sources, after, before, limit, fits: &fits };
             let page = self.journal.ended(&ended).await.map_err(unavailable)?;
@@ -51,9 +54,10 @@ impl HostViews {
             part.floor = page.next.unwrap_or_default();
             match page.next {
                 Some(next) if part.objects.len() < selection.limit && documents > 0 => before = next,
-                _ => return Ok(part),
+                _ => break,
             }
         }
+        Ok(part)
     }
 
     /// Adds the namespaces of the objects of a source that ended last.

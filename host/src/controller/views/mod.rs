@@ -17,9 +17,9 @@ use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
-    Counts, DeadLetterView, DropView, EpochView, GapQuery, HeldView, JournalView, LetterRecordView,
-    ObjectPage, ObjectQuery, PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView,
-    StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
+    LetterRecordView, ObjectPage, ObjectQuery, PluginView, PoisonQuery, PoisonView, ReplayRequest,
+    ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle};
@@ -160,6 +160,10 @@ impl Views for HostViews {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        self.told_of(states).await
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

@@ -44,6 +44,10 @@ impl HostViews {
 
     async fn now(&self, query: &ObjectQuery, mut selection: Selection) -> Result<ObjectPage, ViewError> {
         let limit = selection.limit;
+        if selection.index.is_some() && query.gone != Gone::No {
+            let told = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
+            return Err(ViewError::Invalid(told.into()));
+        }
         selection.before = query.cursor.as_deref().map(position).transpose()?;
         let live = match query.gone {
             Gone::Only => Part::default(),

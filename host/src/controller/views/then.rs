@@ -7,7 +7,7 @@ use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, The
 use kubewitness_core::{Status, calendar};
 use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery};
 
-use super::gone::{DOCUMENTS, is_named};
+use super::gone::{DOCUMENTS, ROUNDS, is_named};
 use super::objects::wrong_cursor;
 use super::shapes::state_view;
 use super::{HostViews, unavailable};
@@ -38,7 +38,7 @@ impl HostViews {
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let mut after = query.cursor.as_deref().map(cursor).transpose()?;
         let mut documents = DOCUMENTS;
-        loop {
+        for _ in 0..ROUNDS {
             let limit = selection.limit - page.objects.len();
             let asked = ThenQuery { sources: &sources, seq: moment.seq, at_ms, after, limit, fits: &fits };
             let found = self.journal.then(&asked).await.map_err(|error| match error {
@@ -54,9 +54,10 @@ impl HostViews {
             after = found.next;
             page.next = after.map(text);
             if after.is_none() || page.objects.len() >= selection.limit || documents == 0 {
-                return Ok(page);
+                break;
             }
         }
+        Ok(page)
     }
 
     /// What makes the whole answer less than all.

@@ -20,7 +20,7 @@ const PAGE: usize = 256;
 const ORDERED: usize = 1024;
 
 /// Documents that one page of such a search reads: some 100 ms.
-const READ: usize = 10_000;
+const READ: usize = 4_000;
 
 /// Where the candidates come from.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,8 @@ impl Cache {
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
-        let is_ordered = selection.newest && selection.limit <= ORDERED;
+        // A search reads documents, so it must be one that ends early.
+        let is_ordered = selection.newest && (selection.limit <= ORDERED || selection.search.is_some());
         match fewest {
             Some((few, hash)) if !is_ordered || few < self.len() / 8 => Plan::Keyed(hash),
             _ if is_ordered => Plan::Newest,

@@ -45,13 +45,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let kind = page.objects.first().map(|view| view.object.kind.clone());
     let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
     let title = title(&asked, kind.as_deref());
+    // A search reads documents, so what it finds is not counted.
+    let is_counted = asked.at.is_none() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
     let total = match (asked.gone, asked.phase) {
-        (Gone::No, None) if asked.at.is_none() && asked.cursor.is_none() && !counts.more => {
-            Some(counts.phases.values().sum())
-        }
-        (Gone::No, Some(phase)) if asked.at.is_none() && asked.cursor.is_none() && !counts.more => {
-            Some(counts.phases.get(phase).copied().unwrap_or_default())
-        }
+        (Gone::No, None) if is_counted => Some(counts.phases.values().sum()),
+        (Gone::No, Some(phase)) if is_counted => Some(counts.phases.get(phase).copied().unwrap_or_default()),
         _ => None,
     };
     let list = List {
@@ -66,7 +64,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
-        @if asked.at.is_none() && asked.gone != Gone::Only { (counts_bar(&asked, &counts)) }
+        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() { (counts_bar(&asked, &counts)) }
         (held(&now_held))
         p #summary.quiet-live aria-live="polite" {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
@@ -91,8 +89,15 @@ fn moment(typed: &str) -> String {
 
 /// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.
 async fn counts(app: &App, sight: &Sight, query: &ObjectQuery) -> Result<Counts, Problem> {
-    let all =
-        ObjectQuery { phase: None, limit: None, details: false, cursor: None, sort: None, ..query.clone() };
+    let all = ObjectQuery {
+        phase: None,
+        search: None,
+        limit: None,
+        details: false,
+        cursor: None,
+        sort: None,
+        ..query.clone()
+    };
     let mut counts = app.views.counts(&all).await?;
     if query.namespace.is_some() {
         let mut everywhere = ObjectQuery { namespace: None, ..all };

@@ -11,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
-use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::views::{Deliveries, TimelineQuery};
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
@@ -60,6 +60,10 @@ pub(super) async fn page(
     let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = lanes_of(&view.states, &view.related);
+    let deliveries = match sight.is_operators().await? {
+        true => app.views.deliveries(&view.states).await?,
+        false => Deliveries::new(),
+    };
     let told = told(&sight, last, &view.states).await;
     let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
     let name = format!("{}/{}", object.kind, object.name);
@@ -78,8 +82,8 @@ pub(super) async fn page(
         (facts(first, last, view.states.len(), missing, &told))
         (commands(last))
         section aria-labelledby="lanes" {
-            h2 #lanes { "Phases over time" }
-            (lanes::svg(&shown, &holes))
+            h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin was told" } }
+            (lanes::svg(&shown, &deliveries, &holes))
         }
         section aria-labelledby="states" {
             h2 #states { "Every state" }
@@ -154,6 +158,12 @@ fn commands(last: &Witnessed) -> Markup {
     let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
     let place = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
     let (name, uid) = (&object.name, &object.uid);
+    // What a shell would take for more than a name is not offered to be copied.
+    let is_plain =
+        |text: &str| text.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '.' | '-'));
+    if ![&kind, &object.group, &object.namespace, name, uid].into_iter().all(|text| is_plain(text)) {
+        return html! {};
+    }
     html! {
         details.commands {
             summary { "On the command line" }

@@ -227,6 +227,15 @@ impl Views for Tenants {
         Ok(TimelineView { states, related })
     }
 
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let told = states.iter().map(|state| match state.seq {
+            3 => (state.seq, Told::Dead),
+            18.. => (state.seq, Told::Waiting),
+            seq => (seq, Told::Delivered),
+        });
+        Ok(Deliveries::from([("hidden-plugin".to_owned(), told.collect())]))
+    }
+
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         let state =
             self.all().into_iter().find(|state| state.seq == seq).ok_or_else(|| ViewError::NotFound {
