@@ -93,8 +93,12 @@ impl Description {
         let text = json!({"type": "string"});
         let error = json!({
             "type": "object",
-            "required": ["message", "hint"],
-            "properties": {"message": text, "hint": text},
+            "required": ["code", "message", "hint"],
+            "properties": {
+                "code": {"type": "string", "enum": crate::answer::problem::codes()},
+                "message": text,
+                "hint": text,
+            },
         });
         schemas.insert(
             "Problem".into(),

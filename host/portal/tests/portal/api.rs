@@ -164,6 +164,21 @@ async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers
 }
 
 #[tokio::test]
+async fn a_refusal_has_a_code_that_programs_can_rely_on() {
+    let whole = portal(Fake::default());
+    for (path, code) in [
+        ("/api/v1/objects?limit=0", "invalid"),
+        ("/api/v1/nowhere", "not-found"),
+        ("/api/v1/states/99/document", "not-found"),
+        ("/api/v1/deadletters/replay", "method-not-allowed"),
+    ] {
+        assert_eq!(get(&whole, path).await.json()["error"]["code"], code, "{path}");
+    }
+    let broken = portal(Fake { broken: true, ..Fake::default() });
+    assert_eq!(get(&broken, "/api/v1/objects").await.json()["error"]["code"], "unavailable");
+}
+
+#[tokio::test]
 async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused() {
     let portal = portal(Fake::default());
     let count = async |query: &str| {
