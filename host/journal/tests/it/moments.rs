@@ -193,6 +193,22 @@ async fn a_gap_or_versions_that_came_late_make_a_moment_doubtful_and_no_other() 
     assert_eq!(known(75).await[1], "train-2 19 Exact");
 }
 
+#[tokio::test]
+async fn a_page_looks_at_no_more_ends_than_its_bound_and_leads_on() {
+    const ENDS: usize = 20_100;
+    let desk = Desk::new().await;
+    for part in (0..ENDS).collect::<Vec<_>>().chunks(2_000) {
+        let states = part.iter().flat_map(|n| [present(&job(*n), *n as u64 + 1), gone(*n)]);
+        desk.append(states.collect()).await;
+    }
+    let (names, next) = ended(&desk, 0, Seq::MAX, 5, "no such namespace").await;
+    assert!(names.is_empty());
+    let next = next.expect("it has not looked at all of them");
+    assert_eq!(ended(&desk, 0, next, 5, "no such namespace").await, (vec![], None));
+    let (names, _) = ended(&desk, 0, next, 1, "").await;
+    assert_eq!(names, ["train-99"], "the first of the 100 that the page before did not look at");
+}
+
 /// With the time at which it was created, and what it was before.
 fn created(second: u64, mut state: Witnessed) -> Witnessed {
     let time = calendar::rfc3339(BEGIN + second * 1000);

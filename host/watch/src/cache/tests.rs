@@ -298,6 +298,26 @@ fn holds(model: &Model, selection: &Selection) -> bool {
         && selection.labels.matches(|key| model.labels.get(key).map(String::as_str))
 }
 
+#[test]
+fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
+    let mut cache = cache();
+    for seq in 1..=5_000 {
+        let model = Model { name: format!("x{seq}"), seq, ..Model::default() };
+        model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+    }
+    let search = kubewitness_core::search::Search::new("nobody");
+    let mut selection = Selection { newest: true, limit: usize::MAX, search, ..Selection::default() };
+    let first = select(&cache, &selection);
+    assert!(first.objects.is_empty());
+    let looked = first.looked.expect("it has not looked at all of them");
+    assert!((1..1_000).contains(&looked), "{looked}");
+    selection.before = Some(looked);
+    assert_eq!(select(&cache, &selection).looked, None);
+    selection.search = kubewitness_core::search::Search::new("X4999");
+    selection.before = None;
+    assert_eq!(uids(&select(&cache, &selection)), ["u4999"]);
+}
+
 proptest! {
     #[test]
     fn every_index_agrees_with_a_plain_map(
