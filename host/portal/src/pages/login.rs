@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 
-use super::expect_own_page;
+use super::parts::expect_own_page;
 use crate::access::Access;
 use crate::access::gate::{Gate, LOGIN, LOGOUT, local};
 use crate::answer::frame::Page;

@@ -5,7 +5,7 @@ use axum::http::Uri;
 use kubewitness_core::views::{HeldView, PluginView, StatusView};
 use maud::{Markup, html};
 
-use super::{at_text, empty, figure, plural};
+use super::parts::{at_text, empty, figure, plural};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -24,7 +24,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         div #figures data-refresh="5" {
             (notices(&status, not_ready.as_deref()))
             section aria-label="Plugins" {
-                @if status.restricted { (super::restricted("What plugins there are and how far they are")) }
+                @if status.restricted { (super::parts::restricted("What plugins there are and how far they are")) }
                 @else { (plugins(&status.plugins)) }
             }
         }

@@ -189,6 +189,7 @@ fn view(state: &State) -> ObjectView {
         status: (*state.status).clone(),
         seq: state.seq,
         observed_at: calendar::rfc3339(state.observed_ms),
+        ..ObjectView::default()
     }
 }
 

@@ -1,15 +1,16 @@
 //! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
-use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::ports::{Current, Selection, Watched};
+use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PluginView, QueueView, SourceView, ViewError,
 };
+use kubewitness_core::{State, calendar};
 use kubewitness_dispatch::DispatchStats;
 use kubewitness_journal::SourceCounters;
 use kubewitness_watch::SourceSnapshot;
@@ -156,8 +157,9 @@ pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
         labels,
         index: index.transpose()?,
         limit: query.limit.unwrap_or(OBJECTS).min(OBJECTS),
+        search: query.search.as_deref().and_then(Search::new),
         newest: true,
-        after: None,
+        ..Selection::default()
     })
 }
 
@@ -170,6 +172,21 @@ pub fn object_view(source: String, current: Current) -> ObjectView {
         status: (*current.status).clone(),
         seq: current.seq,
         observed_at: calendar::rfc3339(current.observed_ms),
+        ..ObjectView::default()
+    }
+}
+
+/// An object as a state of the journal tells it.
+pub fn state_view(state: &State) -> ObjectView {
+    ObjectView {
+        source: state.source.to_string(),
+        object: (*state.object).clone(),
+        owner: state.owner.as_ref().map(|owner| (**owner).clone()),
+        resource_version: state.resource_version.to_string(),
+        status: (*state.status).clone(),
+        seq: state.seq,
+        observed_at: calendar::rfc3339(state.observed_ms),
+        ..ObjectView::default()
     }
 }
 

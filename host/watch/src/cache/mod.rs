@@ -16,6 +16,7 @@ mod statuses;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ use multimap::Multimap;
 use recent::RecentOrder;
 pub(crate) use recent::{RECENT_DOCUMENT, RecentObject, ToPack};
 use record::{Kind, Read, Record, Uid};
-pub(crate) use select::Search;
+pub(crate) use select::{Plan, Search};
 pub(crate) use statuses::Statuses;
 
 type Slot = u32;
@@ -99,6 +100,8 @@ pub(crate) struct Cache {
     by_uid: HashTable<Slot>,
     by_name: HashTable<Slot>,
     by_key: Multimap,
+    /// By the position of the last change.
+    by_seq: BTreeSet<(u64, Slot)>,
     keyer: Arc<Keyer>,
     order: RecentOrder,
     /// The kind of the first object. The records of other objects of this kind leave it out.
@@ -118,6 +121,7 @@ impl Cache {
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
             by_key: Multimap::default(),
+            by_seq: BTreeSet::new(),
             keyer,
             order: RecentOrder::default(),
             kind: None,
@@ -216,9 +220,11 @@ impl Cache {
         });
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
+        let seq = read.seq;
         if let Kept::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
+        self.by_seq.insert((seq, slot));
         self.slots[slot as usize] = Some(held);
         let Self { slots, hasher, .. } = self;
         let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
@@ -235,7 +241,10 @@ impl Cache {
         if let Kept::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
+        let seq = held.kept.read().seq;
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
+        self.by_seq.remove(&(before.kept.read().seq, slot));
+        self.by_seq.insert((seq, slot));
         if let Kept::Plain(recent) = &before.kept {
             self.order.left(recent);
         }
@@ -261,6 +270,7 @@ impl Cache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
+        self.by_seq.remove(&(read.seq, slot));
         if let Kept::Plain(recent) = &held.kept {
             self.order.left(recent);
         }

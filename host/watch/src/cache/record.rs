@@ -59,7 +59,7 @@ impl<'a> Uid<'a> {
         raw_uid(text).map_or(Self::Text(text), Self::Raw)
     }
 
-    fn text(self) -> String {
+    pub fn text(self) -> String {
         let raw = match self {
             Self::Raw(raw) => raw,
             Self::Text(text) => return text.to_owned(),

@@ -101,6 +101,17 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
     let indexes = cache.indexes();
     let mut search = Search::new(selection, &indexes).unwrap();
     let plan = cache.plan(&search);
+    if let Plan::Newest = plan {
+        let mut below = Some(selection.before.unwrap_or(u64::MAX));
+        while let Some(at) = below {
+            let page = cache.newest_page(at);
+            below = page.below;
+            if search.take_newest(page) {
+                break;
+            }
+        }
+        return search.end();
+    }
     let mut from = Some(selection.after.unwrap_or_default());
     while let Some(slot) = from {
         let page = cache.page(plan, slot);
@@ -109,8 +120,7 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
             break;
         }
     }
-    let (objects, next) = search.end();
-    Selected { objects, next }
+    search.end()
 }
 
 fn by(index: &str, key: &str) -> Selection {
@@ -269,7 +279,7 @@ fn selection() -> impl Strategy<Value = Selection> {
             index,
             limit: usize::MAX,
             newest,
-            after: None,
+            ..Selection::default()
         })
 }
 
@@ -290,6 +300,26 @@ fn holds(model: &Model, selection: &Selection) -> bool {
         && selection.name.as_ref().is_none_or(|name| model.name == *name)
         && selection.phase.as_ref().is_none_or(|phase| model.phase.eq_ignore_ascii_case(phase))
         && selection.labels.matches(|key| model.labels.get(key).map(String::as_str))
+}
+
+#[test]
+fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
+    let mut cache = cache();
+    for seq in 1..=5_000 {
+        let model = Model { name: format!("x{seq}"), seq, ..Model::default() };
+        model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+    }
+    let search = kubewitness_core::search::Search::new("nobody");
+    let mut selection = Selection { newest: true, limit: usize::MAX, search, ..Selection::default() };
+    let first = select(&cache, &selection);
+    assert!(first.objects.is_empty());
+    let looked = first.looked.expect("it has not looked at all of them");
+    assert!((1..1_000).contains(&looked), "{looked}");
+    selection.before = Some(looked);
+    assert_eq!(select(&cache, &selection).looked, None);
+    selection.search = kubewitness_core::search::Search::new("X4999");
+    selection.before = None;
+    assert_eq!(uids(&select(&cache, &selection)), ["u4999"]);
 }
 
 proptest! {
@@ -326,6 +356,21 @@ proptest! {
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
+        // Page by page, the newest change first: each object once, in order.
+        let mut newest = Selection { newest: true, limit: 2, ..Selection::default() };
+        let mut pages: Vec<u64> = Vec::new();
+        loop {
+            let page = select(&cache, &newest);
+            let Some(last) = page.objects.last() else { break };
+            newest.before = Some(last.seq);
+            pages.extend(page.objects.iter().map(|current| current.seq));
+        }
+        let mut expected: Vec<u64> = models.values().map(|model| model.seq).collect();
+        expected.sort_unstable_by(|a, b| b.cmp(a));
+        prop_assert_eq!(pages, expected);
+        let indexes = cache.indexes();
+        let found = Search::new(&newest, &indexes).unwrap();
+        prop_assert!(matches!(cache.plan(&found), Plan::Newest));
         // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();

@@ -17,6 +17,7 @@ mod kubectl;
 mod letters;
 mod misuse;
 mod outage;
+mod past;
 mod playground;
 mod receipts;
 mod replicas;

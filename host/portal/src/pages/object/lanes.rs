@@ -1,14 +1,16 @@
 //! Phases over time, one lane an object, as SVG. Time runs to scale; a phase that is too short
 //! to be seen still has its tick. The table below it says the same in words.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubewitness_core::{Change, Gap, State};
+use kubewitness_core::views::{Deliveries, Told};
+use kubewitness_core::{Change, Gap, Seq, State};
 use maud::{Markup, html};
 
-use super::gaps::bound;
-use super::object::Holes;
+use super::Holes;
 use crate::answer::time;
+use crate::pages::gaps::bound;
 
 pub(super) struct Lane {
     pub(super) label: String,
@@ -40,13 +42,17 @@ impl Scale {
     }
 }
 
-pub(super) fn svg(lanes: &[Lane], holes: &Holes) -> Markup {
+/// Marks of one plugin; the newest states.
+const MARKS: usize = 400;
+
+/// `told`: how far each plugin is with the states of the first lane.
+pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
     let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
     let from = times().min().unwrap_or(0);
     // A second at least: an object that was seen once has a bar as well.
     let scale = Scale { from, to: times().max().unwrap_or(0).max(from + 1000) };
     let shown = &lanes[..lanes.len().min(LANES)];
-    let height = TOP + HEIGHT * shown.len() as f64 + 6.0;
+    let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
     html! {
         div.scroll.lanes {
             svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
@@ -56,6 +62,11 @@ pub(super) fn svg(lanes: &[Lane], holes: &Holes) -> Markup {
                 }
                 @for step in 0..=4 { (grid(&scale, step, height)) }
                 @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64, holes)) }
+                @if let Some(lane) = shown.first() {
+                    @for (index, (plugin, told)) in told.iter().enumerate() {
+                        (marks(plugin, told, lane, &scale, TOP + HEIGHT * (shown.len() + index) as f64))
+                    }
+                }
             }
         }
         @if lanes.len() > LANES { p.note { "The first " (LANES) " of " (lanes.len()) " objects." } }
@@ -98,6 +109,25 @@ fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
                     title { (missing(holes.get(&state.seq))) }
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
                     line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
+                }
+            }
+        }
+    }
+}
+
+/// A mark for each state: full where the plugin was told, hollow while that waits, a cross for a dead letter.
+fn marks(plugin: &str, told: &BTreeMap<Seq, Told>, lane: &Lane, scale: &Scale, y: f64) -> Markup {
+    let middle = y + BAR / 2.0;
+    let from = lane.states.len().saturating_sub(MARKS);
+    html! {
+        text.label x="0" y=(y + BAR - 3.0) { title { (plugin) } (shorten(plugin)) }
+        @for (state, told) in lane.states[from..].iter().filter_map(|state| Some((state, told.get(&state.seq)?))) {
+            @let x = scale.x(state.observed_ms);
+            g.told data-state=(told.as_str()) {
+                title { (plugin) ": " (told.as_str()) " at position " (state.seq) }
+                @match told {
+                    Told::Dead => { path d=(format!("M{:.1} {:.1}l8 8m0 -8l-8 8", x - 4.0, middle - 4.0)) {} }
+                    Told::Delivered | Told::Waiting => { circle cx=(round(x)) cy=(middle) r="4" {} }
                 }
             }
         }
