@@ -14,6 +14,7 @@ mod imports;
 mod kills;
 mod kubectl;
 mod letters;
+mod live;
 mod misuse;
 mod outage;
 mod playground;
