@@ -7,7 +7,7 @@ use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
 use serde_json::Value;
 
 use super::client::Client;
-use super::live;
+use super::follow;
 use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs};
 use crate::commands::print::{self, Table, age, clean};
@@ -17,7 +17,7 @@ pub async fn get(args: GetArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let asked = Asked::new(&args)?;
     if args.watch {
-        return live::follow(&client, &asked).await;
+        return follow::follow(&client, &asked).await;
     }
     let mut objects: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&asked.query)).await?;
     if objects.len() >= args.limit {

@@ -3,6 +3,7 @@
 mod client;
 mod dead_letters;
 mod diff;
+mod follow;
 mod gaps;
 mod get;
 mod live;

@@ -1,6 +1,5 @@
-//! The commands that go on with the live stream: `get -w`, `wait` and `tap`.
+//! The commands that go on with the live stream: `wait` and `tap`, and the stream that `get -w` reads too.
 
-mod follow;
 mod stream;
 mod tap;
 mod wait;
@@ -8,4 +7,4 @@ mod wait;
 pub use tap::tap;
 pub use wait::wait;
 
-pub(super) use follow::follow;
+pub(super) use stream::{Heard, Live};

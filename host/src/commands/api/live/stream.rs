@@ -16,7 +16,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 const LONGEST_LINE: usize = 4 << 20;
 
 /// What a stream tells.
-pub(super) enum Heard {
+pub(in crate::commands::api) enum Heard {
     /// A state, and the same as JSON.
     State(Box<State>, String),
     /// The journal was replaced by one that does not reach the position that was asked for. The stream goes on
@@ -24,7 +24,7 @@ pub(super) enum Heard {
     Replaced(Seq),
 }
 
-pub(super) struct Live<'a> {
+pub(in crate::commands::api) struct Live<'a> {
     client: &'a Client,
     open: Option<Stream>,
     /// The last position that was heard of.

@@ -11,7 +11,7 @@ use kubewitness_core::views::{ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State, calendar};
 use serde::Serialize;
 
-use super::stream::{Heard, Live};
+use super::live::{Heard, Live};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
 use crate::commands::api::client::Client;
@@ -29,7 +29,7 @@ struct Event<'a> {
     view: &'a ObjectView,
 }
 
-pub(in crate::commands::api) async fn follow(client: &Client, asked: &Asked) -> Ended {
+pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
     print::until_reader_leaves(go_on(client, asked)).await
 }
 
