@@ -13,7 +13,7 @@ use anyhow::Result;
 
 #[cfg(feature = "playground")]
 pub use api::plugins_table;
-pub use api::{dead_letters, gaps, get, jobs, plugins, poison, status, timeline};
+pub use api::{dead_letters, diff, gaps, get, jobs, plugins, poison, status, tap, timeline, wait};
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;
@@ -29,6 +29,8 @@ pub enum End {
     Failed,
     /// Nothing failed, and something is probably not as it was meant.
     Warned,
+    /// What was waited for has not come in time.
+    TimedOut,
 }
 
 impl End {
@@ -37,6 +39,7 @@ impl End {
             Self::Fine => 0,
             Self::Failed => 3,
             Self::Warned => 4,
+            Self::TimedOut => 5,
         }
     }
 }

@@ -365,8 +365,9 @@ fn describe() -> Value {
         .gives(
             "text/event-stream",
             &text(),
-            "Server-sent events. `state`: the id is the position, the data a state as JSON. `reset`: the journal is \
-             older than the position asked for; the data is its newest position.",
+            "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
+             where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
+             data is its newest position.",
         );
     describe_itself(&mut api);
     api.finish()

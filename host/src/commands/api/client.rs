@@ -1,6 +1,7 @@
 //! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
 //! error that says what to do.
 
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -29,15 +30,47 @@ const REFUSAL: usize = 1 << 20;
 const WHY: usize = 300;
 
 pub struct Client {
+    args: ReachArgs,
+    /// It is another one after the pod at its end was replaced.
+    to: RwLock<Arc<To>>,
+}
+
+/// A controller, and the client that asks it.
+struct To {
     reached: Reached,
     http: reqwest::Client,
 }
 
-impl Client {
-    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+impl To {
+    async fn find(args: &ReachArgs) -> Result<Arc<Self>> {
         let reached = reach::controller(args).await?;
         let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
-        Ok(Self { reached, http })
+        Ok(Arc::new(Self { reached, http }))
+    }
+
+    fn url(&self, path: &str) -> Result<Url> {
+        let url = &self.reached.url;
+        url.join(path).with_context(|| format!("joining {url} and {path}"))
+    }
+}
+
+impl Client {
+    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+        let to = RwLock::new(To::find(args).await?);
+        Ok(Self { args: args.clone(), to })
+    }
+
+    /// Looks for the pod again where the way leads into one: a pod that was replaced has another name.
+    pub async fn find_again(&self) -> Result<()> {
+        if self.to().reached.is_forwarded {
+            let found = To::find(&self.args).await?;
+            *self.to.write().unwrap_or_else(PoisonError::into_inner) = found;
+        }
+        Ok(())
+    }
+
+    fn to(&self) -> Arc<To> {
+        self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
@@ -50,19 +83,16 @@ impl Client {
 
     /// The bytes of an answer, as they are.
     pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
-        body(self.answer(self.http.get(self.url(path)?)).await?, ANSWER).await
+        let to = self.to();
+        body(to.answer(to.http.get(to.url(path)?)).await?, ANSWER).await
     }
 
     /// An answer that does not end by itself.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
-        let http = builder(&self.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let to = self.to();
+        let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
-        self.answer(http.get(self.url(path)?).query(query)).await
-    }
-
-    fn url(&self, path: &str) -> Result<Url> {
-        let url = &self.reached.url;
-        url.join(path).with_context(|| format!("joining {url} and {path}"))
+        to.answer(http.get(to.url(path)?).query(query)).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -71,17 +101,20 @@ impl Client {
         path: &str,
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
-        let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
+        let to = self.to();
+        let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
         let body = body(answer, ANSWER).await?;
         serde_json::from_slice(&body).map_err(|error| {
-            let (url, why) = (&self.reached.url, error.to_string());
+            let (url, why) = (&to.reached.url, error.to_string());
             anyhow!(
                 "{url} does not answer as a Kubewitness controller does: {}",
                 clean(&shortened(&why, WHY))
             )
         })
     }
+}
 
+impl To {
     /// Sends it; a refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {

@@ -2,15 +2,20 @@
 
 mod client;
 mod dead_letters;
+mod diff;
 mod follow;
 mod gaps;
 mod get;
+mod live;
+mod named;
 mod status;
 mod timeline;
 
 pub use dead_letters::dead_letters;
+pub use diff::diff;
 pub use gaps::{gaps, poison};
 pub use get::{get, jobs};
+pub use live::{tap, wait};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
 pub use status::{plugins, status};

@@ -15,6 +15,7 @@ mod imports;
 mod kills;
 mod kubectl;
 mod letters;
+mod live;
 mod misuse;
 mod outage;
 mod past;
