@@ -29,7 +29,7 @@ pub use copy::{ExportError, ExportQuery, Exported, ImportError, export};
 pub use journal::{Journal, JournalOptions};
 pub use read::{
     Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Then, ThenCursor, ThenPage, ThenQuery,
-    ids_at,
+    WALKED, ids_at,
 };
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,

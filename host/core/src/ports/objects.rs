@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::calendar;
 use crate::ports::Within;
-use crate::state::{ObjectRef, Seq, Status};
+use crate::state::{ObjectRef, Seq, State, Status};
 
 /// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,22 @@ pub struct ObjectView {
     /// With `details`: what the object's states tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<DetailsView>,
+}
+
+/// An object as one of its states tells it.
+impl From<&State> for ObjectView {
+    fn from(state: &State) -> Self {
+        Self {
+            source: state.source.to_string(),
+            object: (*state.object).clone(),
+            owner: state.owner.as_deref().cloned(),
+            resource_version: state.resource_version.to_string(),
+            status: (*state.status).clone(),
+            seq: state.seq,
+            observed_at: calendar::rfc3339(state.observed_ms),
+            ..Self::default()
+        }
+    }
 }
 
 /// How well the state of an object at a moment is known.

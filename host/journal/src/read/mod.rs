@@ -12,6 +12,6 @@ mod warm;
 
 pub use ended::{Ended, EndedPage, EndedQuery, Fits};
 pub use ids::{Known, ids_at};
-pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery};
+pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;

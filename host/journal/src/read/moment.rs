@@ -29,7 +29,7 @@ const PART: usize = 128;
 /// Steps of one question to the store, for each chain.
 const STEPS: i64 = 512;
 /// States that one page walks over, about a second of a reader. What takes more is asked for in a narrower way.
-const WALKED: usize = 200_000;
+pub const WALKED: usize = 200_000;
 /// Irregular states of one object that are read.
 const IRREGULAR: usize = 64;
 
@@ -74,6 +74,8 @@ pub struct ThenQuery<'a> {
     pub at_ms: u64,
     pub after: Option<ThenCursor>,
     pub limit: usize,
+    /// States that the page walks over, [`WALKED`] for people.
+    pub walked: usize,
     pub fits: Fits<'a>,
 }
 
@@ -119,11 +121,12 @@ pub(super) async fn then(rows: &mut dyn Fetch, names: &Names, query: &ThenQuery<
     while page.rows.len() < query.limit {
         let most = PART.min(query.limit - page.rows.len());
         let (part, cursor) = candidates.part(rows, most, query.fits).await?;
-        let chains = chains(rows, part, query.seq, &mut walked).await?;
+        let chains = chains(rows, part, query).await?;
+        walked += chains.iter().map(Vec::len).sum::<usize>();
         page.rows.extend(judge(rows, names, chains, query).await?);
         looked += most;
         page.next = cursor;
-        if cursor.is_none() || looked >= LOOKED || walked >= WALKED {
+        if cursor.is_none() || looked >= LOOKED || walked >= query.walked {
             break;
         }
     }
@@ -197,19 +200,15 @@ impl Candidates {
 
 /// The ends of the chains of these objects, from their ends back to the first state in its turn by then. The
 /// newest first.
-async fn chains(
-    rows: &mut dyn Fetch,
-    part: Vec<Placed>,
-    through: Seq,
-    walked: &mut usize,
-) -> Answer<Vec<Vec<Step>>> {
+async fn chains(rows: &mut dyn Fetch, part: Vec<Placed>, query: &ThenQuery<'_>) -> Answer<Vec<Vec<Step>>> {
+    let (through, mut walked) = (query.seq, 0);
     let mut chains: Vec<Vec<Step>> = part.iter().map(|_| Vec::new()).collect();
     let mut heads: BTreeMap<Seq, usize> =
         part.iter().enumerate().map(|(index, placed)| (placed.tail, index)).collect();
     while !heads.is_empty() {
         let asked: Vec<Seq> = heads.keys().copied().collect();
         let mut steps = rows.walk(&asked, through, STEPS).await?;
-        *walked += steps.len();
+        walked += steps.len();
         steps.sort_unstable_by_key(|step| (step.head, std::cmp::Reverse(step.seq)));
         let mut further = BTreeMap::new();
         for of_head in steps.chunk_by(|a, b| a.head == b.head) {
@@ -220,10 +219,11 @@ async fn chains(
                 further.insert(last.seq.saturating_sub(last.back), *index);
             }
         }
-        if *walked > WALKED && !further.is_empty() && part.len() == 1 {
+        if walked > query.walked && !further.is_empty() {
             return Err(JournalError::Invalid(format!(
-                "{}/{} has more than {WALKED} states since then: ask for a later time",
-                part[0].namespace, part[0].name
+                "these objects have more than {} states since then: ask for a later time, for one namespace, or for one \
+                 object",
+                query.walked
             )));
         }
         heads = further;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{Witness, Witnessed};
 use kubewitness_core::{Change, Seq, calendar};
-use kubewitness_journal::{EndedQuery, Knowledge, Retention, ThenCursor, ThenPage, ThenQuery};
+use kubewitness_journal::{EndedQuery, Knowledge, Retention, ThenCursor, ThenPage, ThenQuery, WALKED};
 
 use crate::support::{Desk, SOURCE, gap, in_source, job, of, on_every_store, present, state, status};
 
@@ -36,8 +36,31 @@ async fn then(desk: &Desk, second: u64, after: Option<ThenCursor>, limit: usize)
     let seq = desk.journal.moment(at_ms).await.unwrap().seq;
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
-    let query = ThenQuery { sources: &sources, seq, at_ms, after, limit, fits: &all };
+    let query = ThenQuery { sources: &sources, seq, at_ms, after, limit, walked: WALKED, fits: &all };
     desk.journal.then(&query).await.unwrap()
+}
+
+async fn what_many_states_came_after_is_refused_and_the_answer_says_what_to_ask_for() {
+    let desk = Desk::new().await;
+    desk.append(vec![at(0, present(&job(1), 1)), at(0, present(&job(2), 2))]).await;
+    for version in 3..603 {
+        desk.append(vec![at(version, present(&job(1 + version as usize % 2), version))]).await;
+    }
+    let sources = [SOURCE.to_owned()];
+    let all = |_: &str, _: &str, _: &str| true;
+    let query = |walked| ThenQuery {
+        sources: &sources,
+        seq: 2,
+        at_ms: BEGIN,
+        after: None,
+        limit: 10,
+        walked,
+        fits: &all,
+    };
+    assert_eq!(desk.journal.then(&query(WALKED)).await.unwrap().rows.len(), 2);
+    desk.append((603..1403).map(|version| at(version, present(&job(1), version))).collect()).await;
+    let told = desk.journal.then(&query(700)).await.unwrap_err().to_string();
+    assert!(told.contains("more than 700 states since then: ask for a later time"), "{told}");
 }
 
 /// Name, version and how well it is known.
@@ -249,6 +272,7 @@ async fn a_story_of_a_list_is_cut_at_its_newest_states() {
 }
 
 on_every_store!(
+    what_many_states_came_after_is_refused_and_the_answer_says_what_to_ask_for,
     what_has_ended_is_found_by_its_end_page_by_page_and_only_while_it_is_gone,
     an_end_stays_one_when_a_version_from_before_comes_late,
     ends_of_several_histories_come_in_one_order,

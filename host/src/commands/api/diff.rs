@@ -147,29 +147,15 @@ fn place(hunk: &[DiffOp]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::version::Version;
-    use kubewitness_core::{ObjectRef, StateId, Status};
+    use kubewitness_core::ObjectRef;
 
     use super::*;
+    use crate::commands::api::testing;
 
     fn state(seq: Seq, uid: &str, change: Change) -> Arc<State> {
-        let object =
-            ObjectRef { kind: "Job".into(), name: "x".into(), uid: uid.into(), ..ObjectRef::default() };
-        let version = Version::new(&seq.to_string());
-        Arc::new(State {
-            id: StateId::of("jobs", 0, &object, change, &version, None),
-            seq,
-            source: "jobs".into(),
-            epoch: 0,
-            change,
-            object: object.into(),
-            owner: None,
-            resource_version: version,
-            status: Status { phase: "Running".into(), ..Status::default() }.into(),
-            previous: None,
-            observed_ms: 0,
-            late: false,
-        })
+        let state = testing::state(seq, change);
+        let object = ObjectRef { uid: uid.into(), ..(*state.object).clone() };
+        Arc::new(State { object: object.into(), ..state })
     }
 
     fn chosen(states: &[Arc<State>], wanted: &[Seq]) -> Result<[Seq; 2]> {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
-use kubewitness_core::{Change, Seq, State, calendar};
+use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
 use super::live::{Heard, Live};
@@ -95,7 +95,7 @@ impl<'a> Shown<'a> {
         if !matches && known.is_none() {
             return Ok(());
         }
-        self.show(&view(state), state.change).await?;
+        self.show(&ObjectView::from(state), state.change).await?;
         if over || !matches {
             self.rows.remove(uid);
         }
@@ -138,17 +138,4 @@ impl<'a> Shown<'a> {
 /// Whether only a look-up tells if an object matches.
 fn is_looked_up(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some()
-}
-
-fn view(state: &State) -> ObjectView {
-    ObjectView {
-        source: state.source.to_string(),
-        object: (*state.object).clone(),
-        owner: state.owner.as_ref().map(|owner| (**owner).clone()),
-        resource_version: state.resource_version.to_string(),
-        status: (*state.status).clone(),
-        seq: state.seq,
-        observed_at: calendar::rfc3339(state.observed_ms),
-        ..ObjectView::default()
-    }
 }

@@ -9,6 +9,8 @@ mod get;
 mod live;
 mod named;
 mod status;
+#[cfg(test)]
+mod testing;
 mod timeline;
 
 pub use dead_letters::dead_letters;

@@ -11,7 +11,7 @@ use kubewitness_core::{Change, Seq, State, calendar};
 use kubewitness_journal::{Ended, EndedQuery};
 
 use super::objects::{Part, time};
-use super::shapes::{is_asked, state_view};
+use super::shapes::is_asked;
 use super::{HostViews, unavailable};
 
 /// Documents that one page reads to see whether objects fit. A page that finds too few of them ends early.
@@ -46,7 +46,7 @@ impl HostViews {
                     continue;
                 }
                 let ended_at = Some(calendar::rfc3339(state.observed_ms));
-                part.objects.push((position, ObjectView { ended_at, ..state_view(&state) }));
+                part.objects.push((position, ObjectView { ended_at, ..ObjectView::from(&*state) }));
                 if documents == 0 {
                     return Ok(part);
                 }

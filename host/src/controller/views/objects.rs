@@ -1,8 +1,10 @@
 //! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Both are ordered
 //! by positions, so a position is the cursor of both.
 
+use std::cmp::Reverse;
+
 use kubewitness_core::ports::{Current, SelectError, Selection};
-use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::views::{Counts, DetailsView, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_core::{Seq, calendar};
 
 use super::shapes::{is_asked, object_view, selection};
@@ -62,7 +64,7 @@ impl HostViews {
         objects.extend(gone.objects);
         objects.retain(|(position, _)| *position >= floor);
         // What changed last comes first.
-        objects.sort_by_key(|(position, _)| std::cmp::Reverse(*position));
+        objects.sort_by_key(|(position, _)| Reverse(*position));
         let next = match objects.get(limit) {
             Some(_) => objects.get(limit - 1).map(|(position, _)| *position),
             None => Some(floor).filter(|floor| *floor > 0),
@@ -105,9 +107,7 @@ impl HostViews {
             _ => Ok(part),
         }
     }
-}
 
-impl HostViews {
     pub(super) fn tally(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
         let selection = selection(query)?;
         let mut counts = Counts::default();
@@ -148,14 +148,16 @@ pub(super) fn time(name: &str, text: &str) -> Result<u64, ViewError> {
 
 /// The rows of one page.
 fn sort(objects: &mut [ObjectView], by: Option<&str>) -> Result<(), ViewError> {
-    let details = |view: &ObjectView| view.details.clone().unwrap_or_default();
+    fn greatest_first<T: Ord + Default>(view: &ObjectView, figure: impl Fn(&DetailsView) -> T) -> Reverse<T> {
+        Reverse(view.details.as_ref().map(figure).unwrap_or_default())
+    }
     match by {
         None | Some("changed") => {}
         Some("name") => objects.sort_by(|a, b| a.object.name.cmp(&b.object.name)),
         Some("phase") => objects.sort_by(|a, b| a.status.phase.cmp(&b.status.phase)),
-        Some("queued") => objects.sort_by_key(|view| std::cmp::Reverse(details(view).queued_ms)),
-        Some("running") => objects.sort_by_key(|view| std::cmp::Reverse(details(view).running_ms)),
-        Some("restarts") => objects.sort_by_key(|view| std::cmp::Reverse(details(view).restarts)),
+        Some("queued") => objects.sort_by_key(|view| greatest_first(view, |told| told.queued_ms)),
+        Some("running") => objects.sort_by_key(|view| greatest_first(view, |told| told.running_ms)),
+        Some("restarts") => objects.sort_by_key(|view| greatest_first(view, |told| told.restarts)),
         Some(other) => {
             return Err(ViewError::Invalid(format!(
                 "`{other}` is no order: there are changed, name, phase, queued, running, restarts"

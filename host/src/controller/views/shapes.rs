@@ -1,5 +1,6 @@
 //! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
+use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
@@ -10,7 +11,6 @@ use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PluginView, QueueView, SourceView, ViewError,
 };
-use kubewitness_core::{State, calendar};
 use kubewitness_dispatch::DispatchStats;
 use kubewitness_journal::SourceCounters;
 use kubewitness_watch::SourceSnapshot;
@@ -172,20 +172,6 @@ pub fn object_view(source: String, current: Current) -> ObjectView {
         status: (*current.status).clone(),
         seq: current.seq,
         observed_at: calendar::rfc3339(current.observed_ms),
-        ..ObjectView::default()
-    }
-}
-
-/// An object as a state of the journal tells it.
-pub fn state_view(state: &State) -> ObjectView {
-    ObjectView {
-        source: state.source.to_string(),
-        object: (*state.object).clone(),
-        owner: state.owner.as_ref().map(|owner| (**owner).clone()),
-        resource_version: state.resource_version.to_string(),
-        status: (*state.status).clone(),
-        seq: state.seq,
-        observed_at: calendar::rfc3339(state.observed_ms),
         ..ObjectView::default()
     }
 }

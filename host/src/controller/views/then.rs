@@ -1,15 +1,13 @@
 //! What was there at a moment, from the journal.
 
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::JournalError;
-use kubewitness_core::ports::{Selection, Shown};
+use kubewitness_core::ports::{JournalError, Selection, Shown};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
-use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery};
+use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery, WALKED};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
 use super::objects::wrong_cursor;
-use super::shapes::state_view;
 use super::{HostViews, unavailable};
 
 /// Gaps of whole sources that one answer looks at.
@@ -40,7 +38,15 @@ impl HostViews {
         let mut documents = DOCUMENTS;
         for _ in 0..ROUNDS {
             let limit = selection.limit - page.objects.len();
-            let asked = ThenQuery { sources: &sources, seq: moment.seq, at_ms, after, limit, fits: &fits };
+            let asked = ThenQuery {
+                sources: &sources,
+                seq: moment.seq,
+                at_ms,
+                after,
+                limit,
+                walked: WALKED,
+                fits: &fits,
+            };
             let found = self.journal.then(&asked).await.map_err(|error| match error {
                 JournalError::Invalid(message) => ViewError::Invalid(message),
                 other => unavailable(other),
@@ -142,7 +148,7 @@ fn view(Then { state, next, known }: Then) -> ObjectView {
             ("taken", Some(format!("It was there. Retention took its states from before {from}.")))
         }
     };
-    let mut view = state_view(&state);
+    let mut view = ObjectView::from(&*state);
     if known == Knowledge::Taken {
         view.status = Status::default();
     }

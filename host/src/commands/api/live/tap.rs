@@ -101,12 +101,12 @@ impl Chosen {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use kubewitness_core::version::Version;
-    use kubewitness_core::{Change, ObjectRef, StateId, Status};
+    use kubewitness_core::Change;
     use serde_json::json;
 
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::commands::api::testing;
 
     fn chosen(line: &str) -> Result<Chosen> {
         let line = format!("kubewitness tap {line}");
@@ -118,29 +118,7 @@ mod tests {
 
     #[test]
     fn states_are_chosen_by_what_they_are_of() {
-        let object = ObjectRef {
-            group: "batch".into(),
-            kind: "Job".into(),
-            namespace: "a".into(),
-            name: "x".into(),
-            uid: "u".into(),
-            ..ObjectRef::default()
-        };
-        let version = Version::new("1");
-        let state = State {
-            id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
-            seq: 1,
-            source: "jobs".into(),
-            epoch: 0,
-            change: Change::Present,
-            object: object.into(),
-            owner: None,
-            resource_version: version,
-            status: Status::default().into(),
-            previous: None,
-            observed_ms: 0,
-            late: false,
-        };
+        let state = testing::state(1, Change::Present);
         for (line, fits) in [
             ("", true),
             ("all -A", true),

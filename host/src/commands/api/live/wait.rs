@@ -160,32 +160,16 @@ fn end(state: &State) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::Status;
     use kubewitness_core::status::Rules;
-    use kubewitness_core::version::Version;
-    use kubewitness_core::{ObjectRef, StateId, Status};
 
     use super::*;
+    use crate::commands::api::testing;
 
     fn state(seq: Seq, change: Change, phase: &str, terminal: bool) -> State {
         let status = Status { phase: phase.into(), terminal, ..Status::default() };
         let status = if change == Change::Gone { Rules::deleted(&status) } else { status };
-        let object =
-            ObjectRef { kind: "Job".into(), name: "x".into(), uid: "u".into(), ..ObjectRef::default() };
-        let version = Version::new("1");
-        State {
-            id: StateId::of("jobs", 0, &object, change, &version, None),
-            seq,
-            source: "jobs".into(),
-            epoch: 0,
-            change,
-            object: object.into(),
-            owner: None,
-            resource_version: version,
-            status: status.into(),
-            previous: None,
-            observed_ms: 0,
-            late: false,
-        }
+        State { status: status.into(), ..testing::state(seq, change) }
     }
 
     #[test]
