@@ -13,6 +13,12 @@ pub enum DeadLetters {
         /// Only this plugin's
         #[arg(long)]
         plugin: Option<String>,
+        /// Only dead letters of objects in this namespace. Without it: all namespaces
+        #[arg(short, long)]
+        namespace: Option<String>,
+        /// All namespaces, which is the default
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
         /// Lists the dropped dead letters instead
         #[arg(long)]
         dropped: bool,

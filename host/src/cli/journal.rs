@@ -96,7 +96,8 @@ pub struct ExportArgs {
     /// Only the object with this uid
     #[arg(long)]
     pub uid: Option<String>,
-    /// Only states that were observed at this time or later: 2026-11-20T13:45:00Z, or 2h for two hours ago
+    /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
+    /// 2026-11-24T03:00:00Z, or 2h for two hours ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: Option<Moment>,
     /// Only states that were observed before this time

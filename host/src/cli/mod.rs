@@ -8,6 +8,7 @@ mod journal;
 mod objects;
 mod reach;
 mod values;
+mod zone;
 
 use clap::{Parser, Subcommand};
 
@@ -15,9 +16,12 @@ pub use check::CheckArgs;
 pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
-pub use objects::{DiffArgs, GapsArgs, GetArgs, JobsArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs};
+pub use objects::{
+    DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
+};
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use values::{Moment, Secret};
+pub use zone::Zone;
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.
@@ -46,9 +50,9 @@ pub enum Command {
     Dashboard(ReachArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
-    /// Lists the jobs that exist now, with their status
+    /// Lists jobs with their status: those that exist now, those that are gone, or those of a moment
     Jobs(JobsArgs),
-    /// Lists the objects of any watched kind that exist now, with their status
+    /// Lists the objects of any watched kind with their status, now or at any moment
     Get(GetArgs),
     /// Lists gaps: versions that could not be witnessed, with their bounds and the reason
     Gaps(GapsArgs),

@@ -1,10 +1,10 @@
 //! The commands that show objects and what was witnessed of them.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kubewitness_core::config::Duration;
 
 use super::reach::{GetOutput, QueryArgs, ReachArgs};
-use super::values::duration;
+use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -12,6 +12,24 @@ pub struct GetArgs {
     pub kind: String,
     /// Only the object with this name
     pub name: Option<String>,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Only the job with this name
+    pub name: Option<String>,
+    /// The kind; `all` for every kind
+    #[arg(long, default_value = "Job")]
+    pub kind: String,
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+/// Which objects, of which time, and how they are shown.
+#[derive(Debug, Args)]
+pub struct ListArgs {
     /// Only this namespace. Without it: all namespaces
     #[arg(short, long)]
     pub namespace: Option<String>,
@@ -21,6 +39,9 @@ pub struct GetArgs {
     /// Only objects with these labels, such as `team=a,tier in (x, y),!old`
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<String>,
+    /// Only objects whose name, uid, submitter or value of a label contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
     /// Only objects that an index has under this key, such as owner=UID or node=worker-1
     #[arg(long, value_name = "NAME=KEY")]
     pub index: Option<String>,
@@ -30,6 +51,27 @@ pub struct GetArgs {
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
+    /// Each object as it was at this time, such as '2026-11-24 03:00' in your time zone, 2026-11-24T03:00:00Z, or 2h
+    /// for two hours ago
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["index", "gone", "watch"])]
+    pub at: Option<Moment>,
+    /// Objects that are gone, the newest end first. `--gone=too` also lists those that exist
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHICH",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "only",
+        conflicts_with_all = ["index", "watch"]
+    )]
+    pub gone: Option<WhichGone>,
+    /// With --gone: only objects that ended at this time or later
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
+    pub since: Option<Moment>,
+    /// With --gone: only objects that ended before this time
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
+    pub until: Option<Moment>,
     /// At most this many
     #[arg(long, default_value_t = 10_000)]
     pub limit: usize,
@@ -43,25 +85,12 @@ pub struct GetArgs {
     pub output: GetOutput,
 }
 
-#[derive(Debug, Args)]
-pub struct JobsArgs {
-    /// Only this namespace
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-    /// Only this phase, such as Running
-    #[arg(long)]
-    pub phase: Option<String>,
-    /// Only jobs with these labels, such as `team=a,tier in (x, y),!old`
-    #[arg(short = 'l', long, value_name = "SELECTOR")]
-    pub selector: Option<String>,
-    /// The kind; `all` for every kind
-    #[arg(long, default_value = "Job")]
-    pub kind: String,
-    /// At most this many
-    #[arg(long, default_value_t = 500)]
-    pub limit: usize,
-    #[command(flatten)]
-    pub query: QueryArgs,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WhichGone {
+    /// Only objects that are gone
+    Only,
+    /// Objects that are gone, and objects that exist
+    Too,
 }
 
 #[derive(Debug, Args)]
@@ -81,14 +110,21 @@ pub struct TimelineArgs {
 
 #[derive(Debug, Args)]
 pub struct GapsArgs {
-    /// One object (KIND/NAME such as job/train-7, or a uid) or one KIND
-    pub object: Option<String>,
+    /// One object (KIND/NAME or KIND NAME, such as job/train-7, or a uid), or one KIND
+    #[arg(num_args = 0..=2, value_name = "OBJECT")]
+    pub object: Vec<String>,
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
-    /// Only objects in this namespace
+    /// Only objects in this namespace. Without it: all namespaces
     #[arg(short, long)]
     pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Only objects with these labels, also those that are gone, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
     /// At most this many, the newest ones
     #[arg(long, default_value_t = 500)]
     pub limit: usize,

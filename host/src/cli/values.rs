@@ -1,7 +1,9 @@
 //! Values of flags that clap does not know: durations, moments and secrets.
 
-use kubewitness_core::calendar;
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::Duration;
+
+use super::zone::Zone;
 
 /// A value that may hold a password: it is never printed.
 #[derive(Clone)]
@@ -31,11 +33,20 @@ pub enum Moment {
     Ago(Duration),
 }
 
+impl Moment {
+    pub fn ms(self) -> u64 {
+        match self {
+            Self::At(ms) => ms,
+            Self::Ago(ago) => SystemClock::default().now_ms().saturating_sub(ago.0.as_millis() as u64),
+        }
+    }
+}
+
 pub(super) fn moment(text: &str) -> Result<Moment, String> {
-    let whole = text.strip_suffix('Z').map(|text| format!("{text}.000Z"));
-    let at = calendar::parse(text).or_else(|| calendar::parse(&whole?)).map(Moment::At);
-    at.or_else(|| text.parse().ok().map(Moment::Ago))
-        .ok_or_else(|| "write a moment such as 2026-11-20T13:45:00Z, or how long ago, such as 2h".into())
+    if let Ok(ago) = text.parse() {
+        return Ok(Moment::Ago(ago));
+    }
+    Zone::here().read(text).map(Moment::At)
 }
 
 #[cfg(test)]

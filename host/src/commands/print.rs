@@ -16,14 +16,26 @@ use crate::cli::Output;
 /// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
 const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 
-/// Columns as wide as their widest cell, three spaces between.
+/// Cells are not made narrower than this: a shorter one tells nothing.
+const NARROWEST: usize = 12;
+/// Spaces between two columns.
+const BETWEEN: usize = 3;
+
+/// Columns as wide as their widest cell. On a terminal that is narrower, the middle of long cells is left out.
 pub struct Table {
     rows: Vec<Vec<String>>,
+    /// Columns of characters; `None` where nothing bounds them.
+    within: Option<usize>,
 }
 
 impl Table {
     pub fn new(header: &[&str]) -> Self {
-        Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
+        Self { rows: vec![header.iter().map(ToString::to_string).collect()], within: screen() }
+    }
+
+    /// With every cell as it is, however narrow the terminal.
+    pub fn whole(self, whole: bool) -> Self {
+        Self { within: self.within.filter(|_| !whole), ..self }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -40,21 +52,33 @@ impl Table {
 
     /// The rows from this one on (0 is the header), in the columns of the whole.
     pub fn render_from(&self, first: usize) -> String {
-        let columns = self.rows[0].len();
-        let width =
-            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<_> = (0..columns).map(width).collect();
+        let widths = self.widths();
         let mut text = String::new();
         for row in &self.rows[first..] {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', width + 3 - cell.chars().count()));
+                let cell = shortened(cell, *width);
+                line.push_str(&cell);
+                line.extend(std::iter::repeat_n(' ', width + BETWEEN - cell.chars().count()));
             }
             text.push_str(line.trim_end());
             text.push('\n');
         }
         text
+    }
+
+    /// The widest columns give way first.
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.rows[0].len();
+        let widest = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
+        let mut widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
+        let Some(within) = self.within else { return widths };
+        let between = BETWEEN * columns.saturating_sub(1);
+        while widths.iter().sum::<usize>() + between > within {
+            let Some(widest) = widths.iter_mut().max().filter(|width| **width > NARROWEST) else { break };
+            *widest -= 1;
+        }
+        widths
     }
 
     /// Rows, the header included.
@@ -67,6 +91,29 @@ impl Table {
         let old = self.rows.len().saturating_sub(rows + 1);
         self.rows.drain(1..=old);
     }
+}
+
+/// Both ends of a text: names differ at their ends, and messages begin with what they are about.
+fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
+    let count = cell.chars().count();
+    if count <= width {
+        return Cow::Borrowed(cell);
+    }
+    let kept = width.saturating_sub(1);
+    let (head, tail) = (kept.div_ceil(2), kept / 2);
+    let ends = cell.chars().take(head).chain(['…']).chain(cell.chars().skip(count - tail));
+    Cow::Owned(ends.collect())
+}
+
+/// How wide the terminal is. A file or another program gets every character.
+fn screen() -> Option<usize> {
+    let stdout = io::stdout();
+    if cfg!(test) || !stdout.is_terminal() {
+        return None;
+    }
+    let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let asked = || rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
+    named.or_else(asked).filter(|columns| *columns > 0)
 }
 
 /// A text for one line of a terminal: what would move the cursor, begin an escape sequence or turn
@@ -198,9 +245,11 @@ pub fn sign(fine: bool) -> &'static str {
     if fine { "✓" } else { "✗" }
 }
 
-/// Whether standard output shows colours: a terminal does, unless NO_COLOR says otherwise.
+/// Whether standard output shows colours: a terminal does, unless NO_COLOR or TERM says otherwise.
 pub fn is_coloured() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|found| found == value);
+    let is_set = std::env::var_os("NO_COLOR").is_some() && !is("NO_COLOR", "");
+    io::stdout().is_terminal() && !is_set && !is("TERM", "dumb")
 }
 
 /// The sign for the beginning of a line, coloured where a terminal shows colours.
@@ -235,6 +284,23 @@ mod tests {
         assert_eq!(table.render(), "NAME   PHASE\nb      Failed\n");
         table.keep_newest(5);
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_both_ends_of_long_cells() {
+        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
+        let name = "llama-70b-finetune-with-a-long-name-r7k2x";
+        table.row(["team-vision".into(), name.into(), "Failed".into(), "BackoffLimitExceeded".into()]);
+        table.row(["a".into(), "größe-完了".into(), "Running".into(), String::new()]);
+        let mut golden = String::new();
+        for within in [Some(120), Some(80), Some(60), Some(20), None] {
+            table.within = within;
+            golden.push_str(&format!("within {within:?}\n{}\n", table.render()));
+            let widest = table.render().lines().map(|line| line.chars().count()).max();
+            assert!(within.is_none_or(|within| within < 50 || widest <= Some(within)), "{golden}");
+        }
+        golden.push_str(&table.whole(true).render());
+        assert_eq!(golden, include_str!("golden/narrow.txt"));
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn runs(program: &str) -> bool {
 fn ended(jobs: &str) -> Result<(&str, &str)> {
     let job = jobs.lines().find(|line| line.contains("Succeeded")).context("no job has ended")?;
     match job.split_whitespace().collect::<Vec<_>>().as_slice() {
-        [namespace, _, name, ..] => Ok((namespace, name)),
+        [namespace, name, ..] => Ok((namespace, name)),
         _ => bail!("`kubewitness jobs` has another table than this command knows: {job}"),
     }
 }

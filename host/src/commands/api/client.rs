@@ -1,12 +1,13 @@
 //! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
 //! error that says what to do.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::shortened;
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LINK};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +27,14 @@ const SILENCE: Duration = Duration::from_secs(50);
 const ANSWER: usize = 256 << 20;
 /// A refusal is a sentence and a hint.
 const REFUSAL: usize = 1 << 20;
+/// Rows of one page, as many as the API gives.
+pub const PAGE: usize = 10_000;
+/// Pages of one list. A page may have few rows where the controller looked through many to find them.
+const PAGES: usize = 1000;
+/// In which the controller tells what makes an answer less than all.
+const NOTICE: &str = "kubewitness-notice";
+/// Different notices that a command shows.
+const NOTICES: usize = 100;
 /// Bytes that are told of what an answer has instead.
 const WHY: usize = 300;
 
@@ -33,6 +42,14 @@ pub struct Client {
     args: ReachArgs,
     /// It is another one after the pod at its end was replaced.
     to: RwLock<Arc<To>>,
+    /// What the controller said about its answers so far: each sentence is shown once.
+    told: Mutex<BTreeSet<String>>,
+}
+
+/// What a list has, and whether it has more.
+pub struct Listed<T> {
+    pub rows: Vec<T>,
+    pub more: bool,
 }
 
 /// A controller, and the client that asks it.
@@ -57,7 +74,7 @@ impl To {
 impl Client {
     pub async fn reach(args: &ReachArgs) -> Result<Self> {
         let to = RwLock::new(To::find(args).await?);
-        Ok(Self { args: args.clone(), to })
+        Ok(Self { args: args.clone(), to, told: Mutex::default() })
     }
 
     /// Looks for the pod again where the way leads into one: a pod that was replaced has another name.
@@ -81,10 +98,51 @@ impl Client {
         self.send(Method::POST, path, |request| request.json(body)).await
     }
 
+    /// All of a list up to so many rows, page by page.
+    pub async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        most: usize,
+    ) -> Result<Listed<T>> {
+        let to = self.to();
+        let url = to.url(path)?;
+        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(PAGE))]);
+        let mut rows: Vec<T> = Vec::new();
+        for _ in 0..PAGES {
+            let answer = to.answer(request).await?;
+            self.tell(answer.headers());
+            let next = next_page(answer.headers());
+            rows.append(&mut to.read(answer).await?);
+            let Some(next) = next.as_ref().filter(|_| rows.len() < most) else {
+                let more = next.is_some() || rows.len() > most;
+                rows.truncate(most);
+                return Ok(Listed { rows, more });
+            };
+            // The same controller: only what is asked for is taken from its answer.
+            let mut url = url.clone();
+            url.set_query(Some(next));
+            request = to.http.get(url);
+        }
+        Ok(Listed { rows, more: true })
+    }
+
+    /// Shows people what the controller has to say about its answer.
+    fn tell(&self, headers: &HeaderMap) {
+        for notice in headers.get_all(NOTICE).iter().filter_map(|notice| notice.to_str().ok()) {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.len() < NOTICES && told.insert(notice.to_owned()) {
+                eprintln!("kubewitness: {}", clean(notice));
+            }
+        }
+    }
+
     /// The bytes of an answer, as they are.
     pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
         let to = self.to();
-        body(to.answer(to.http.get(to.url(path)?)).await?, ANSWER).await
+        let answer = to.answer(to.http.get(to.url(path)?)).await?;
+        self.tell(answer.headers());
+        body(answer, ANSWER).await
     }
 
     /// An answer that does not end by itself.
@@ -103,18 +161,23 @@ impl Client {
     ) -> Result<T> {
         let to = self.to();
         let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
+        self.tell(answer.headers());
+        to.read(answer).await
+    }
+}
+
+impl To {
+    async fn read<T: DeserializeOwned>(&self, answer: Response) -> Result<T> {
         let body = body(answer, ANSWER).await?;
         serde_json::from_slice(&body).map_err(|error| {
-            let (url, why) = (&to.reached.url, error.to_string());
+            let (url, why) = (&self.reached.url, error.to_string());
             anyhow!(
                 "{url} does not answer as a Kubewitness controller does: {}",
                 clean(&shortened(&why, WHY))
             )
         })
     }
-}
 
-impl To {
     /// Sends it; a refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
@@ -149,6 +212,17 @@ impl To {
         }
         Ok(answer)
     }
+}
+
+/// What the next page is asked for: `Link: </api/v1/objects?…>; rel="next"`.
+fn next_page(headers: &HeaderMap) -> Option<String> {
+    let links = headers.get_all(LINK).iter().filter_map(|link| link.to_str().ok());
+    let mut next = links.filter_map(|link| {
+        let (address, relation) = link.strip_prefix('<')?.split_once('>')?;
+        let (_, query) = address.split_once('?')?;
+        relation.contains("rel=\"next\"").then(|| query.to_owned())
+    });
+    next.next()
 }
 
 /// All of an answer, up to its bound.
@@ -207,6 +281,19 @@ mod tests {
             refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
             "the controller answered 502 Bad Gateway"
         );
+    }
+
+    #[test]
+    fn the_next_page_is_found_in_its_header() {
+        let next =
+            |link: &'static str| next_page(&HeaderMap::from_iter([(LINK, HeaderValue::from_static(link))]));
+        let link = "</api/v1/objects?kind=Job&cursor=a.7&limit=2>; rel=\"next\"";
+        assert_eq!(next(link).as_deref(), Some("kind=Job&cursor=a.7&limit=2"));
+        for other in ["</api/v1/objects?kind=Job>; rel=\"prev\"", "</api/v1/objects>; rel=\"next\"", "x", "<"]
+        {
+            assert_eq!(next(other), None, "{other}");
+        }
+        assert_eq!(next_page(&HeaderMap::new()), None);
     }
 
     #[tokio::test]

@@ -19,7 +19,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub async fn dead_letters(command: DeadLetters) -> Ended {
     match command {
-        DeadLetters::List { plugin, dropped, query } => list(plugin.as_deref(), dropped, &query).await,
+        DeadLetters::List { plugin, namespace, all_namespaces: _, dropped, query } => {
+            list(plugin.as_deref(), namespace.as_deref(), dropped, &query).await
+        }
         DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
         DeadLetters::Replay { choice, wait, query } => replay(choice, wait, &query).await,
         DeadLetters::Drop { choice, all, query } => drop_chosen(choice, all, &query).await,
@@ -32,9 +34,11 @@ async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetter
     client.get("api/v1/deadletters", &query).await
 }
 
-async fn list(plugin: Option<&str>, dropped: bool, args: &QueryArgs) -> Ended {
+async fn list(plugin: Option<&str>, namespace: Option<&str>, dropped: bool, args: &QueryArgs) -> Ended {
     let mut letters = letters(&Client::reach(&args.reach).await?, plugin).await?;
-    letters.retain(|view| view.letter.dropped == dropped);
+    letters.retain(|view| {
+        view.letter.dropped == dropped && namespace.is_none_or(|wanted| wanted == view.object.namespace)
+    });
     print::value(args.output, &letters, |letters| {
         let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
         for view in letters {

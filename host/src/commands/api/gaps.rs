@@ -1,19 +1,21 @@
 //! `kubewitness gaps` and `kubewitness poison`: the versions that were not witnessed, with their bounds, and the
 //! frames that did not decode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{DiscrepancyView, PoisonView, SourceView, StatusView, TimelineView};
+use kubewitness_core::views::{
+    DiscrepancyView, ObjectView, PoisonView, SourceView, StatusView, TimelineView,
+};
 use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
-use super::named::is_uid;
+use super::named::{Named, is_uid};
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs};
 use crate::commands::print::{self, Table, clean, remarks};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{End, Ended};
 
 type Parameters = Vec<(&'static str, String)>;
 
@@ -27,18 +29,16 @@ const MOST: usize = 10_000;
 
 pub async fn gaps(args: GapsArgs) -> Ended {
     let client = Client::reach(&args.query.reach).await?;
-    let (mut parameters, about) = asked(&args)?;
-    parameters.push(("limit", args.limit.to_string()));
-    let gaps: Vec<Gap> = client.get("api/v1/gaps", &parameters).await?;
+    let (parameters, about) = asked(&args)?;
+    let (gaps, cut) = found(&client, &parameters, &args).await?;
     if gaps.is_empty() && is_one_object(&parameters) {
         was_witnessed(&client, &parameters, &about).await?;
     }
     let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
-    let narrowed = parameters.iter().any(|(name, _)| !matches!(*name, "source" | "limit"));
+    let narrowed = args.selector.is_some() || parameters.iter().any(|(name, _)| *name != "source");
     // A hole of a whole source may lie in the story of each of its objects.
     let whole = if narrowed { whole(&client, &sources).await? } else { Vec::new() };
-    let cut = gaps.len() >= args.limit;
     print::wide(args.query.output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
             (true, true) => none(&about, &status, &sources),
@@ -76,26 +76,22 @@ async fn whole(client: &Client, sources: &[&SourceView]) -> Result<Vec<Gap>> {
 fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
     let mut parameters = Parameters::new();
     let mut words = Vec::new();
-    match args.object.as_deref().map(|object| object.split_once('/').ok_or(object)) {
-        Some(Ok((kind, name))) if !kind.is_empty() && !name.is_empty() => {
-            parameters.extend([("kind", kind.to_owned()), ("name", name.to_owned())]);
-            words.push(format!("of {kind}/{name}"));
-        }
-        Some(Err(uid)) if is_uid(uid) => {
-            parameters.push(("uid", uid.to_owned()));
-            words.push(format!("of {uid}"));
-        }
-        Some(Err(kind)) if !kind.is_empty() => {
-            parameters.push(("kind", kind.to_owned()));
+    match &args.object[..] {
+        [] => {}
+        [kind] if !kind.is_empty() && !kind.contains('/') && !is_uid(kind) => {
+            parameters.push(("kind", kind.clone()));
             words.push(format!("of any {kind}"));
         }
-        None => {}
-        Some(_) => {
-            return Err(Usage::error(format!(
-                "`{}` names no object: write KIND/NAME, such as job/train-7, a KIND or a uid",
-                args.object.as_deref().unwrap_or_default()
-            )));
-        }
+        object => match Named::only(object)? {
+            Named::Uid(uid) => {
+                words.push(format!("of {uid}"));
+                parameters.push(("uid", uid));
+            }
+            Named::Object { kind, name } => {
+                words.push(format!("of {kind}/{name}"));
+                parameters.extend([("kind", kind), ("name", name)]);
+            }
+        },
     }
     if let Some(namespace) = &args.namespace {
         parameters.push(("namespace", namespace.clone()));
@@ -105,7 +101,40 @@ fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
         parameters.push(("source", source.clone()));
         words.push(format!("of source {source}"));
     }
+    if let Some(selector) = &args.selector {
+        words.push(format!("with the labels {selector}"));
+    }
     Ok((parameters, words.join(" ")))
+}
+
+/// The newest gaps, and whether there may be more. Labels are of objects, so gaps of those are chosen by uid.
+async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
+    let Some(selector) = &args.selector else {
+        let mut asked = parameters.clone();
+        asked.push(("limit", args.limit.to_string()));
+        let gaps: Vec<Gap> = client.get("api/v1/gaps", &asked).await?;
+        let cut = gaps.len() >= args.limit;
+        return Ok((gaps, cut));
+    };
+    let of_object = |name: &'static str| if name == "uid" { "search" } else { name };
+    let mut of_objects: Parameters =
+        parameters.iter().map(|(name, value)| (of_object(name), value.clone())).collect();
+    of_objects.extend([("labelSelector", selector.clone()), ("gone", "true".to_owned())]);
+    let objects = client.list::<ObjectView>("api/v1/objects", &of_objects, MOST).await?;
+    if objects.more {
+        eprintln!(
+            "kubewitness: more than {MOST} objects have these labels, gaps of others are not shown: name a namespace with -n"
+        );
+    }
+    let uids: BTreeSet<String> = objects.rows.into_iter().map(|view| view.object.uid).collect();
+    let mut asked = parameters.clone();
+    asked.push(("limit", MOST.to_string()));
+    let mut gaps: Vec<Gap> = client.get("api/v1/gaps", &asked).await?;
+    let cut = gaps.len() >= MOST;
+    gaps.retain(|gap| gap.object.as_ref().is_some_and(|object| uids.contains(&object.uid)));
+    let more = gaps.len() > args.limit;
+    gaps.truncate(args.limit);
+    Ok((gaps, cut || more))
 }
 
 fn is_one_object(parameters: &Parameters) -> bool {
@@ -161,7 +190,7 @@ fn table(gaps: &[Gap], wide: bool) -> String {
     if wide {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).whole(wide);
     for gap in gaps {
         let (date, time) = calendar::parts(gap.recorded_ms);
         let mut row = vec![

@@ -3,7 +3,6 @@
 mod client;
 mod dead_letters;
 mod diff;
-mod follow;
 mod gaps;
 mod get;
 mod live;

@@ -152,7 +152,7 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
     if wide {
         header.extend(["KIND", "EPOCH", "LAST EVENT"]);
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).whole(wide);
     for source in sources {
         let mut row = vec![
             source.name.clone(),
@@ -296,7 +296,7 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     if columns != Columns::Figures {
         header.push("DIGEST");
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).whole(columns == Columns::All);
     for plugin in plugins {
         let mut row = vec![
             plugin.name.clone(),

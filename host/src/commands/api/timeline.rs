@@ -61,7 +61,7 @@ fn states_table(states: &[Arc<State>], wide: bool) -> String {
     if wide {
         header.extend(["ATTEMPT", "READY", "EXIT", "SOURCE", "UID"]);
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).whole(wide);
     for state in states {
         let (object, status) = (&state.object, &state.status);
         let mut row = vec![

@@ -172,13 +172,6 @@ fn retention_text(source: &SourceStats) -> String {
 
 // ---- export and import -------------------------------------------------------------------
 
-fn moment_ms(moment: Moment) -> u64 {
-    match moment {
-        Moment::At(ms) => ms,
-        Moment::Ago(ago) => SystemClock::default().now_ms().saturating_sub(ago.0.as_millis() as u64),
-    }
-}
-
 async fn export(args: ExportArgs) -> Ended {
     let place = place(&args.journal, &args.data)?;
     let query = ExportQuery {
@@ -187,8 +180,8 @@ async fn export(args: ExportArgs) -> Ended {
         kind: args.kind,
         name: args.name,
         uid: args.uid,
-        since_ms: args.since.map(moment_ms),
-        until_ms: args.until.map(moment_ms),
+        since_ms: args.since.map(Moment::ms),
+        until_ms: args.until.map(Moment::ms),
         after: args.after,
         through: args.through,
         documents: args.documents,

@@ -16,6 +16,7 @@ mod kills;
 mod kubectl;
 mod letters;
 mod live;
+mod manners;
 mod misuse;
 mod outage;
 mod past;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::calendar;
-use kubewitness_harness::{Simulator, http, in_scratch, until_ok};
+use kubewitness_harness::{Simulator, command_in, http, in_scratch, until_ok};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -102,9 +102,37 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
         let document = format!("{}/api/v1/states/{}/document", lab.url(), found[1]["seq"]);
         let document: Value = http().get(document).send().await?.json().await?;
         ensure!(document["metadata"]["annotations"]["n"] == "before", "{document}");
+        commands_find_it(&lab, &then).await?;
         lab.kubewitness.stop().await
     })
     .await;
+}
+
+/// The same on the command line, whose times are the reader's.
+async fn commands_find_it(lab: &Lab<'_>, then: &str) -> Result<()> {
+    let gone = ["jobs", "--gone", "--since", "2d"];
+    let names = lab.ask(&[&gone[..], &["-o", "name"]].concat()).await?;
+    ensure!(names == "job.batch/past-1\njob.batch/past-2\n", "{names}");
+    let newest = lab.ask(&[&gone[..], &["-o", "name", "--limit", "1"]].concat()).await?;
+    ensure!(newest == "job.batch/past-1\n", "{newest}");
+    let table = lab.ask(&["jobs", "--gone=too", "--search", "AST-2", "--until", "2100-01-01"]).await?;
+    ensure!(table.contains("ENDED") && table.contains("past-2") && table.lines().count() == 2, "{table}");
+    let yaml = lab.ask(&["get", "job/past-2", "-n", "default", "--at", then, "-o", "yaml"]).await?;
+    ensure!(yaml.contains(": before\n") && yaml.contains("kind: Job"), "{yaml}");
+
+    let utc = calendar::moment(then).context("a time")?;
+    let tokyo = calendar::rfc3339(utc + 9 * 3_600_000).replace('T', " ").replace('Z', "");
+    let (url, env) = (lab.url(), [("TZ".to_owned(), "JST-9".to_owned())]);
+    let line = ["get", "jobs", "--at", &tokyo, "--server", &url];
+    let (code, stdout, stderr) = command_in(&line, &env).await?;
+    ensure!(code == Some(0) && stdout.lines().count() == 4, "{stdout}{stderr}");
+    ensure!(stdout.contains("exact") && stdout.contains("Z)"), "UTC stands beside the local time: {stdout}");
+    ensure!(stderr.contains(&format!("as of {}", &tokyo[..19])), "{stderr}");
+
+    let line = ["get", "job/past-9", "--at", then, "--server", &url];
+    let (code, _, stderr) = command_in(&line, &[]).await?;
+    ensure!(code == Some(1) && stderr.contains("was not there at"), "{stderr}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -116,6 +144,10 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
             http().get(format!("{}/api/v1/objects?at=2001-01-01T00:00:00Z", lab.url())).send().await?;
         let told = early.headers().get("kubewitness-notice").context("a notice")?.to_str()?.to_owned();
         ensure!(told.starts_with("The journal begins at") || told.contains("no state yet"), "{told}");
+        let url = lab.url();
+        let line = ["get", "jobs", "--at", "2001-01-01T00:00:00Z", "--server", &url];
+        let (code, _, stderr) = command_in(&line, &[]).await?;
+        ensure!(code == Some(0) && stderr.contains(&told[..20]), "a notice is for people: {stderr}");
         a_hole(&mut lab, "train-1").await?;
         let uid = objects(&lab, "kind=Job&name=train-1").await?.objects[0]["object"]["uid"].clone();
         let story: Value = http()
@@ -132,6 +164,8 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
         ensure!(found[0]["then"]["known"] == "missing", "{found:?}");
         let message = found[0]["then"]["message"].as_str().context("a message")?;
         ensure!(message.starts_with(&format!("Between {inside} and")), "{message}");
+        let table = lab.ask(&["get", "jobs", "--at", &inside]).await?;
+        ensure!(table.contains("missing") && table.contains(message), "{table}");
         let found = objects(&lab, &format!("kind=Job&name=train-1&at={}", now()?)).await?.objects;
         ensure!(found[0]["then"]["known"] == "exact", "{found:?}");
         let found = objects(&lab, &format!("kind=Job&at={before}")).await?.objects;

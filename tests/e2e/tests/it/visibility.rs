@@ -51,7 +51,7 @@ impl<'a> Lab<'a> {
     }
 
     /// What a command prints, which must end with 0.
-    async fn ask(&self, arguments: &[&str]) -> Result<String> {
+    pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
         let url = self.url();
         let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
         let (code, stdout, stderr) = command(&line).await?;

@@ -1,176 +1,129 @@
-//! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds that exist now.
+//! What `get` asks for, and how the answer is laid out.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
+use kubewitness_core::status::phase;
+use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
-use serde_json::Value;
 
-use super::client::Client;
-use super::follow;
-use super::status::blind;
-use crate::cli::{GetArgs, GetOutput, JobsArgs};
-use crate::commands::print::{self, Table, age, clean};
-use crate::commands::{End, Ended, Usage};
+use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
+use crate::commands::Usage;
+use crate::commands::api::client::PAGE;
+use crate::commands::print::{Table, age};
 
-pub async fn get(args: GetArgs) -> Ended {
-    let client = Client::reach(&args.reach).await?;
-    let asked = Asked::new(&args)?;
-    if args.watch {
-        return follow::follow(&client, &asked).await;
-    }
-    let mut objects: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&asked.query)).await?;
-    if objects.len() >= args.limit {
-        eprintln!("kubewitness: only the {} that changed last are shown; --limit shows more", args.limit);
-    }
-    objects.sort_by(|a, b| key(a).cmp(&key(b)));
-    if objects.is_empty() && asked.query.name.is_some() {
-        bail!("{}", asked.nobody());
-    }
-    match (asked.output, asked.is_one()) {
-        (GetOutput::Json | GetOutput::Yaml, true) => {
-            let one = single(&objects)?;
-            print::text(&document(&client, one.seq, asked.output).await?)?;
-        }
-        (GetOutput::Json, false) => print::text(&format!("{}\n", serde_json::to_string_pretty(&objects)?))?,
-        (GetOutput::Yaml, false) => print::text(&print::yaml(&objects)?)?,
-        (GetOutput::Name, _) => {
-            let names: String =
-                objects.iter().map(|view| format!("{}\n", clean(&name(&view.object)))).collect();
-            print::text(&names)?;
-        }
-        (GetOutput::Table | GetOutput::Wide, _) => print::text(&asked.table_of(&objects))?,
-    }
-    tell_blind(&client, &asked.query).await;
-    Ok(End::Fine)
-}
-
-/// What is shown is what was witnessed, which may not be what is there now.
-pub(super) async fn tell_blind(client: &Client, query: &ObjectQuery) {
-    let nothing: [(&str, &str); 0] = [];
-    let status: StatusView = match client.get("api/v1/status", &nothing).await {
-        Ok(status) => status,
-        Err(error) => {
-            return eprintln!(
-                "kubewitness: objects may be missing, since the state of the sources is not known: {error:#}"
-            );
-        }
-    };
-    for line in status.sources.iter().filter(|source| is_asked(query, source)).filter_map(blind) {
-        eprintln!("kubewitness: {line}");
-    }
-}
-
-/// Whether a source has anything to do with the question.
-fn is_asked(query: &ObjectQuery, source: &SourceView) -> bool {
-    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
-    query.source.as_ref().is_none_or(|wanted| *wanted == source.name)
-        && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(group, &source.kind, kind))
-}
-
-pub async fn jobs(args: JobsArgs) -> Ended {
-    let query = ObjectQuery {
-        kind: (args.kind != "all").then_some(args.kind),
-        namespace: args.namespace,
-        phase: args.phase,
-        label_selector: args.selector,
-        limit: Some(args.limit),
-        ..ObjectQuery::default()
-    };
-    let client = Client::reach(&args.query.reach).await?;
-    let objects: Vec<ObjectView> = client.get("api/v1/objects", &parameters(&query)).await?;
-    print::value(args.query.output, &objects, |objects| {
-        let mut table =
-            Table::new(&["NAMESPACE", "KIND", "NAME", "PHASE", "REASON", "READY", "ATTEMPT", "SINCE"]);
-        for view in objects {
-            table.row([
-                view.object.namespace.clone(),
-                view.object.kind.clone(),
-                view.object.name.clone(),
-                view.status.phase.clone(),
-                view.status.reason.clone(),
-                format!("{}/{}", view.status.ready, view.status.total),
-                view.status.attempt.to_string(),
-                view.observed_at.clone(),
-            ]);
-        }
-        if table.is_empty() { "nothing matches\n".into() } else { table.render() }
-    })?;
-    tell_blind(&client, &query).await;
-    Ok(End::Fine)
+/// Of which time the objects are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Now,
+    /// As they ended.
+    Gone,
+    At(u64),
 }
 
 /// What a question comes to, and how its answer is laid out.
 pub(super) struct Asked {
     pub query: ObjectQuery,
     pub output: GetOutput,
+    pub when: When,
+    pub limit: usize,
+    pub watch: bool,
     /// As it was typed.
     kind: String,
     every_kind: bool,
 }
 
 impl Asked {
-    fn new(args: &GetArgs) -> Result<Self> {
-        let (kind, name) = match (args.kind.split_once('/'), &args.name) {
-            (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => {
-                (kind, Some(name.to_owned()))
-            }
+    /// The kind may have a name behind a slash.
+    pub fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
+        let (kind, name) = match (kind.split_once('/'), name) {
+            (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => (kind, Some(name)),
             (Some(_), _) => {
                 return Err(Usage::error(format!(
-                    "`{}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7",
-                    args.kind
+                    "`{kind}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7"
                 )));
             }
-            (None, name) => (args.kind.as_str(), name.clone()),
+            (None, name) => (kind, name),
         };
         let every_kind = kind.eq_ignore_ascii_case("all");
         if kind.is_empty() {
             return Err(Usage::error("no kind was named: write one such as jobs, or all"));
         }
+        let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
+        let at = list.at.map(Moment::ms);
         let query = ObjectQuery {
-            source: args.source.clone(),
+            source: list.source.clone(),
             kind: (!every_kind).then(|| kind.to_owned()),
-            namespace: args.namespace.clone(),
-            name,
-            label_selector: args.selector.clone(),
-            index: args.index.clone(),
-            phase: args.phase.clone(),
-            limit: Some(args.limit),
+            namespace: list.namespace.clone(),
+            name: name.map(str::to_owned),
+            label_selector: list.selector.clone(),
+            search: list.search.clone(),
+            index: list.index.clone(),
+            phase: list.phase.clone(),
+            gone: match list.gone {
+                None => Gone::No,
+                Some(WhichGone::Only) => Gone::Only,
+                Some(WhichGone::Too) => Gone::Too,
+            },
+            since: time(list.since),
+            until: time(list.until),
+            at: at.map(calendar::rfc3339),
             ..ObjectQuery::default()
         };
-        Ok(Self { query, output: args.output, kind: kind.to_owned(), every_kind })
+        let when = match (at, list.gone) {
+            (Some(ms), _) => When::At(ms),
+            (None, Some(_)) => When::Gone,
+            (None, None) => When::Now,
+        };
+        let (output, limit, watch) = (list.output, list.limit, list.watch);
+        Ok(Self { query, output, when, limit, watch, kind: kind.to_owned(), every_kind })
+    }
+
+    /// As many as a stream begins with.
+    pub fn first_page(&self) -> usize {
+        self.limit.min(PAGE)
     }
 
     /// Whether its answer is one document rather than a list.
     pub fn is_one(&self) -> bool {
-        self.query.name.is_some()
+        // Several objects may have had the name, one after the other.
+        self.query.name.is_some() && self.when != When::Gone
     }
 
-    fn nobody(&self) -> String {
+    pub fn nobody(&self) -> String {
         let name = self.query.name.as_deref().unwrap_or_default();
         let place = self.query.namespace.as_ref().map(|place| format!(" in namespace {place}"));
         let (kind, place) = (&self.kind, place.unwrap_or_default());
+        let is = match self.when {
+            When::Now => "is not there".to_owned(),
+            When::Gone => "did not end".to_owned(),
+            When::At(ms) => format!("was not there at {}", Zone::here().show(ms)),
+        };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
         format!(
-            "{kind}/{name} is not there{place}, or does not match: `kubewitness timeline {kind}/{name} -n {namespace}` \
+            "{kind}/{name} {is}{place}, or does not match: `kubewitness timeline {kind}/{name} -n {namespace}` \
              tells whether it was"
         )
     }
 
     pub fn table(&self) -> Table {
-        let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON", "CHANGED"];
+        let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
+        header.extend(match self.when {
+            When::Now => &["CHANGED"][..],
+            When::Gone => &["ENDED"],
+            When::At(_) => &["OBSERVED", "KNOWN"],
+        });
         if self.every_kind {
             header.insert(0, "KIND");
         }
         if self.output == GetOutput::Wide {
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        Table::new(&header)
+        Table::new(&header).whole(self.output == GetOutput::Wide)
     }
 
     pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
         let (object, status) = (&view.object, &view.status);
-        let phase = match change {
+        let shown = match change {
             Change::Present | Change::Gone => status.phase.clone(),
             other => format!("{} ({})", status.phase, other.as_str()),
         };
@@ -180,12 +133,19 @@ impl Asked {
         let mut row = vec![
             object.namespace.clone(),
             object.name.clone(),
-            phase,
+            shown,
             ready,
             attempt,
             reason(status, change),
-            since(&view.observed_at),
         ];
+        match self.when {
+            When::Now => row.push(since(&view.observed_at)),
+            When::Gone => row.push(view.ended_at.as_deref().map(local).unwrap_or_default()),
+            When::At(_) => {
+                row.push(local(&view.observed_at));
+                row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
+            }
+        }
         if self.every_kind {
             row.insert(0, object.kind.clone());
         }
@@ -202,10 +162,11 @@ impl Asked {
         table.row(row);
     }
 
-    fn table_of(&self, objects: &[ObjectView]) -> String {
+    pub fn table_of(&self, objects: &[ObjectView]) -> String {
         let mut table = self.table();
         for view in objects {
-            self.row(&mut table, view, Change::Present);
+            let is_deleted = view.ended_at.is_some() && view.status.phase == phase::DELETED;
+            self.row(&mut table, view, if is_deleted { Change::Gone } else { Change::Present });
         }
         if table.is_empty() { "nothing matches\n".into() } else { table.render() }
     }
@@ -214,6 +175,11 @@ impl Asked {
 /// The parameters of the API, whose names are those of kubectl and Kubernetes.
 pub(super) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
     let limit = query.limit.map(|limit| limit.to_string());
+    let gone = match query.gone {
+        Gone::No => None,
+        Gone::Too => Some("true".to_owned()),
+        Gone::Only => Some("only".to_owned()),
+    };
     let all = [
         ("source", &query.source),
         ("kind", &query.kind),
@@ -222,46 +188,14 @@ pub(super) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
         ("labelSelector", &query.label_selector),
         ("index", &query.index),
         ("phase", &query.phase),
+        ("search", &query.search),
+        ("gone", &gone),
+        ("since", &query.since),
+        ("until", &query.until),
+        ("at", &query.at),
         ("limit", &limit),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
-}
-
-fn key(view: &ObjectView) -> (&str, &str, &str, &str) {
-    (&view.source, &view.object.kind, &view.object.namespace, &view.object.name)
-}
-
-fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
-    match objects {
-        [one] => Ok(one),
-        many => {
-            let places: Vec<_> = many
-                .iter()
-                .map(|view| {
-                    format!(
-                        "{} (source {}, namespace {})",
-                        name(&view.object),
-                        view.source,
-                        view.object.namespace
-                    )
-                })
-                .collect();
-            bail!(
-                "{} objects have this name: choose with -n, --source or the kind's group: {}",
-                many.len(),
-                places.join(", ")
-            )
-        }
-    }
-}
-
-/// The document of a state: byte for byte as JSON, the same content as YAML.
-pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Result<String> {
-    let bytes = client.bytes(&format!("api/v1/states/{seq}/document")).await?;
-    if output == GetOutput::Yaml {
-        return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
-    }
-    Ok(format!("{}\n", String::from_utf8_lossy(&bytes).trim_end()))
 }
 
 /// As kubectl writes it and takes it.
@@ -286,6 +220,11 @@ fn since(at: &str) -> String {
     }
 }
 
+/// A time of the API as the reader's clock shows it; the text itself where it is no time.
+fn local(at: &str) -> String {
+    calendar::parse(at).map_or_else(|| at.to_owned(), |ms| Zone::here().show(ms))
+}
+
 /// Whether a state of the live stream is about what was asked for, as far as the stream can tell.
 pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
     let kind = |wanted: &String| kinds::is_kind(&object.group, &object.kind, wanted);
@@ -298,6 +237,8 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use kubewitness_core::status::Rules;
+    use kubewitness_core::views::ThenView;
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -305,7 +246,7 @@ mod tests {
     fn asked(arguments: &[&str]) -> Result<Asked> {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        Asked::new(&args)
+        Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)
     }
 
     #[test]
@@ -316,14 +257,7 @@ mod tests {
         let told: Vec<_> = told.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
             told,
-            [
-                "kind=po",
-                "namespace=a",
-                "labelSelector=team=a,!old",
-                "index=node=w1",
-                "phase=Running",
-                "limit=10000"
-            ]
+            ["kind=po", "namespace=a", "labelSelector=team=a,!old", "index=node=w1", "phase=Running"]
         );
         for arguments in [&["job", "x"][..], &["job/x"], &["job/x", "-A"]] {
             let query = asked(arguments).unwrap().query;
@@ -357,6 +291,52 @@ mod tests {
     }
 
     #[test]
+    fn a_question_about_another_time_names_it() {
+        let asked_for = asked(&["jobs", "--at", "2026-11-24T03:00:00Z", "--search", "llama"]).unwrap();
+        assert_eq!(asked_for.when, When::At(1_795_489_200_000));
+        let told = parameters(&asked_for.query);
+        assert_eq!(
+            told[1..],
+            [("search", "llama".to_owned()), ("at", "2026-11-24T03:00:00.000Z".to_owned())],
+            "{told:?}"
+        );
+        for (which, value) in [("--gone", "only"), ("--gone=only", "only"), ("--gone=too", "true")] {
+            let asked_for = asked(&["jobs", which, "--since", "2026-11-20T00:00:00Z"]).unwrap();
+            let told = parameters(&asked_for.query);
+            assert!(told.contains(&("gone", value.to_owned())) && asked_for.when == When::Gone, "{told:?}");
+        }
+        for wrong in [
+            &["--since", "2h"][..],
+            &["--gone", "-w"],
+            &["--gone", "--at", "2h"],
+            &["--at", "2h", "-w"],
+            &["--at", "noon"],
+            &["--gone=maybe"],
+        ] {
+            let line = ["kubewitness", "get", "jobs"].iter().chain(wrong);
+            assert!(Cli::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_another_time_says_when_and_how_well_it_is_known() {
+        let then = ThenView { known: "missing".into(), ..ThenView::default() };
+        let seen = ObjectView { then: Some(then), ..view("jobs", "x") };
+        let text = asked(&["jobs", "--at", "2h"]).unwrap().table_of(&[seen]);
+        assert!(text.contains("OBSERVED     KNOWN\n") && text.contains("not a time   missing\n"), "{text}");
+        let ended = ObjectView {
+            ended_at: Some("not a time either".into()),
+            status: Rules::deleted(&view("jobs", "x").status),
+            ..view("jobs", "x")
+        };
+        let text = asked(&["jobs", "--gone"]).unwrap().table_of(&[ended, view("jobs", "y")]);
+        assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
+        assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
+        assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
+        assert!(!asked(&["job/x", "--gone"]).unwrap().is_one(), "a name may have been given twice");
+    }
+
+    #[test]
     fn a_row_says_no_more_than_is_known() {
         let text = asked(&["jobs"]).unwrap().table_of(&[view("jobs", "x\u{1b}")]);
         assert_eq!(
@@ -372,8 +352,7 @@ mod tests {
     #[test]
     fn what_is_gone_is_not_in_the_phase_in_which_it_went() {
         let mut gone = view("jobs", "x");
-        gone.status =
-            kubewitness_core::status::Rules::deleted(&Status { phase: "Pending".into(), ..gone.status });
+        gone.status = Rules::deleted(&Status { phase: "Pending".into(), ..gone.status });
         let asked = asked(&["jobs"]).unwrap();
         let mut table = asked.table();
         asked.row(&mut table, &gone, Change::Gone);
@@ -382,34 +361,10 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_told_of_where_its_objects_were_asked_for() {
-        let source = SourceView {
-            name: "pods".into(),
-            api_version: "v1".into(),
-            kind: "Pod".into(),
-            ..SourceView::default()
-        };
-        for (arguments, is) in
-            [(&["po"][..], true), (&["all"], true), (&["jobs"], false), (&["po", "--source", "x"], false)]
-        {
-            assert_eq!(is_asked(&asked(arguments).unwrap().query, &source), is, "{arguments:?}");
-        }
-    }
-
-    #[test]
     fn names_are_those_that_kubectl_takes() {
         assert_eq!(name(&view("jobs", "x").object), "job.batch/x");
         let pod = ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() };
         assert_eq!(name(&pod), "pod/p");
-    }
-
-    #[test]
-    fn one_document_is_of_one_object() {
-        let (a, b) = (view("jobs", "x"), view("other-jobs", "x"));
-        assert_eq!(single(std::slice::from_ref(&a)).unwrap().source, "jobs");
-        let text = single(&[a, b]).unwrap_err().to_string();
-        assert!(text.contains("2 objects") && text.contains("source other-jobs"), "{text}");
-        assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
     }
 
     #[test]

@@ -11,11 +11,12 @@ use kubewitness_core::views::{ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::live::{Heard, Live};
+use super::asked::{Asked, concerns, name, parameters};
+use super::{document, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
 use crate::commands::api::client::Client;
-use crate::commands::api::get::{Asked, concerns, document, name, parameters, tell_blind};
+use crate::commands::api::live::{Heard, Live};
 use crate::commands::print::{self, Table, clean};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
@@ -61,8 +62,9 @@ impl<'a> Shown<'a> {
     }
 
     async fn first(&mut self) -> Result<()> {
-        let mut objects: Vec<ObjectView> =
-            self.client.get("api/v1/objects", &parameters(&self.asked.query)).await?;
+        let query = parameters(&self.asked.query);
+        let first = self.client.list("api/v1/objects", &query, self.asked.first_page()).await?;
+        let mut objects: Vec<ObjectView> = first.rows;
         objects.sort_by_key(|view| view.seq);
         if matches!(self.asked.output, GetOutput::Table | GetOutput::Wide) {
             for view in &objects {
@@ -137,5 +139,5 @@ impl<'a> Shown<'a> {
 
 /// Whether only a look-up tells if an object matches.
 fn is_looked_up(query: &ObjectQuery) -> bool {
-    query.label_selector.is_some() || query.index.is_some()
+    query.label_selector.is_some() || query.index.is_some() || query.search.is_some()
 }

@@ -1,0 +1,122 @@
+//! The reader's time zone. People write and read times in it, as `date` does.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use kubewitness_core::calendar;
+
+const ZONES: &str = "/usr/share/zoneinfo";
+const OF_THIS_MACHINE: &str = "/etc/localtime";
+/// The largest zone of the database has some 4 KiB.
+const ZONE_BYTES: u64 = 64 * 1024;
+
+pub struct Zone(TimeZone);
+
+impl Zone {
+    /// That of `TZ`, or of this machine, or UTC.
+    pub fn here() -> &'static Self {
+        static HERE: OnceLock<Zone> = OnceLock::new();
+        HERE.get_or_init(|| Self::of(std::env::var("TZ").ok().as_deref()))
+    }
+
+    /// As the C library reads `TZ`: a name, a file or a rule. What it can't read is UTC.
+    fn of(tz: Option<&str>) -> Self {
+        let zone = match tz.map(|tz| tz.strip_prefix(':').unwrap_or(tz)) {
+            None => in_file(Path::new(OF_THIS_MACHINE)),
+            Some("") => None,
+            Some(path) if path.starts_with('/') => in_file(Path::new(path)),
+            Some(name) if name.contains("..") => None,
+            Some(name) => in_file(&Path::new(ZONES).join(name)).or_else(|| TimeZone::posix(name).ok()),
+        };
+        Self(zone.unwrap_or(TimeZone::UTC))
+    }
+
+    /// A time of any zone that is named, or of this one, in milliseconds.
+    pub fn read(&self, text: &str) -> Result<u64, String> {
+        let text = text.trim();
+        if let Some(ms) = calendar::moment(text) {
+            return Ok(ms);
+        }
+        let local: DateTime = text.parse().map_err(|_| {
+            "write a time such as '2026-11-24 03:00' or 2026-11-24T03:00:00Z, or how long ago, such as 2h"
+        })?;
+        let zoned = self.0.to_ambiguous_zoned(local).unambiguous().map_err(|_| {
+            "the clocks were set on this day, so this time comes twice or not at all: write it with its offset, such as \
+             2026-10-25T02:30:00+02:00"
+        })?;
+        u64::try_from(zoned.timestamp().as_millisecond()).map_err(|_| "write a time after 1970".to_owned())
+    }
+
+    /// `2026-11-24 04:00:12 (03:00:12Z)`: with the time of UTC beside it, and with its date where that is another.
+    pub fn show(&self, ms: u64) -> String {
+        let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let at = at.unwrap_or(Timestamp::MAX);
+        let local: Zoned = at.to_zoned(self.0.clone());
+        let utc = at.to_zoned(TimeZone::UTC);
+        if local.datetime() == utc.datetime() {
+            return utc.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+        }
+        let beside = if local.date() == utc.date() { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };
+        format!("{} ({})", local.strftime("%Y-%m-%d %H:%M:%S"), utc.strftime(beside))
+    }
+}
+
+fn in_file(path: &Path) -> Option<TimeZone> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(ZONE_BYTES).read_to_end(&mut bytes).ok()?;
+    TimeZone::tzif("local", &bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Central Europe, as a rule: no test depends on the files of this machine.
+    fn berlin() -> Zone {
+        Zone::of(Some("CET-1CEST,M3.5.0,M10.5.0/3"))
+    }
+
+    #[test]
+    fn a_time_without_a_zone_is_the_readers() {
+        let at = |text: &str| berlin().read(text).map(calendar::rfc3339);
+        for (text, told) in [
+            ("2026-11-24 03:00", "2026-11-24T02:00:00.000Z"),
+            ("2026-07-24T03:00:30", "2026-07-24T01:00:30.000Z"),
+            ("2026-11-24", "2026-11-23T23:00:00.000Z"),
+            ("2026-11-24T03:00:00Z", "2026-11-24T03:00:00.000Z"),
+            (" 2026-11-24 03:00:00+05:30 ", "2026-11-23T21:30:00.000Z"),
+        ] {
+            assert_eq!(at(text).as_deref(), Ok(told), "{text}");
+        }
+        for text in ["yesterday", "", "2026-02-30", "1960-01-01"] {
+            assert!(at(text).is_err(), "{text}");
+        }
+        for set in ["2026-10-25 02:30", "2026-03-29 02:30"] {
+            assert!(at(set).unwrap_err().contains("offset"), "{set}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_shown_with_that_of_utc_beside_it() {
+        let at = |text: &str| berlin().show(calendar::moment(text).unwrap());
+        assert_eq!(at("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
+        assert_eq!(at("2026-11-24T23:30:00Z"), "2026-11-25 00:30:00 (2026-11-24 23:30:00Z)");
+        assert_eq!(Zone::of(Some("")).show(0), "1970-01-01 00:00:00Z");
+        assert!(Zone::of(Some("")).show(u64::MAX).starts_with("9999-12-30"));
+    }
+
+    #[test]
+    fn what_is_no_zone_is_utc() {
+        for tz in ["Nowhere/Atall", "/etc/hostname", "../../etc/localtime"] {
+            assert_eq!(
+                Zone::of(Some(tz)).read("2026-11-24 03:00"),
+                Zone::of(Some("")).read("2026-11-24 03:00")
+            );
+        }
+    }
+}

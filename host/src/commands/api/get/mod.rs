@@ -1,0 +1,195 @@
+//! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
+//! at a moment.
+
+mod asked;
+mod follow;
+
+use anyhow::{Result, bail};
+use kubewitness_core::kinds;
+use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
+use serde_json::Value;
+
+use super::client::{Client, Listed};
+use super::status::blind;
+use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
+use crate::commands::print::{self, clean, remarks};
+use crate::commands::{End, Ended};
+use asked::{Asked, When, name, parameters};
+
+pub async fn get(args: GetArgs) -> Ended {
+    let asked = Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)?;
+    show(&Client::reach(&args.list.reach).await?, &asked).await
+}
+
+pub async fn jobs(args: JobsArgs) -> Ended {
+    let asked = match &args.name {
+        // `jobs job/train-7` names what `get job/train-7` does.
+        Some(named) if named.contains('/') => Asked::of_kind(named, None, &args.list)?,
+        name => Asked::of_kind(&args.kind, name.as_deref(), &args.list)?,
+    };
+    show(&Client::reach(&args.list.reach).await?, &asked).await
+}
+
+async fn show(client: &Client, asked: &Asked) -> Ended {
+    if asked.watch {
+        return follow::follow(client, asked).await;
+    }
+    let found = client.list("api/v1/objects", &parameters(&asked.query), asked.limit).await?;
+    let Listed { rows: mut objects, more } = found;
+    if more {
+        eprintln!("kubewitness: {} of them are shown, --limit shows more", asked.limit);
+    }
+    if asked.when != When::Gone {
+        objects.sort_by(|a, b| key(a).cmp(&key(b)));
+    }
+    if objects.is_empty() && asked.query.name.is_some() {
+        bail!("{}", asked.nobody());
+    }
+    match (asked.output, asked.is_one()) {
+        (GetOutput::Json | GetOutput::Yaml, true) => {
+            let one = single(&objects)?;
+            tell_how_known(one)?;
+            print::text(&document(client, one.seq, asked.output).await?)?;
+        }
+        (GetOutput::Json, false) => print::text(&format!("{}\n", serde_json::to_string_pretty(&objects)?))?,
+        (GetOutput::Yaml, false) => print::text(&print::yaml(&objects)?)?,
+        (GetOutput::Name, _) => {
+            let names: String =
+                objects.iter().map(|view| format!("{}\n", clean(&name(&view.object)))).collect();
+            print::text(&names)?;
+        }
+        (GetOutput::Table | GetOutput::Wide, _) => {
+            if let When::At(ms) = asked.when {
+                eprintln!("as of {}", Zone::here().show(ms));
+            }
+            print::text(&asked.table_of(&objects))?;
+            print::text(&remarks(objects.iter().filter_map(not_exact)))?;
+        }
+    }
+    // What a source does not see now says nothing about what it saw then.
+    if !matches!(asked.when, When::At(_)) {
+        tell_blind(client, &asked.query).await;
+    }
+    Ok(End::Fine)
+}
+
+/// What is shown is what was witnessed, which may not be what is there now.
+async fn tell_blind(client: &Client, query: &ObjectQuery) {
+    let nothing: [(&str, &str); 0] = [];
+    let status: StatusView = match client.get("api/v1/status", &nothing).await {
+        Ok(status) => status,
+        Err(error) => {
+            return eprintln!(
+                "kubewitness: objects may be missing, since the state of the sources is not known: {error:#}"
+            );
+        }
+    };
+    for line in status.sources.iter().filter(|source| is_asked(query, source)).filter_map(blind) {
+        eprintln!("kubewitness: {line}");
+    }
+}
+
+/// Whether a source has anything to do with the question.
+fn is_asked(query: &ObjectQuery, source: &SourceView) -> bool {
+    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
+    query.source.as_ref().is_none_or(|wanted| *wanted == source.name)
+        && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(group, &source.kind, kind))
+}
+
+/// Why a state may not be the one of the moment, and of which object it is.
+fn not_exact(view: &ObjectView) -> Option<(String, &str)> {
+    Some((name(&view.object), view.then.as_ref()?.message.as_deref()?))
+}
+
+/// A document that is not the whole truth goes with a sentence; one that retention took is not there.
+fn tell_how_known(view: &ObjectView) -> Result<()> {
+    let Some((name, why)) = not_exact(view) else { return Ok(()) };
+    if view.then.as_ref().is_some_and(|then| then.known == "taken") {
+        bail!("{}: {}", clean(&name), clean(why));
+    }
+    eprintln!("kubewitness: {}: {}", clean(&name), clean(why));
+    Ok(())
+}
+
+fn key(view: &ObjectView) -> (&str, &str, &str, &str) {
+    (&view.source, &view.object.kind, &view.object.namespace, &view.object.name)
+}
+
+fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
+    match objects {
+        [one] => Ok(one),
+        many => {
+            let places: Vec<_> = many
+                .iter()
+                .map(|view| {
+                    format!(
+                        "{} (source {}, namespace {})",
+                        name(&view.object),
+                        view.source,
+                        view.object.namespace
+                    )
+                })
+                .collect();
+            bail!(
+                "{} objects have this name: choose with -n, --source or the kind's group: {}",
+                many.len(),
+                places.join(", ")
+            )
+        }
+    }
+}
+
+/// The document of a state: byte for byte as JSON, the same content as YAML.
+pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Result<String> {
+    let bytes = client.bytes(&format!("api/v1/states/{seq}/document")).await?;
+    if output == GetOutput::Yaml {
+        return print::yaml(&serde_json::from_slice::<Value>(&bytes)?);
+    }
+    Ok(format!("{}\n", String::from_utf8_lossy(&bytes).trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ObjectRef;
+    use kubewitness_core::views::ThenView;
+
+    use super::*;
+
+    fn view(source: &str) -> ObjectView {
+        let object = ObjectRef { kind: "Job".into(), name: "x".into(), ..ObjectRef::default() };
+        ObjectView { source: source.into(), object, ..ObjectView::default() }
+    }
+
+    #[test]
+    fn a_source_is_told_of_where_its_objects_were_asked_for() {
+        let source = SourceView {
+            name: "pods".into(),
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            ..SourceView::default()
+        };
+        for (kind, is) in [(Some("po"), true), (None, true), (Some("jobs"), false)] {
+            let query = ObjectQuery { kind: kind.map(str::to_owned), ..ObjectQuery::default() };
+            assert_eq!(is_asked(&query, &source), is, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn one_document_is_of_one_object() {
+        let (a, b) = (view("jobs"), view("other-jobs"));
+        assert_eq!(single(std::slice::from_ref(&a)).unwrap().source, "jobs");
+        let text = single(&[a, b]).unwrap_err().to_string();
+        assert!(text.contains("2 objects") && text.contains("source other-jobs"), "{text}");
+    }
+
+    #[test]
+    fn a_document_that_retention_took_is_not_shown_as_another() {
+        let known = |known: &str, message: Option<&str>| {
+            let then = ThenView { known: known.into(), message: message.map(Into::into), until: None };
+            tell_how_known(&ObjectView { then: Some(then), ..view("jobs") })
+        };
+        assert!(known("exact", None).is_ok() && known("missing", Some("It may be another.")).is_ok());
+        let told = known("taken", Some("Retention took its states.")).unwrap_err().to_string();
+        assert_eq!(told, "job/x: Retention took its states.");
+    }
+}
