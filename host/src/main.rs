@@ -18,7 +18,7 @@ mod tasks;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use kubewitness_sandbox::Bounds;
 
 use cli::{Cli, Command, CompileArgs};
@@ -32,14 +32,19 @@ const NO_PLAYGROUND: &str = "this is a production build, without the simulated c
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    // The one TLS provider of the process; installing it twice would be our own fault.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    if let Some(answered) = commands::complete() {
+        return answered;
+    }
+    let program = std::env::args_os().next();
+    let matches = cli::command_of(program.as_deref()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // Before anything else: what this process opens or starts it could not give up any more.
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
     process::file_mode::keep_from_others();
-    // The one TLS provider of the process; installing it twice would be our own fault.
-    rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -80,6 +85,8 @@ async fn dispatch(command: Command) -> Ended {
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args),
         Command::Check(args) => commands::check(args).await,
+        Command::Completion(args) => commands::completion(&args),
+        Command::Man(args) => commands::man(&args),
         // It needs no runtime, and has ended before there is one.
         Command::CompileComponent(_) => Ok(End::Fine),
     }

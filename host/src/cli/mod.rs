@@ -7,6 +7,7 @@ mod dead_letters;
 mod journal;
 mod objects;
 mod reach;
+mod shell;
 mod values;
 mod zone;
 
@@ -20,6 +21,7 @@ pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
+pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};
 pub use values::{Moment, Secret};
 pub use zone::Zone;
 
@@ -79,6 +81,10 @@ pub enum Command {
     Audit(Audit),
     /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault
     Check(CheckArgs),
+    /// Prints the script that completes words in a shell: kinds, names and namespaces as the controller knows them
+    Completion(CompletionArgs),
+    /// Writes a page for `man` for each command
+    Man(ManArgs),
     /// Compiles one component, from standard input to standard output. The controller starts it for itself
     #[command(hide = true)]
     CompileComponent(CompileArgs),

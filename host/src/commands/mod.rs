@@ -6,6 +6,7 @@ mod check;
 mod journal;
 pub mod print;
 mod reach;
+mod shell;
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ pub use audit::audit;
 pub use check::check;
 pub use journal::journal;
 pub use reach::dashboard;
+pub use shell::{complete, completion, man};
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -263,7 +263,14 @@ fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::tasks::{Fate, Tasks};
 
     #[test]
     fn a_refusal_is_told_in_the_controllers_words() {
@@ -294,6 +301,43 @@ mod tests {
             assert_eq!(next(other), None, "{other}");
         }
         assert_eq!(next_page(&HeaderMap::new()), None);
+    }
+
+    /// A controller that answers each request with one row and a link to more, and counts the requests.
+    async fn endless() -> (ReachArgs, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Some(format!("http://{}", listener.local_addr().unwrap()));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        Tasks::new(CancellationToken::new(), CancellationToken::new()).spawn(
+            "a controller without an end",
+            Fate::Finite,
+            async move {
+                let (mut stream, _) = listener.accept().await?;
+                let mut bytes = vec![0; 4096];
+                while stream.read(&mut bytes).await? > 0 {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\
+                                  Link: </x?a=b>; rel=\"next\"\r\nKubewitness-Notice: It is less.\r\n\r\n[1]";
+                    stream.write_all(answer.as_bytes()).await?;
+                }
+                Ok(())
+            },
+        );
+        (ReachArgs { server, ..ReachArgs::default() }, asked)
+    }
+
+    #[tokio::test]
+    async fn a_list_that_never_ends_is_given_up() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let (args, asked) = endless().await;
+        let client = Client::reach(&args).await.unwrap();
+        let query: [(&str, &str); 0] = [];
+        let three = client.list::<u8>("x", &query, 3).await.unwrap();
+        assert_eq!((three.rows, three.more, asked.load(Ordering::Relaxed)), (vec![1, 1, 1], true, 3));
+        let all = client.list::<u8>("x", &query, usize::MAX).await.unwrap();
+        assert_eq!((all.rows.len(), all.more), (PAGES, true));
+        assert_eq!(client.told.lock().unwrap().len(), 1, "a notice is shown once");
     }
 
     #[tokio::test]

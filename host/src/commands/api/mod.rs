@@ -1,6 +1,7 @@
 //! The commands that ask a running controller. They see its HTTP API only: no file, no journal, no cluster.
 
 mod client;
+mod complete;
 mod dead_letters;
 mod diff;
 mod gaps;
@@ -12,6 +13,7 @@ mod status;
 mod testing;
 mod timeline;
 
+pub use complete::{Wanted, look_up};
 pub use dead_letters::dead_letters;
 pub use diff::diff;
 pub use gaps::{gaps, poison};

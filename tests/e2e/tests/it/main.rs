@@ -29,6 +29,7 @@ mod retention;
 mod rules;
 mod run;
 mod secrets;
+mod shells;
 mod signals;
 mod simulator;
 mod sources;

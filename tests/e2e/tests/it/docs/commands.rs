@@ -29,7 +29,7 @@ impl Help {
             }
             let line = line.trim_start();
             if line.starts_with('-') {
-                let names = line.split("  ").next().unwrap_or_default().split([',', ' ']);
+                let names = line.split("  ").next().unwrap_or_default().split([',', ' ', '[']);
                 help.flags.extend(names.filter(|name| name.starts_with('-')).map(str::to_owned));
             } else if in_commands && let Some(name) = line.split_whitespace().next() {
                 help.commands.insert(name.to_owned());
@@ -110,8 +110,11 @@ async fn each_command_of_the_documentation_exists_with_its_flags() -> Result<()>
 #[test]
 fn flags_and_commands_are_read_from_a_help_text() {
     let help = Help::parse(
-        "Usage: x\n\nCommands:\n  run   It runs\n  stop  It stops\n\nOptions:\n  -n, --namespace <N>  One\n      --all\n",
+        "Usage: x\n\nCommands:\n  run   It runs\n  stop  It stops\n\nOptions:\n  -n, --namespace <N>  One\n      --all\n      --gone[=<W>]\n",
     );
     assert_eq!(help.commands, ["run".to_owned(), "stop".to_owned()].into());
-    assert_eq!(help.flags, ["-n".to_owned(), "--namespace".to_owned(), "--all".to_owned()].into());
+    assert_eq!(
+        help.flags,
+        ["-n".to_owned(), "--namespace".to_owned(), "--all".to_owned(), "--gone".to_owned()].into()
+    );
 }

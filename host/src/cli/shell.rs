@@ -1,0 +1,68 @@
+//! What a shell and `man` need, and the names by which the program is called.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, CommandFactory, ValueEnum};
+
+use super::Cli;
+
+/// kubectl finds a plugin by this name.
+const PLUGIN: &str = "kubectl-kubewitness";
+
+#[derive(Debug, Args)]
+pub struct CompletionArgs {
+    /// The shell that reads the script
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The folder for the pages. It is made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Whether the program was called by this name, in whatever folder.
+pub fn is_called(program: &OsStr, name: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|file| file == name)
+}
+
+/// The command line as its help shows it.
+pub fn command() -> Command {
+    Cli::command()
+}
+
+/// The same for a program of this name: kubectl's plugin is called by two words.
+pub fn command_of(program: Option<&OsStr>) -> Command {
+    let command = command();
+    match program.is_some_and(|program| is_called(program, PLUGIN)) {
+        true => command.bin_name("kubectl kubewitness"),
+        false => command,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_of_kubectl_shows_the_two_words_that_people_type() {
+        let usage = |program: &str| {
+            let line = [program, "wait", "--help"];
+            command_of(Some(OsStr::new(program))).try_get_matches_from(line).unwrap_err().to_string()
+        };
+        let told = usage("/usr/local/bin/kubectl-kubewitness");
+        assert!(told.contains("Usage: kubectl kubewitness wait"), "{told}");
+        let told = usage("/usr/local/bin/kubewitness");
+        assert!(told.contains("Usage: kubewitness wait"), "{told}");
+    }
+}

@@ -1,0 +1,62 @@
+//! What completes a word of the command line, as the controller knows it.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use kubewitness_core::views::{ObjectView, PluginView, StatusView};
+
+use super::client::Client;
+use crate::cli::ReachArgs;
+
+/// More names than a person chooses from.
+const NAMES: usize = 500;
+/// Objects whose namespaces are looked at.
+const OBJECTS: usize = 2000;
+
+/// What a word may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Kinds,
+    Namespaces,
+    Plugins,
+    Sources,
+    /// Names of objects of this kind that begin with this text.
+    Names {
+        kind: String,
+        namespace: Option<String>,
+        begins: String,
+        gone: bool,
+    },
+}
+
+pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<String>> {
+    let client = Client::reach(reach).await?;
+    let nothing: [(&str, &str); 0] = [];
+    Ok(match wanted {
+        Wanted::Kinds => {
+            let status: StatusView = client.get("api/v1/status", &nothing).await?;
+            status.sources.into_iter().map(|source| source.kind.to_lowercase()).collect()
+        }
+        Wanted::Sources => {
+            let status: StatusView = client.get("api/v1/status", &nothing).await?;
+            status.sources.into_iter().map(|source| source.name).collect()
+        }
+        Wanted::Plugins => {
+            let plugins: Vec<PluginView> = client.get("api/v1/plugins", &nothing).await?;
+            plugins.into_iter().map(|plugin| plugin.name).collect()
+        }
+        Wanted::Namespaces => {
+            let objects = client.list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;
+            let namespaces = objects.into_iter().map(|view| view.object.namespace);
+            namespaces.filter(|namespace| !namespace.is_empty()).collect()
+        }
+        Wanted::Names { kind, namespace, begins, gone } => {
+            let mut query = vec![("kind", kind.as_str())];
+            query.extend(namespace.as_deref().map(|namespace| ("namespace", namespace)));
+            query.extend((!begins.is_empty()).then_some(("search", begins.as_str())));
+            query.extend(gone.then_some(("gone", "true")));
+            let objects = client.list::<ObjectView>("api/v1/objects", &query, NAMES).await?.rows;
+            objects.into_iter().map(|view| view.object.name).collect()
+        }
+    })
+}

@@ -1,0 +1,147 @@
+//! The completion of words that only the controller knows: kinds, names, namespaces, plugins and sources.
+//!
+//! The controller is asked for at most a second. Where it does not answer, nothing is offered and nothing is said.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use clap::{Arg, Command};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use tokio::runtime::Builder;
+
+use super::words::Words;
+use crate::cli::{self, ReachArgs, Secret};
+use crate::commands::api::{Wanted, look_up};
+use crate::commands::print::clean;
+
+/// Longer is a shell that hangs.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// The words before the one that is completed: clap's completers are told of that one alone.
+static BEFORE: OnceLock<Words> = OnceLock::new();
+
+/// Takes the words of the line, of which the first is the program, and the index of the one to complete.
+pub(super) fn begin(words: impl Iterator<Item = OsString>, index: Option<usize>) {
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let index = index.unwrap_or(words.len().saturating_sub(1)).min(words.len());
+    let mut command = cli::command();
+    command.build();
+    // It is set once: this process completes one word.
+    BEFORE.get_or_init(|| Words::read(&command, words.get(1..index).unwrap_or_default()));
+}
+
+/// The command line, whose arguments know what completes them.
+pub(super) fn command() -> Command {
+    with_completers(cli::command())
+}
+
+fn with_completers(command: Command) -> Command {
+    let command = command.mut_args(with_completer);
+    command.mut_subcommands(with_completers)
+}
+
+fn with_completer(arg: Arg) -> Arg {
+    let completer = match arg.get_id().as_str() {
+        "namespace" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Namespaces)),
+        "plugin" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Plugins)),
+        "source" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Sources)),
+        "kind" | "name" | "object" if arg.get_long() != Some("name") => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, object))
+        }
+        _ => return arg,
+    };
+    arg.add(completer)
+}
+
+/// What names an object: a kind, then a name, in one word or in two.
+fn object(before: &Words, typed: &str) -> Wanted {
+    let command = before.commands.first().map(String::as_str);
+    let of = |kind: &str, begins: &str| Wanted::Names {
+        kind: kind.to_owned(),
+        namespace: before.flag(&["-n", "--namespace"]),
+        begins: begins.to_owned(),
+        // These tell what was, also of an object that is gone.
+        gone: !matches!(command, Some("get" | "jobs")) || before.flag(&["--at"]).is_some(),
+    };
+    match (typed.split_once('/'), before.arguments.first()) {
+        (Some((kind, begins)), _) => of(kind, begins),
+        (None, Some(kind)) => of(kind, typed),
+        (None, None) if command == Some("jobs") => {
+            of(before.flag(&["--kind"]).as_deref().unwrap_or("Job"), typed)
+        }
+        (None, None) => Wanted::Kinds,
+    }
+}
+
+fn offered(typed: &OsStr, wanted: impl Fn(&Words, &str) -> Wanted) -> Vec<CompletionCandidate> {
+    let (Some(typed), Some(before)) = (typed.to_str(), BEFORE.get()) else { return Vec::new() };
+    let wanted = wanted(before, typed);
+    let mut found = asked(&reach(before), &wanted).unwrap_or_default();
+    let is_get = before.commands.first().is_some_and(|command| command == "get");
+    if wanted == Wanted::Kinds && is_get {
+        found.insert("all".into());
+    }
+    // One word names an object as a whole; `get` takes a kind alone as well.
+    let prefix = typed.split_once('/').map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
+    let suffix = if wanted == Wanted::Kinds && !is_get { "/" } else { "" };
+    let words = found.into_iter().map(|word| format!("{prefix}{}{suffix}", clean(&word)));
+    words.filter(|word| word.starts_with(typed)).map(CompletionCandidate::new).collect()
+}
+
+fn reach(before: &Words) -> ReachArgs {
+    let variable = |name: &str| std::env::var(name).ok();
+    ReachArgs {
+        server: before.flag(&["--server"]).or_else(|| variable("KUBEWITNESS_SERVER")),
+        kubeconfig: before.flag(&["--kubeconfig"]).map(Into::into),
+        context: before.flag(&["--context"]),
+        kubewitness_namespace: before.flag(&["--kubewitness-namespace"]),
+        token: before.flag(&["--token"]).or_else(|| variable("KUBEWITNESS_TOKEN")).map(Secret),
+    }
+}
+
+fn asked(reach: &ReachArgs, wanted: &Wanted) -> Option<BTreeSet<String>> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
+    let found = runtime.block_on(async { tokio::time::timeout(WITHIN, look_up(reach, wanted)).await });
+    // A command of the kubeconfig may still run.
+    runtime.shutdown_background();
+    found.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(line: &str, typed: &str) -> Wanted {
+        let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+        let mut command = cli::command();
+        command.build();
+        object(&Words::read(&command, &words), typed)
+    }
+
+    fn names(kind: &str, namespace: Option<&str>, begins: &str, gone: bool) -> Wanted {
+        Wanted::Names { kind: kind.into(), namespace: namespace.map(Into::into), begins: begins.into(), gone }
+    }
+
+    #[test]
+    fn an_object_is_completed_kind_first_and_then_its_name() {
+        assert_eq!(wanted("get", "jo"), Wanted::Kinds);
+        assert_eq!(wanted("get job -n a", "tr"), names("job", Some("a"), "tr", false));
+        assert_eq!(wanted("timeline", "job/tr"), names("job", None, "tr", true));
+        assert_eq!(wanted("jobs", "tr"), names("Job", None, "tr", false));
+        assert_eq!(wanted("jobs --kind pod", ""), names("pod", None, "", false));
+        assert_eq!(wanted("get job --at 2h", ""), names("job", None, "", true));
+    }
+
+    #[test]
+    fn every_argument_that_the_controller_knows_has_a_completer() {
+        let mut command = command();
+        command.build();
+        for (name, arg) in [("get", "namespace"), ("get", "kind"), ("wait", "object"), ("tap", "source")] {
+            let below = command.find_subcommand(name).expect("a command");
+            let arg = below.get_arguments().find(|found| found.get_id() == arg).expect("an argument");
+            assert!(arg.get::<ArgValueCompleter>().is_some(), "{name} {arg}");
+        }
+    }
+}
