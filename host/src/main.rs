@@ -85,6 +85,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args),
         Command::Check(args) => commands::check(args).await,
+        Command::Doctor(args) => commands::doctor(args).await,
         Command::Completion(args) => commands::completion(&args),
         Command::Man(args) => commands::man(&args),
         // It needs no runtime, and has ended before there is one.

@@ -8,7 +8,7 @@ use kubewitness_core::words::Word;
 use kubewitness_core::{state, status};
 use kubewitness_harness::{GENERATED, cell, reference};
 
-use crate::commands::{Broken, End};
+use crate::commands::{Broken, End, codes};
 use crate::controller::Phase;
 
 /// Every command shows these, and says itself what they do.
@@ -158,6 +158,24 @@ fn the_reference_lists_every_code() {
         writeln!(page, "| {broken} | {} |", cause(&broken)).unwrap();
     }
     reference("codes.md", page);
+}
+
+#[test]
+fn the_reference_has_a_page_for_each_code_of_doctor() {
+    let mut index = format!(
+        "{GENERATED}# Codes of `kubewitness doctor`\n\nEach line of `kubewitness doctor` has a code, which keeps its \
+         meaning. `kubewitness doctor --explain CODE` prints its page.\n\n| code | what is checked |\n|---|---|\n"
+    );
+    for code in codes::ALL {
+        let file = format!("{}.md", code.code.to_lowercase());
+        writeln!(index, "| [{}]({file}) | {} |", code.code, cell(code.title)).unwrap();
+        let page = format!(
+            "{GENERATED}# {}: {}\n\n{}\n\n## What to do\n\n{}\n\n[All codes](README.md)\n",
+            code.code, code.title, code.meaning, code.remedy
+        );
+        reference(&format!("doctor/{file}"), &page);
+    }
+    reference("doctor/README.md", &index);
 }
 
 /// One section an interface or a world, with its doc comment as text.

@@ -4,6 +4,7 @@
 mod check;
 mod controller;
 mod dead_letters;
+mod doctor;
 mod journal;
 mod objects;
 mod reach;
@@ -16,6 +17,7 @@ use clap::{Parser, Subcommand};
 pub use check::CheckArgs;
 pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
+pub use doctor::DoctorArgs;
 pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
@@ -81,6 +83,8 @@ pub enum Command {
     Audit(Audit),
     /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault
     Check(CheckArgs),
+    /// Looks at what Kubewitness needs: rights, storage, clocks, versions, and what runs
+    Doctor(DoctorArgs),
     /// Prints the script that completes words in a shell: kinds, names and namespaces as the controller knows them
     Completion(CompletionArgs),
     /// Writes a page for `man` for each command

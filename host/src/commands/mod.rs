@@ -3,6 +3,7 @@
 mod api;
 mod audit;
 mod check;
+mod doctor;
 mod journal;
 pub mod print;
 mod reach;
@@ -19,6 +20,9 @@ pub use api::{dead_letters, diff, gaps, get, jobs, plugins, poison, status, tap,
 pub use audit::Broken;
 pub use audit::audit;
 pub use check::check;
+#[cfg(test)]
+pub use doctor::codes;
+pub use doctor::doctor;
 pub use journal::journal;
 pub use reach::dashboard;
 pub use shell::{complete, completion, man};

@@ -36,6 +36,7 @@ mod tuning;
 mod version;
 mod write;
 
+pub use cluster::checkup::{ApiServer, Checkup, CheckupError, Whose};
 pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
 pub use cluster::forward::{Forward, ForwardError};
 pub use cluster::lease as election;

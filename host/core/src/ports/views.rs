@@ -19,6 +19,9 @@ use crate::state::{Gap, ObjectRef, Seq, State};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Status"))]
 pub struct StatusView {
+    /// The controller's own version; left out for people who may not see figures, and by older controllers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
     /// Left out where this process has the journal for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaView>,

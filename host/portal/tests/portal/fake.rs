@@ -364,6 +364,7 @@ impl Views for Fake {
         };
         let sources = vec![well_travelled(source("jobs", 26, 2, true)), source("pods\"\\", 61, 0, false)];
         Ok(StatusView {
+            version: "0.1.0".into(),
             replica: Some(kubewitness_core::views::ReplicaView {
                 name: "pod-1_a".into(),
                 dispatches: false,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::shortened;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, LINK};
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK};
+use reqwest::tls::TlsInfo;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,6 +45,15 @@ pub struct Client {
     to: RwLock<Arc<To>>,
     /// What the controller said about its answers so far: each sentence is shown once.
     told: Mutex<BTreeSet<String>>,
+}
+
+/// What an answer tells of the controller beside its body.
+pub struct Seen {
+    pub server: String,
+    /// Its clock, as the header `Date` has it.
+    pub date: Option<String>,
+    /// Of the portal, in DER; `None` without TLS.
+    pub certificate: Option<Vec<u8>>,
 }
 
 /// What a list has, and whether it has more.
@@ -125,6 +135,21 @@ impl Client {
             request = to.http.get(url);
         }
         Ok(Listed { rows, more: true })
+    }
+
+    /// Asks once more for what is in no body.
+    pub async fn seen(&self, path: &str) -> Result<Seen> {
+        let to = self.to();
+        let http = builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
+        let http = http.build().context("making an HTTP client")?;
+        let answer = to.answer(http.get(to.url(path)?)).await?;
+        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+        let tls = answer.extensions().get::<TlsInfo>();
+        Ok(Seen {
+            server: to.reached.url.to_string(),
+            date: date.map(str::to_owned),
+            certificate: tls.and_then(TlsInfo::peer_certificate).map(<[u8]>::to_vec),
+        })
     }
 
     /// Shows people what the controller has to say about its answer.

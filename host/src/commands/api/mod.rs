@@ -13,6 +13,7 @@ mod status;
 mod testing;
 mod timeline;
 
+pub use client::{Client, Seen};
 pub use complete::{Wanted, look_up};
 pub use dead_letters::dead_letters;
 pub use diff::diff;
@@ -21,5 +22,5 @@ pub use get::{get, jobs};
 pub use live::{tap, wait};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
-pub use status::{plugins, status};
+pub use status::{blind, plugins, plural, status};
 pub use timeline::timeline;

@@ -115,7 +115,7 @@ fn state(source: &SourceView) -> &'static str {
 }
 
 /// Why a source may not have what is there now; `None` while it sees what happens.
-pub(super) fn blind(source: &SourceView) -> Option<String> {
+pub fn blind(source: &SourceView) -> Option<String> {
     let name = clean(&source.name);
     if let Some(condition) = &source.condition {
         return Some(format!("source {name} is held up, what is shown may be old: {}", clean(condition)));
@@ -208,7 +208,7 @@ fn audited(source: &SourceView) -> Option<(&str, String)> {
     Some((source.name.as_str(), text))
 }
 
-pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
+pub fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
     if count == 1 { one } else { many }
 }
 

@@ -80,7 +80,7 @@ async fn stats(place: &Place, data: &Path, output: Output) -> Ended {
 }
 
 /// The settings that were taken last; `None` where there are none.
-fn host_of(data: &Path) -> Result<Option<HostSpec>> {
+pub fn host_of(data: &Path) -> Result<Option<HostSpec>> {
     if !data.join("last-good").is_dir() {
         return Ok(None);
     }

@@ -28,7 +28,7 @@ const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 8787);
 /// Whether something listens on this machine is known at once.
 const LISTENS: Duration = Duration::from_millis(500);
 /// In which Kubewitness is, as `deploy/kustomize` has it.
-const NAMESPACE: &str = "kubewitness";
+pub const NAMESPACE: &str = "kubewitness";
 /// How to get a token where there is none.
 const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
 const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";

@@ -118,6 +118,7 @@ impl Views for HostViews {
         let configuration_problems = (problems.len() + refused) as u64;
         let held = self.held();
         Ok(StatusView {
+            version: env!("CARGO_PKG_VERSION").into(),
             replica,
             sources,
             plugins,

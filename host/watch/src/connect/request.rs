@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::response::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
@@ -186,6 +187,13 @@ impl Api {
         collect(self.send(method, address, body).await?, bytes).await
     }
 
+    /// The body of an answer, and when the server sent it by its own clock.
+    pub async fn dated(&self, address: &str, bytes: usize) -> Result<(Bytes, Option<String>), Failure> {
+        let (head, body) = self.answer(Method::GET, address, None).await?;
+        let date = head.headers.get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+        Ok((collect(body, bytes).await?, date))
+    }
+
     /// Opens an answer that goes on. Returns its body once the server has accepted the request.
     pub async fn open(&self, address: &str, within: Duration) -> Result<Body, Failure> {
         timeout(within, self.send(Method::GET, address, None)).await.map_err(|_| Failure::TimedOut(within))?
@@ -197,6 +205,15 @@ impl Api {
         address: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Body, Failure> {
+        Ok(self.answer(method, address, body).await?.1)
+    }
+
+    async fn answer(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<(Parts, Body), Failure> {
         // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
         // each frame.
         let mut request = Request::builder()
@@ -215,7 +232,7 @@ impl Api {
         let answer = self.client.send(request).await.map_err(|error| Failure::Transport(causes(&error)))?;
         let (head, body) = answer.into_parts();
         if head.status.is_success() {
-            return Ok(body);
+            return Ok((head, body));
         }
         let told = retry_after(&head.headers);
         let text = collect(body, ERROR_BYTES).await.unwrap_or_default();

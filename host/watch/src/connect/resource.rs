@@ -32,6 +32,11 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
+    /// As rules name it, such as `jobs`.
+    pub fn plural(&self) -> &str {
+        &self.plural
+    }
+
     pub fn collection(&self) -> Address {
         Address::new(&self.scope)
     }

@@ -1,6 +1,12 @@
 //! A person at a command line: what their kubeconfig signs them in with, here and at the portal.
 
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Uri};
+use kube::config::AuthInfo;
+use kubewitness_core::files;
 
 use crate::connect::login::Login;
 use crate::connect::request::Api;
@@ -12,14 +18,20 @@ pub struct SignedIn {
     login: Option<Login>,
     /// Without path and user: either may be a secret.
     pub server: String,
+    /// The certificate of the kubeconfig by which a person signs in, in PEM.
+    pub certificate: Option<Vec<u8>>,
 }
+
+/// A certificate has a few KiB, and a file may hold the chain.
+const CERTIFICATE_BYTES: u64 = 256 * 1024;
 
 impl SignedIn {
     pub async fn by(options: &ConnectOptions) -> Result<Self, ConnectError> {
         let config = configured(options, LOGIN).await?.config;
         let server = origin(&config.cluster_url);
+        let certificate = certificate(&config.auth_info);
         let (client, login) = signing_in(config, LOGIN, client::upgradable).await?;
-        Ok(Self { client, login, server })
+        Ok(Self { client, login, server, certificate })
     }
 
     pub(crate) fn api(&self) -> Api {
@@ -35,6 +47,15 @@ impl SignedIn {
             .await
             .map_err(|error| ConnectError::Client { server: self.server.clone(), why: error.to_string() })?;
         Ok(header.as_ref().and_then(bearer))
+    }
+}
+
+/// Whether it can be used is known where it is used.
+fn certificate(by: &AuthInfo) -> Option<Vec<u8>> {
+    match (&by.client_certificate_data, &by.client_certificate) {
+        (Some(data), _) => STANDARD.decode(data.trim()).ok(),
+        (None, Some(file)) => files::text(Path::new(file), CERTIFICATE_BYTES).ok().map(String::into_bytes),
+        (None, None) => None,
     }
 }
 

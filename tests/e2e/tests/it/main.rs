@@ -10,6 +10,7 @@ mod compiling;
 mod conformance;
 mod databases;
 mod docs;
+mod doctor;
 mod files;
 mod imports;
 mod kills;

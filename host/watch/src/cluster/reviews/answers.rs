@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use k8s_openapi::api::core::v1::Namespace;
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person};
@@ -39,10 +40,10 @@ pub fn person(review: TokenReview, audience: Option<&str>) -> Option<Person> {
     })
 }
 
-pub fn access_review(person: &Person, attempt: &Attempt) -> SubjectAccessReview {
+fn attributes(attempt: &Attempt) -> ResourceAttributes {
     // As rules name it: `pods/log`.
     let (resource, part) = attempt.resource.split_once('/').unwrap_or((&attempt.resource, ""));
-    let attributes = ResourceAttributes {
+    ResourceAttributes {
         verb: some(&attempt.verb),
         group: some(&attempt.group),
         version: some("*"),
@@ -51,21 +52,31 @@ pub fn access_review(person: &Person, attempt: &Attempt) -> SubjectAccessReview 
         namespace: some(&attempt.namespace),
         name: some(&attempt.name),
         ..ResourceAttributes::default()
-    };
+    }
+}
+
+/// Whether the one who asks may do it.
+pub fn self_review(attempt: &Attempt) -> SelfSubjectAccessReview {
+    let resource_attributes = Some(attributes(attempt));
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes, non_resource_attributes: None };
+    SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() }
+}
+
+pub fn access_review(person: &Person, attempt: &Attempt) -> SubjectAccessReview {
     let spec = SubjectAccessReviewSpec {
         user: some(&person.user),
         uid: some(&person.uid),
         groups: Some(person.groups.clone()),
         extra: Some(person.extra.clone()),
-        resource_attributes: Some(attributes),
+        resource_attributes: Some(attributes(attempt)),
         non_resource_attributes: None,
     };
     SubjectAccessReview { spec, ..SubjectAccessReview::default() }
 }
 
 /// An error of evaluation is no answer by itself: an authoriser may have allowed in spite of it.
-pub fn is_allowed(review: SubjectAccessReview) -> bool {
-    let status = review.status.unwrap_or_default();
+pub fn is_allowed(status: Option<SubjectAccessReviewStatus>) -> bool {
+    let status = status.unwrap_or_default();
     let SubjectAccessReviewStatus { allowed, denied, evaluation_error, .. } = status;
     if let Some(error) = evaluation_error.filter(|_| !allowed) {
         tracing::warn!("the API server could not look at all rights, and refused: {error}");

@@ -3,7 +3,7 @@
 //! Keeps no answer. Each question has a bound in time and size, and so have all questions together: people whom
 //! nobody knows yet decide how many are asked.
 
-mod answers;
+pub(super) mod answers;
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const AT_ONCE: usize = 32;
 const TOKEN_BYTES: usize = 32 * 1024;
 
 const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-const RIGHTS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+pub(super) const RIGHTS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// The [`Reviewer`] over the connection that everything else uses.
@@ -103,7 +103,7 @@ impl Reviewer for Reviews {
     async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
         const RIGHT: &str = "create subjectaccessreviews.authorization.k8s.io";
         let review = self.review(RIGHTS, RIGHT, &answers::access_review(person, attempt)).await?;
-        Ok(answers::is_allowed(review))
+        Ok(answers::is_allowed(review.status))
     }
 
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {

@@ -1,0 +1,246 @@
+//! What the API server tells: whether it answers, its version, the rights of the sources, and its clock.
+
+use kubewitness_core::config::{HOST_KEY, HostSpec, SourceSpec};
+use kubewitness_core::ports::Attempt;
+use kubewitness_core::views::StatusView;
+use kubewitness_watch::{ApiServer, Checkup, CheckupError, ConnectError, ConnectOptions, SignedIn, Whose};
+
+use super::certificate;
+use super::codes;
+use super::findings::{Findings, Outcome};
+use crate::cli::DoctorArgs;
+use crate::commands::journal::host_of;
+use crate::commands::reach::NAMESPACE;
+use crate::config::folder;
+use crate::config::manifest::{Entry, Origin, parse_host};
+
+/// Since which Kubernetes lists an exact version.
+const OLDEST: (u32, u32) = (1, 19);
+/// What a source does.
+const VERBS: [&str; 3] = ["get", "list", "watch"];
+
+/// What else needs to know of the API server.
+pub struct Cluster {
+    checkup: Checkup,
+    pub server: ApiServer,
+}
+
+/// `None` where there is no cluster to ask.
+pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<Cluster> {
+    let options =
+        ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
+    let signed_in = match SignedIn::by(&options).await {
+        Ok(signed_in) => signed_in,
+        Err(ConnectError::NotConfigured(why)) if !args.pre => {
+            found.add(&codes::API_SERVER, Outcome::NotChecked, format!("no cluster is configured: {why}"));
+            return None;
+        }
+        Err(error) => {
+            found.add(&codes::API_SERVER, Outcome::Failed, error.to_string());
+            return None;
+        }
+    };
+    if let Some(pem) = &signed_in.certificate {
+        certificate_of("the kubeconfig", certificate::end_of_pem(pem), found);
+    }
+    let checkup = Checkup::new(&signed_in);
+    match checkup.server().await {
+        Ok(server) => {
+            found.add(&codes::API_SERVER, Outcome::Fine, signed_in.server.clone());
+            version(&server.version, found);
+            Some(Cluster { checkup, server })
+        }
+        Err(error) => {
+            found.add(&codes::API_SERVER, Outcome::Failed, format!("{}: {error}", signed_in.server));
+            None
+        }
+    }
+}
+
+fn version(told: &str, found: &mut Findings) {
+    let numbers = told.strip_prefix('v').unwrap_or(told);
+    let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
+    let outcome = match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) >= OLDEST => Outcome::Fine,
+        (Some(_), Some(_)) => Outcome::Failed,
+        // A server of another make may count otherwise.
+        _ => Outcome::Warning,
+    };
+    found.add(&codes::API_VERSION, outcome, told);
+}
+
+pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut Findings) {
+    const DAY: u64 = 86_400_000;
+    let now = super::now();
+    let Some(end) = end else {
+        return found.add(&codes::CERTIFICATE, Outcome::Warning, format!("that of {whose} can't be read"));
+    };
+    let shown = crate::cli::Zone::here().show(end);
+    let (outcome, ends) = match end.saturating_sub(now) {
+        0 => (Outcome::Failed, "ended"),
+        left if left < 30 * DAY => (Outcome::Warning, "ends"),
+        _ => (Outcome::Fine, "ends"),
+    };
+    found.add(&codes::CERTIFICATE, outcome, format!("that of {whose} {ends} at {shown}"));
+}
+
+impl Cluster {
+    /// Asks for each right of each source.
+    pub async fn rights(&self, args: &DoctorArgs, status: Option<&StatusView>, found: &mut Findings) {
+        let whose = match args.account.as_deref().map(|account| account.split_once('/')) {
+            None => Whose::Own,
+            Some(Some((namespace, name))) => {
+                Whose::Account { namespace: namespace.to_owned(), name: name.to_owned() }
+            }
+            // The command refused any other form.
+            Some(None) => return,
+        };
+        let Some(sources) = self.sources(args, status, found).await else { return };
+        for source in sources.iter().filter(|source| source.from.is_none()) {
+            let (outcome, detail) = self.rights_of(&whose, source).await;
+            found.add(&codes::RIGHTS, outcome, format!("source {}: {detail}", source.name));
+        }
+    }
+
+    async fn rights_of(&self, whose: &Whose, source: &SourceSpec) -> (Outcome, String) {
+        let (group, resource) = match self.checkup.resource(source).await {
+            Ok(found) => found,
+            Err(error) => return (Outcome::Failed, error.to_string()),
+        };
+        let place = source.namespace.as_ref().map(|place| format!(" in {place}")).unwrap_or_default();
+        let dot = if group.is_empty() { "" } else { "." };
+        let object = format!("{resource}{dot}{group}{place}");
+        let mut missing = Vec::new();
+        for verb in VERBS {
+            let attempt = Attempt {
+                verb: verb.to_owned(),
+                group: group.clone(),
+                resource: resource.clone(),
+                namespace: source.namespace.clone().unwrap_or_default(),
+                name: String::new(),
+            };
+            match self.checkup.may(whose, &attempt).await {
+                Ok(true) => {}
+                Ok(false) => missing.push(verb),
+                Err(CheckupError::Forbidden(why)) => return (Outcome::NotChecked, why),
+                Err(error) => return (Outcome::Failed, error.to_string()),
+            }
+        }
+        let who = match whose {
+            Whose::Own => "you".to_owned(),
+            Whose::Account { namespace, name } => format!("{namespace}/{name}"),
+        };
+        match missing.is_empty() {
+            true => (Outcome::Fine, format!("{who} may {} {object}", VERBS.join(", "))),
+            false => (Outcome::Failed, format!("{who} may not {} {object}", missing.join(", "))),
+        }
+    }
+
+    /// Whose rights are asked for: those of the settings that are or will be in force.
+    async fn sources(
+        &self,
+        args: &DoctorArgs,
+        status: Option<&StatusView>,
+        found: &mut Findings,
+    ) -> Option<Vec<SourceSpec>> {
+        if let Some(path) = &args.config {
+            let read = folder::read(path).and_then(|snapshot| snapshot.host().cloned());
+            let place = path.display().to_string();
+            return taken(&place, read.map_err(|problem| vec![problem.to_string()]).and_then(parsed), found);
+        }
+        if let Some(host) = args.data.as_ref().and_then(|data| host_of(data).ok().flatten()) {
+            return Some(host.sources);
+        }
+        let namespace = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
+        match self.checkup.settings(namespace).await {
+            Ok(maps) if !maps.is_empty() => {
+                let (name, data) = maps.into_iter().next()?;
+                let place = format!("configmap {namespace}/{name}");
+                let text = data.get(HOST_KEY).cloned().unwrap_or_default();
+                let origin = Origin { place: place.clone(), first_line: 1, folder: None };
+                let entry = Entry { config_map: name, origin, text, binary: Default::default() };
+                taken(&place, parsed(entry), found)
+            }
+            Ok(_) if args.pre => {
+                found.add(
+                    &codes::CONFIGURATION,
+                    Outcome::NotChecked,
+                    "no settings yet: the sources of deploy/kustomize are checked",
+                );
+                Some(vec![SourceSpec::of("jobs", "batch/v1", "Job"), SourceSpec::of("pods", "v1", "Pod")])
+            }
+            _ => match status {
+                Some(status) => Some(
+                    status
+                        .sources
+                        .iter()
+                        .map(|source| SourceSpec::of(&source.name, &source.api_version, &source.kind))
+                        .collect(),
+                ),
+                None => {
+                    let why = "which sources there are is not known: name the settings with --config";
+                    found.add(&codes::RIGHTS, Outcome::NotChecked, why);
+                    None
+                }
+            },
+        }
+    }
+}
+
+fn parsed(entry: Entry) -> Result<HostSpec, Vec<String>> {
+    let parsed = parse_host(&entry)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    Ok(parsed.spec)
+}
+
+fn taken(place: &str, read: Result<HostSpec, Vec<String>>, found: &mut Findings) -> Option<Vec<SourceSpec>> {
+    match read {
+        Ok(host) => {
+            found.add(&codes::CONFIGURATION, Outcome::Fine, format!("the settings of {place} can be taken"));
+            Some(host.sources)
+        }
+        Err(problems) => {
+            problems
+                .iter()
+                .for_each(|problem| found.add(&codes::CONFIGURATION, Outcome::Failed, problem.clone()));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_held_against_the_oldest_that_lists_exactly() {
+        let outcome = |told: &str| {
+            let mut found = Findings::default();
+            version(told, &mut found);
+            found.0[0].outcome
+        };
+        for (told, wanted) in [
+            ("v1.36.0", Outcome::Fine),
+            ("v1.19.16-gke.1", Outcome::Fine),
+            ("v2.0.0", Outcome::Fine),
+            ("v1.18.9", Outcome::Failed),
+            ("unknown", Outcome::Warning),
+        ] {
+            assert_eq!(outcome(told), wanted, "{told}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_told_of_before_it_ends() {
+        let outcome = |end: Option<u64>| {
+            let mut found = Findings::default();
+            certificate_of("the portal", end, &mut found);
+            found.0[0].outcome
+        };
+        let (now, day) = (crate::commands::doctor::now(), 86_400_000);
+        assert_eq!(outcome(Some(now + 60 * day)), Outcome::Fine);
+        assert_eq!(outcome(Some(now + 20 * day)), Outcome::Warning);
+        assert_eq!(outcome(Some(now - day)), Outcome::Failed);
+        assert_eq!(outcome(None), Outcome::Warning);
+    }
+}

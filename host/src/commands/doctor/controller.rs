@@ -1,0 +1,176 @@
+//! What a running controller tells: its sources, plugins, journal, configuration, version, clock and certificate.
+
+use kubewitness_core::views::{PluginView, SourceView, StatusView};
+
+use super::certificate;
+use super::cluster::certificate_of;
+use super::codes;
+use super::findings::{Findings, Outcome};
+use crate::cli::DoctorArgs;
+use crate::commands::api::{Client, Seen, blind, plural};
+use crate::commands::print::age;
+
+/// A plugin that is further behind does not keep up: batches and retries take seconds.
+const LAG_SECONDS: f64 = 60.0;
+
+/// The status, and when the controller sent it by its own clock.
+pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusView, Seen)> {
+    let asked = async {
+        let client = Client::reach(&args.reach).await?;
+        let seen = client.seen("api/v1/status").await?;
+        let nothing: [(&str, &str); 0] = [];
+        anyhow::Ok((client.get::<StatusView>("api/v1/status", &nothing).await?, seen))
+    };
+    let (status, seen) = match asked.await {
+        Ok(answered) => answered,
+        Err(error) => {
+            found.add(&codes::CONTROLLER, Outcome::Failed, format!("{error:#}").replace('\n', " "));
+            return None;
+        }
+    };
+    found.add(&codes::CONTROLLER, Outcome::Fine, seen.server.clone());
+    if let Some(der) = &seen.certificate {
+        certificate_of("the portal", certificate::end(der), found);
+    }
+    if status.restricted {
+        let why = "you may not see the controller's figures: ask for the right to get `status` in `kubewitness.dev`";
+        for code in [&codes::WATCH, &codes::PLUGIN, &codes::JOURNAL] {
+            found.add(code, Outcome::NotChecked, why);
+        }
+        return Some((status, seen));
+    }
+    versions(&status.version, found);
+    configuration(&status, found);
+    status.sources.iter().for_each(|source| watch(source, found));
+    status.plugins.iter().for_each(|plugin| keeps_up(plugin, found));
+    journal(&status, found);
+    Some((status, seen))
+}
+
+fn versions(controller: &str, found: &mut Findings) {
+    let own = env!("CARGO_PKG_VERSION");
+    let (outcome, detail) = match controller {
+        "" => (
+            Outcome::Warning,
+            format!("this is {own}, and the controller is older than 0.1.0 or does not tell"),
+        ),
+        same if same == own => (Outcome::Fine, own.to_owned()),
+        other => (Outcome::Warning, format!("this is {own}, and the controller is {other}")),
+    };
+    found.add(&codes::VERSIONS, outcome, detail);
+}
+
+fn configuration(status: &StatusView, found: &mut Findings) {
+    for problem in &status.problems {
+        found.add(&codes::CONFIGURATION, Outcome::Failed, problem.clone());
+    }
+    if status.problems.is_empty() {
+        let sources = status.sources.len();
+        let outcome = if sources > 0 { Outcome::Fine } else { Outcome::Warning };
+        let (sources, plugins) = (count(sources, "source"), count(status.plugins.len(), "plugin"));
+        found.add(&codes::CONFIGURATION, outcome, format!("{sources}, {plugins}"));
+    }
+}
+
+fn count(number: usize, of: &str) -> String {
+    if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
+}
+
+fn watch(source: &SourceView, found: &mut Findings) {
+    let told = source.condition.as_ref().map(|condition| (Outcome::Failed, condition.clone()));
+    let told = told.or_else(|| blind(source).map(|why| (Outcome::Warning, why)));
+    let told = told.or_else(|| source.doubt.clone().map(|doubt| (Outcome::Warning, doubt)));
+    let told = told.or_else(|| source.limitation.clone().map(|why| (Outcome::Warning, why)));
+    let (outcome, detail) = told.unwrap_or_else(|| {
+        let event = source
+            .last_event_age_seconds
+            .map_or("no event yet".into(), |seconds| format!("the last event was {} ago", age(seconds)));
+        (
+            Outcome::Fine,
+            format!("{} {}, {event}", source.objects, plural(source.objects, "object", "objects")),
+        )
+    });
+    found.add(&codes::WATCH, outcome, format!("source {}: {detail}", source.name));
+}
+
+fn keeps_up(plugin: &PluginView, found: &mut Findings) {
+    let why = plugin.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+    let behind = format!("{} behind, {} waiting", age(plugin.lag_seconds), plugin.waiting);
+    let parked = plugin.dead.saturating_sub(plugin.dropped);
+    let (outcome, detail) = match plugin.state.as_str() {
+        "failed" => (Outcome::Failed, format!("it failed{why}")),
+        "degraded" => (Outcome::Warning, format!("it is degraded{why}")),
+        _ if plugin.lag_seconds > LAG_SECONDS => (Outcome::Warning, behind),
+        _ if parked > 0 => {
+            (Outcome::Warning, format!("{parked} {}", plural(parked, "dead letter", "dead letters")))
+        }
+        _ => (Outcome::Fine, behind),
+    };
+    found.add(&codes::PLUGIN, outcome, format!("plugin {}: {detail}", plugin.name));
+}
+
+fn journal(status: &StatusView, found: &mut Findings) {
+    let journal = &status.journal;
+    let size = format!("{} states, {} MiB, {}", journal.states, journal.bytes >> 20, journal.place);
+    found.add(&codes::JOURNAL, Outcome::Fine, size);
+    for held in &status.held {
+        let detail = format!(
+            "{} {} of {} held by {}: {}",
+            held.states,
+            plural(held.states, "state", "states"),
+            held.source,
+            held.holder,
+            held.remedy
+        );
+        found.add(&codes::JOURNAL, Outcome::Warning, detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(examine: impl FnOnce(&mut Findings)) -> (Outcome, String) {
+        let mut found = Findings::default();
+        examine(&mut found);
+        let finding = found.0.pop().expect("a finding");
+        (finding.outcome, finding.detail)
+    }
+
+    #[test]
+    fn a_source_is_fine_only_while_it_sees_what_happens() {
+        let seen = SourceView { name: "jobs".into(), synced: true, objects: 1, ..SourceView::default() };
+        let told = |source: &SourceView| one(|found| watch(source, found));
+        assert_eq!(told(&seen), (Outcome::Fine, "source jobs: 1 object, no event yet".into()));
+        let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
+        assert_eq!(told(&held_up), (Outcome::Failed, "source jobs: 403: forbidden".into()));
+        let listing = SourceView { synced: false, ..seen.clone() };
+        let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
+        for other in [listing, doubted, SourceView { walking: 2, ..seen }] {
+            assert_eq!(told(&other).0, Outcome::Warning, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_failed_is_behind_or_has_dead_letters_is_told() {
+        let plugin = PluginView { name: "p".into(), state: "active".into(), ..PluginView::default() };
+        let told = |plugin: &PluginView| one(|found| keeps_up(plugin, found));
+        assert_eq!(told(&plugin), (Outcome::Fine, "plugin p: 0 ms behind, 0 waiting".into()));
+        let failed =
+            PluginView { state: "failed".into(), message: Some("no module".into()), ..plugin.clone() };
+        assert_eq!(told(&failed), (Outcome::Failed, "plugin p: it failed: no module".into()));
+        let behind = PluginView { lag_seconds: 300.0, waiting: 7, ..plugin.clone() };
+        assert_eq!(told(&behind), (Outcome::Warning, "plugin p: 5 m behind, 7 waiting".into()));
+        let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
+        assert_eq!(told(&dead), (Outcome::Warning, "plugin p: 1 dead letter".into()));
+        assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, Outcome::Fine);
+    }
+
+    #[test]
+    fn another_version_is_a_warning() {
+        assert_eq!(one(|found| versions(env!("CARGO_PKG_VERSION"), found)).0, Outcome::Fine);
+        for other in ["", "9.9.9"] {
+            assert_eq!(one(|found| versions(other, found)).0, Outcome::Warning);
+        }
+    }
+}

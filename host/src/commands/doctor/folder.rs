@@ -1,0 +1,95 @@
+//! What the disk of the data folder tells.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use kubewitness_core::files;
+
+use super::codes;
+use super::findings::{Findings, Outcome};
+
+const MIB: u64 = 1024 * 1024;
+/// A busy hour of a cluster with 10,000 jobs is some 100 MiB.
+const FULL: u64 = 128 * MIB;
+const LITTLE: u64 = 1024 * MIB;
+
+pub fn examine(data: Option<&Path>, found: &mut Findings) {
+    let Some(data) = data else {
+        for code in [&codes::FOLDER, &codes::SPACE] {
+            found.add(code, Outcome::NotChecked, "name the data folder with --data, where it is mounted");
+        }
+        return;
+    };
+    let shown = data.display().to_string();
+    let owned = data.to_owned();
+    // A disk may not answer.
+    match files::within_blocking(files::ANSWER, move || written(&owned)) {
+        Ok(()) => found.add(&codes::FOLDER, Outcome::Fine, shown.clone()),
+        Err(error) => found.add(&codes::FOLDER, Outcome::Failed, format!("{shown}: {error}")),
+    }
+    let owned = data.to_owned();
+    match files::within_blocking(files::ANSWER, move || space(&owned)) {
+        Ok((free, all)) => {
+            found.add(&codes::SPACE, judged(free, all), format!("{} of {} MiB", free / MIB, all / MIB));
+        }
+        Err(error) => found.add(&codes::SPACE, Outcome::Failed, format!("{shown}: {error}")),
+    }
+}
+
+fn written(data: &Path) -> io::Result<()> {
+    let path = data.join(format!(".kubewitness-doctor-{}", std::process::id()));
+    let made = File::create_new(&path);
+    let done = made.and_then(|mut file| {
+        file.write_all(b"kubewitness doctor\n")?;
+        file.sync_all()
+    });
+    match std::fs::remove_file(&path) {
+        // It was never made, and why is the error.
+        Err(_) if done.is_err() => done,
+        removed => done.and(removed),
+    }
+}
+
+/// Free for this user, and in all.
+fn space(data: &Path) -> io::Result<(u64, u64)> {
+    let told = rustix::fs::statvfs(data)?;
+    Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))
+}
+
+fn judged(free: u64, all: u64) -> Outcome {
+    match free {
+        free if free < FULL => Outcome::Failed,
+        free if free < LITTLE || free < all / 10 => Outcome::Warning,
+        _ => Outcome::Fine,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_told_of_before_it_ends() {
+        for (free, all, wanted) in [
+            (100 * LITTLE, 200 * LITTLE, Outcome::Fine),
+            (9 * LITTLE, 200 * LITTLE, Outcome::Warning),
+            (LITTLE / 2, LITTLE, Outcome::Warning),
+            (FULL - 1, LITTLE, Outcome::Failed),
+        ] {
+            assert_eq!(judged(free, all), wanted, "{free} of {all}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_can_be_written_is_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut found = Findings::default();
+        examine(Some(folder.path()), &mut found);
+        assert_eq!(found.0[0].outcome, Outcome::Fine, "{found:?}");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        let mut found = Findings::default();
+        examine(Some(&folder.path().join("missing")), &mut found);
+        assert_eq!(found.0[0].outcome, Outcome::Failed, "{found:?}");
+    }
+}

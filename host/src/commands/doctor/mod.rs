@@ -1,0 +1,122 @@
+//! `kubewitness doctor`: looks at what Kubewitness needs, before it is installed and while it runs. It changes nothing.
+
+mod certificate;
+mod cluster;
+pub mod codes;
+mod controller;
+mod findings;
+mod folder;
+
+use jiff::fmt::rfc2822;
+use kubewitness_core::clock::{Clock, SystemClock};
+
+use self::codes::Code;
+use self::findings::{Findings, Outcome};
+use super::{End, Ended, Usage};
+use crate::cli::DoctorArgs;
+use crate::commands::print;
+
+/// Clocks are told in whole seconds, and an answer takes a while.
+const DRIFT_MS: u64 = 5_000;
+const APART_MS: u64 = 60_000;
+
+fn now() -> u64 {
+    SystemClock::default().now_ms()
+}
+
+pub async fn doctor(args: DoctorArgs) -> Ended {
+    if let Some(code) = &args.explain {
+        return explain(code);
+    }
+    if args
+        .account
+        .as_ref()
+        .is_some_and(|account| account.split('/').filter(|part| !part.is_empty()).count() != 2)
+    {
+        return Err(Usage::error(
+            "--account names no account: write NAMESPACE/NAME, such as kubewitness/kubewitness",
+        ));
+    }
+    let mut found = Findings::default();
+    let cluster = cluster::examine(&args, &mut found).await;
+    let api_clock = cluster.as_ref().map(|cluster| offset(cluster.server.date.as_deref()));
+    let controller = if args.pre { None } else { controller::examine(&args, &mut found).await };
+    let its_clock = controller.as_ref().map(|(_, seen)| offset(seen.date.as_deref()));
+    if let Some(cluster) = &cluster {
+        let status = controller.as_ref().map(|(status, _)| status).filter(|status| !status.restricted);
+        cluster.rights(&args, status, &mut found).await;
+    }
+    match its_clock {
+        Some(its) => clocks(api_clock.flatten(), its, "the controller", &mut found),
+        None => clocks(api_clock.flatten(), Some(0), "this machine", &mut found),
+    }
+    folder::examine(args.data.as_deref(), &mut found);
+    found.0.sort_by_key(|finding| finding.code);
+    print::value(args.output, &found.0, |found| findings::text(found))?;
+    Ok(found.end())
+}
+
+/// How far a clock that was just told is before this machine's, in milliseconds.
+fn offset(date: Option<&str>) -> Option<i64> {
+    let told = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
+    i64::try_from(now()).ok().map(|now| told.saturating_sub(now))
+}
+
+fn clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut Findings) {
+    let (Some(api), Some(other)) = (api, other) else {
+        return found.add(&codes::CLOCK, Outcome::NotChecked, "one of the clocks is not known");
+    };
+    let apart = api.abs_diff(other);
+    let outcome = match apart {
+        apart if apart > APART_MS => Outcome::Failed,
+        apart if apart > DRIFT_MS => Outcome::Warning,
+        _ => Outcome::Fine,
+    };
+    // Each is a whole second that ends up to a second later.
+    let told = if apart < 2_000 { "less than 2 s".to_owned() } else { print::age(apart as f64 / 1000.0) };
+    found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
+}
+
+fn explain(code: &str) -> Ended {
+    let Some(code) = codes::ALL.iter().find(|known| known.code.eq_ignore_ascii_case(code)) else {
+        return Err(Usage::error(format!(
+            "`{code}` is no code: they are {} to {}",
+            codes::ALL[0].code,
+            codes::ALL[codes::ALL.len() - 1].code
+        )));
+    };
+    let Code { code, title, meaning, remedy } = code;
+    print::text(&format!("{code}: {title}\n\n{meaning}\n\n{remedy}\n"))?;
+    Ok(End::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_whatever_this_machines_says() {
+        let outcome = |api, other| {
+            let mut found = Findings::default();
+            clocks(api, other, "the controller", &mut found);
+            found.0[0].outcome
+        };
+        assert_eq!(outcome(Some(500_000), Some(501_000)), Outcome::Fine);
+        assert_eq!(outcome(Some(-8_000), Some(0)), Outcome::Warning);
+        assert_eq!(outcome(Some(90_000), Some(0)), Outcome::Failed);
+        assert_eq!(outcome(None, Some(0)), Outcome::NotChecked);
+    }
+
+    #[test]
+    fn a_date_of_a_header_is_read() {
+        let far = offset(Some("Fri, 20 Nov 2020 13:45:11 GMT")).unwrap();
+        assert!(far < -86_400_000, "{far}");
+        assert_eq!(offset(Some("yesterday")), None);
+    }
+
+    #[test]
+    fn a_code_is_explained_and_an_unknown_one_is_named() {
+        assert_eq!(explain("kw-d009").unwrap(), End::Fine);
+        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D013"));
+    }
+}

@@ -1,0 +1,176 @@
+//! Asks the API server what a checkup tells: its version and its clock, what the settings in the cluster say, and
+//! whether somebody has a right.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::Method;
+use k8s_openapi::List;
+use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SubjectAccessReview};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kubewitness_core::config::{HOST_LABEL, SourceSpec};
+use kubewitness_core::ports::{Attempt, Person};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::cluster::reviews::{RIGHTS, answers};
+use crate::connect::SignedIn;
+use crate::connect::request::{Address, Api, Failure};
+use crate::connect::resource::{group_version, resolve};
+
+const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// A person waits for the answer.
+const WITHIN: Duration = Duration::from_secs(10);
+/// ConfigMaps with settings: one is expected, and each holds 1 MiB at most.
+const MAPS: &str = "10";
+const BYTES: usize = 16 * 1024 * 1024;
+
+#[derive(Debug, Error)]
+pub enum CheckupError {
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("{0}")]
+    Missing(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<Failure> for CheckupError {
+    fn from(failure: Failure) -> Self {
+        match failure.code() {
+            Some(401 | 403) => Self::Forbidden(failure.to_string()),
+            Some(404) => Self::Missing(failure.to_string()),
+            _ => Self::Failed(failure.to_string()),
+        }
+    }
+}
+
+/// An API server that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiServer {
+    /// Such as `v1.36.0`.
+    pub version: String,
+    /// Its clock, as the header `Date` has it.
+    pub date: Option<String>,
+}
+
+/// Whose rights are asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of whoever asks.
+    Own,
+    Account {
+        namespace: String,
+        name: String,
+    },
+}
+
+pub struct Checkup {
+    api: Api,
+}
+
+impl Checkup {
+    pub fn new(signed_in: &SignedIn) -> Self {
+        Self { api: signed_in.api() }
+    }
+
+    pub async fn server(&self) -> Result<ApiServer, CheckupError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let (body, date) = within(self.api.dated("/version", BYTES)).await?;
+        let version: Version = read(&body)?;
+        Ok(ApiServer { version: version.git_version, date })
+    }
+
+    /// The group of a source's kind, and the plural by which rules name it.
+    pub async fn resource(&self, source: &SourceSpec) -> Result<(String, String), CheckupError> {
+        let resource = within(resolve(&self.api, source)).await?;
+        let (group, _) = group_version(&source.api_version);
+        Ok((group.to_owned(), resource.plural().to_owned()))
+    }
+
+    pub async fn may(&self, whose: &Whose, attempt: &Attempt) -> Result<bool, CheckupError> {
+        let status = match whose {
+            Whose::Own => {
+                let review = answers::self_review(attempt);
+                self.review::<SelfSubjectAccessReview>(OWN_RIGHTS, encoded(&review)?).await?.status
+            }
+            Whose::Account { namespace, name } => {
+                let review = answers::access_review(&person(namespace, name), attempt);
+                self.review::<SubjectAccessReview>(RIGHTS, encoded(&review)?).await?.status
+            }
+        };
+        Ok(answers::is_allowed(status))
+    }
+
+    async fn review<T: DeserializeOwned>(&self, address: &str, body: Vec<u8>) -> Result<T, CheckupError> {
+        let asked = self.api.ask_for(Method::POST, address, Some(("application/json", body)), BYTES);
+        Ok(read(&within(asked).await?)?)
+    }
+
+    /// The ConfigMaps of a namespace that hold the host's settings, by name.
+    pub async fn settings(
+        &self,
+        namespace: &str,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, CheckupError> {
+        let address =
+            Address::new("/api/v1/namespaces").member(namespace).as_str().to_owned() + "/configmaps";
+        let address = Address::new(&address).with("labelSelector", &format!("{HOST_LABEL}=true"));
+        let address = address.with("limit", MAPS);
+        let body = within(self.api.ask_for(Method::GET, address.as_str(), None, BYTES)).await?;
+        let maps: List<ConfigMap> = read(&body)?;
+        let maps = maps.items.into_iter();
+        Ok(maps.map(|map| (map.metadata.name.unwrap_or_default(), map.data.unwrap_or_default())).collect())
+    }
+}
+
+async fn within<T>(asked: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    timeout(WITHIN, asked).await.unwrap_or(Err(Failure::TimedOut(WITHIN)))
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| Failure::Answer(error.to_string()))
+}
+
+fn encoded(review: &impl serde::Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(review).map_err(|error| Failure::Answer(error.to_string()))
+}
+
+/// A service account, as the API server knows it when it signs in.
+fn person(namespace: &str, name: &str) -> Person {
+    let groups = [
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+        "system:authenticated".to_owned(),
+    ];
+    let user = format!("system:serviceaccount:{namespace}:{name}");
+    Person { user, groups: groups.into(), ..Person::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_the_groups_by_which_rules_name_it() {
+        let person = person("kubewitness", "host");
+        assert_eq!(person.user, "system:serviceaccount:kubewitness:host");
+        assert!(person.groups.contains(&"system:serviceaccounts:kubewitness".to_owned()), "{person:?}");
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_what_is_not_there() {
+        let status = |code| {
+            let (reason, message) = (String::new(), String::new());
+            CheckupError::from(Failure::Status { code, reason, message, retry_after: None, token: None })
+        };
+        assert!(matches!(status(403), CheckupError::Forbidden(_)));
+        assert!(matches!(status(404), CheckupError::Missing(_)));
+        assert!(matches!(status(500), CheckupError::Failed(_)));
+    }
+}
