@@ -19,14 +19,16 @@
 mod append;
 mod copy;
 mod journal;
+mod progress;
 mod read;
 mod report;
 mod retention;
 mod store;
 mod verify;
 
-pub use copy::{ExportError, ExportQuery, Exported, ImportError, export};
+pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with};
 pub use journal::{Journal, JournalOptions};
+pub use progress::Progress;
 pub use read::{
     Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Then, ThenCursor, ThenPage, ThenQuery,
     WALKED, ids_at,
@@ -38,4 +40,4 @@ pub use report::{
 pub use retention::{Retention, stats};
 pub use store::Sharing;
 pub use store::place::{Place, discard};
-pub use verify::{verify, verify_at};
+pub use verify::{verify, verify_at, verify_with};

@@ -6,6 +6,7 @@ mod check;
 mod doctor;
 mod journal;
 pub mod print;
+mod progress;
 mod reach;
 mod shell;
 

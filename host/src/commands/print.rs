@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -105,14 +106,19 @@ fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(ends.collect())
 }
 
-/// How wide the terminal is. A file or another program gets every character.
+/// How wide the terminal of standard output is. A file or another program gets every character.
 fn screen() -> Option<usize> {
     let stdout = io::stdout();
     if cfg!(test) || !stdout.is_terminal() {
         return None;
     }
+    width_of(&stdout)
+}
+
+/// How wide a terminal is: COLUMNS goes first.
+pub fn width_of(terminal: &impl AsFd) -> Option<usize> {
     let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let asked = || rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
+    let asked = || rustix::termios::tcgetwinsize(terminal).ok().map(|size| usize::from(size.ws_col));
     named.or_else(asked).filter(|columns| *columns > 0)
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::format::{End, Exported, FORMAT, Header, Resumed};
+use crate::progress::Progress;
 use crate::read::{Names, documents};
 use crate::report::OpenError;
 use crate::store::place::Place;
@@ -87,12 +88,22 @@ pub async fn export(
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
 ) -> Result<Exported, ExportError> {
+    export_with(place, query, out, &Progress::default()).await
+}
+
+/// The same, and tells how far it is.
+pub async fn export_with(
+    place: &Place,
+    query: &ExportQuery,
+    out: &mut (dyn Write + Send),
+    progress: &Progress,
+) -> Result<Exported, ExportError> {
     let Opened { mut connection, unfinished, .. } = place.open_to_read().await?;
     // Its end would say that it is all.
     if unfinished {
         return Err(OpenError::Unfinished { place: place.to_string() }.into());
     }
-    write(&mut *connection, query, out).await
+    write(&mut *connection, query, out, progress).await
 }
 
 /// One snapshot, a page at a time.
@@ -100,21 +111,26 @@ async fn write(
     connection: &mut dyn Connection,
     query: &ExportQuery,
     out: &mut (dyn Write + Send),
+    progress: &Progress,
 ) -> Result<Exported, ExportError> {
     connection.begin().await?;
     let rows = connection.rows();
+    progress.begin(rows).await?;
     let selected = !query.is_everything();
     let header = Header { format: FORMAT.into(), documents: query.documents, selected, chained: true };
     let mut lines = Lines { out, before: 0 };
     lines.write(&text(&header))?;
     let names = Names::default();
     let mut states = 0;
+    let mut read = 0;
     let mut found: HashMap<i64, u64> = HashMap::new();
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
     loop {
         let envelopes = rows.after(after, PAGE).await?;
         let Some(last) = envelopes.last() else { break };
         after = last.seq as i64;
+        read += envelopes.len() as u64;
+        progress.is_at(read);
         for (envelope, state) in envelopes.iter().zip(names.states(rows, &envelopes).await?) {
             *found.entry(names.stream_of(envelope.object)).or_default() += 1;
             if query.through.is_some_and(|through| state.seq > through) {

@@ -5,6 +5,6 @@ mod export;
 mod format;
 mod import;
 
-pub use export::{ExportError, ExportQuery, export};
+pub use export::{ExportError, ExportQuery, export, export_with};
 pub use format::Exported;
 pub use import::ImportError;

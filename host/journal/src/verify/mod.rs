@@ -16,6 +16,7 @@ use std::path::Path;
 use self::accounts::Accounts;
 use self::chains::Chains;
 use self::findings::{Findings, text_of};
+use crate::progress::Progress;
 use crate::read::Names;
 use crate::report::{OpenError, VerifyReport, code};
 use crate::store::place::Place;
@@ -35,6 +36,11 @@ pub async fn verify(path: &Path) -> Result<VerifyReport, OpenError> {
 
 /// The same, wherever it is.
 pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
+    verify_with(place, &Progress::default()).await
+}
+
+/// The same, and tells how far it is.
+pub async fn verify_with(place: &Place, progress: &Progress) -> Result<VerifyReport, OpenError> {
     let Opened { connection, unfinished, .. } = match place.open_to_read().await {
         Ok(opened) => opened,
         Err(damaged @ OpenError::Damaged { .. }) => {
@@ -44,7 +50,7 @@ pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
         }
         Err(error) => return Err(error),
     };
-    let mut report = prove(connection).await;
+    let mut report = prove(connection, progress).await;
     if unfinished {
         let hint = OpenError::Unfinished { place: place.to_string() };
         report.add(code::UNFINISHED, None, hint.to_string());
@@ -52,9 +58,9 @@ pub async fn verify_at(place: &Place) -> Result<VerifyReport, OpenError> {
     Ok(report)
 }
 
-async fn prove(mut connection: Box<dyn Connection>) -> VerifyReport {
+async fn prove(mut connection: Box<dyn Connection>, progress: &Progress) -> VerifyReport {
     let mut findings = Findings::default();
-    let done = whole(&mut *connection, &mut findings).await;
+    let done = whole(&mut *connection, &mut findings, progress).await;
     if let Err(error) = done {
         // What the store itself refuses to read ends the check; the rest could only be guessed.
         findings.add(code::STORE, None, format!("the check ended here: {error}"));
@@ -64,7 +70,7 @@ async fn prove(mut connection: Box<dyn Connection>) -> VerifyReport {
     report
 }
 
-async fn whole(connection: &mut dyn Connection, findings: &mut Findings) -> Answer<()> {
+async fn whole(connection: &mut dyn Connection, findings: &mut Findings, progress: &Progress) -> Answer<()> {
     connection.begin().await?;
     let rows = connection.rows();
     for line in rows.structure().await? {
@@ -73,7 +79,9 @@ async fn whole(connection: &mut dyn Connection, findings: &mut Findings) -> Answ
     let names = Names::default();
     let mut accounts = Accounts::load(rows, findings).await?;
     let mut chains = Chains::of(accounts.taken() > 0);
-    states(rows, &names, &mut chains, &mut accounts, findings).await?;
+    // A counter that can't be read is a finding of the accounts, and no reason to check less.
+    progress.begin(rows).await.ok();
+    states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
     current::check(rows, &chains, findings).await?;
     accounts.finish(rows, findings).await?;
     beside::check(rows, chains.gaps, findings).await?;
@@ -86,6 +94,7 @@ async fn states(
     chains: &mut Chains,
     accounts: &mut Accounts,
     findings: &mut Findings,
+    progress: &Progress,
 ) -> Answer<()> {
     let mut last: i64 = 0;
     let mut missing = 0;
@@ -93,6 +102,7 @@ async fn states(
     loop {
         let page = rows.stored(last, PAGE).await?;
         let is_last = (page.len() as i64) < PAGE;
+        progress.is_at(findings.report.states_checked);
         for (seq, envelope, stored) in page {
             let (from, to) = (last + 1, seq - 1);
             missing += (to - last).max(0) as u64;
@@ -125,6 +135,7 @@ async fn states(
             accounts.state(names.stream_of(envelope.object), &state, &stored);
         }
         if is_last {
+            progress.is_at(findings.report.states_checked);
             accounts.newest = last as u64;
             if taken > 0 && missing != taken {
                 let text = format!("{missing} positions hold no state, and retention took {taken}");

@@ -4,7 +4,9 @@ use std::io::BufReader;
 
 use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
 use kubewitness_core::{Change, State, Version};
-use kubewitness_journal::{ExportError, ExportQuery, ImportError, export};
+use kubewitness_journal::{
+    ExportError, ExportQuery, ImportError, Progress, export, export_with, verify_with,
+};
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{Desk, Kind, SOURCE, gap, in_source, job, of, on_every_store, present, state};
@@ -42,6 +44,17 @@ async fn story() -> Desk {
         desk.journal.append(append).await.unwrap();
     }
     desk
+}
+
+async fn whoever_waits_sees_how_far_it_is() {
+    let desk = story().await;
+    let (exporting, verifying) = (Progress::default(), Progress::default());
+    assert_eq!(exporting.now(), (0, 0));
+    export_with(&desk.place, &all(), &mut Vec::new(), &exporting).await.unwrap();
+    assert!(verify_with(&desk.place, &verifying).await.unwrap().ok);
+    for progress in [exporting, verifying] {
+        assert_eq!(progress.now(), (154 + 300, 154 + 300), "all that retention left");
+    }
 }
 
 async fn what_was_exported_is_read_back_as_it_was() {
@@ -153,6 +166,7 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
 }
 
 on_every_store!(
+    whoever_waits_sees_how_far_it_is,
     what_was_exported_is_read_back_as_it_was,
     a_selection_is_only_what_was_asked_for_and_sets_no_checkpoint,
     a_damaged_line_is_refused_with_its_number_and_what_to_do,

@@ -1,5 +1,6 @@
 //! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, Replay
 use super::client::Client;
 use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
 use crate::commands::print::{self, Table, clean};
+use crate::commands::progress::{self, Unit};
 use crate::commands::{End, Ended, Usage};
 
 /// As many as one answer has; who has more looks at them plugin by plugin.
@@ -150,10 +152,17 @@ async fn follow(client: &Client, plugin: &str, replayed: u64) -> Ended {
     loop {
         let letters = letters(client, Some(plugin)).await?;
         let left = letters.iter().filter(|view| view.letter.replaying).count() as u64;
-        if left != told {
-            eprintln!("{} of {replayed} tried again", replayed.saturating_sub(left));
-            told = left;
+        let tried = replayed.saturating_sub(left);
+        match progress::is_seen() {
+            true if left > 0 => {
+                let width = print::width_of(&io::stderr());
+                progress::draw(&progress::line("replaying", Unit::States, tried, replayed, width));
+            }
+            true => progress::draw(""),
+            false if left != told => eprintln!("{tried} of {replayed} tried again"),
+            false => {}
         }
+        told = left;
         if left == 0 {
             let parked = letters.iter().filter(|view| !view.letter.dropped).count();
             eprintln!("{parked} parked now");

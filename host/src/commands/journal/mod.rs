@@ -1,24 +1,28 @@
 //! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import
 //! writes. It asks no controller.
 
+mod counted;
 mod export_file;
 mod receipts;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, BufWriter};
+use std::io::{self, BufReader, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{HostSpec, RetentionSpec};
 use kubewitness_core::files;
 use kubewitness_journal::{
-    ExportError, ExportQuery, JournalOptions, JournalStats, Place, RetentionStats, SourceStats,
+    ExportError, ExportQuery, JournalOptions, JournalStats, Place, Progress, RetentionStats, SourceStats,
 };
 
+use self::counted::Counted;
 use self::export_file::ExportFile;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
 use crate::commands::print::{self, Table, clean, mark};
+use crate::commands::progress::{self, Unit};
 use crate::commands::{End, Ended, Usage};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;
@@ -41,7 +45,9 @@ fn hint(what: &str, place: &Place) -> String {
 }
 
 async fn verify(place: &Place, data: &Path, output: Output) -> Ended {
-    let report = kubewitness_journal::verify_at(place).await;
+    let progress = Progress::default();
+    let verifying = kubewitness_journal::verify_with(place, &progress);
+    let report = progress::shown("verifying", Unit::States, || progress.now(), verifying).await;
     let mut report = report.with_context(|| hint("verifying", place))?;
     if let Some(host) = host_of(data)? {
         receipts::check(&mut report, place, &host, data).await;
@@ -186,9 +192,11 @@ async fn export(args: ExportArgs) -> Ended {
         through: args.through,
         documents: args.documents,
     };
+    let progress = Progress::default();
     if let Some(file) = args.file {
         let mut file = ExportFile::at(file);
-        let done = kubewitness_journal::export(&place, &query, &mut file).await;
+        let exporting = kubewitness_journal::export_with(&place, &query, &mut file, &progress);
+        let done = progress::shown("exporting", Unit::States, || progress.now(), exporting).await;
         if done.is_err() {
             file.remove().context("removing the file of an export that failed")?;
         }
@@ -196,7 +204,14 @@ async fn export(args: ExportArgs) -> Ended {
         eprintln!("{} states", done.states);
         return Ok(End::Fine);
     }
-    match kubewitness_journal::export(&place, &query, &mut BufWriter::new(io::stdout())).await {
+    let mut out = BufWriter::new(io::stdout());
+    let exporting = kubewitness_journal::export_with(&place, &query, &mut out, &progress);
+    let done = match io::stdout().is_terminal() {
+        // The states themselves are on the terminal.
+        true => exporting.await,
+        false => progress::shown("exporting", Unit::States, || progress.now(), exporting).await,
+    };
+    match done {
         Ok(done) => {
             eprintln!("{} states", done.states);
             Ok(End::Fine)
@@ -289,7 +304,13 @@ async fn take_in(
     options: JournalOptions,
 ) -> Ended {
     let journal = kubewitness_journal::Journal::open_at(place, options).await?;
-    let done = journal.import(input).await;
+    let taken = AtomicU64::new(0);
+    // Of a pipe nobody knows how much comes.
+    let all = std::fs::metadata(file).map_or(0, |file| file.len());
+    let mut input = Counted { input, taken: &taken };
+    let importing = journal.import(&mut input);
+    let now = || (taken.load(Ordering::Relaxed), all);
+    let done = progress::shown("importing", Unit::Bytes, now, importing).await;
     let closed = journal.close().await;
     match done {
         Ok(done) => {
