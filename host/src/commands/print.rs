@@ -19,6 +19,8 @@ const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 
 /// Cells are not made narrower than this: a shorter one tells nothing.
 const NARROWEST: usize = 12;
+/// Columns that are never shortened: half of a time is none.
+const TIMES: [&str; 6] = ["AT", "CHANGED", "ENDED", "LAST", "OBSERVED", "RECORDED"];
 /// Spaces between two columns.
 const BETWEEN: usize = 3;
 
@@ -76,7 +78,11 @@ impl Table {
         let Some(within) = self.within else { return widths };
         let between = BETWEEN * columns.saturating_sub(1);
         while widths.iter().sum::<usize>() + between > within {
-            let Some(widest) = widths.iter_mut().max().filter(|width| **width > NARROWEST) else { break };
+            let may_give = |(name, width): &(&String, &mut usize)| {
+                **width > NARROWEST && !TIMES.contains(&name.as_str())
+            };
+            let columns = self.rows[0].iter().zip(&mut widths).filter(may_give);
+            let Some((_, widest)) = columns.max_by_key(|(_, width)| **width) else { break };
             *widest -= 1;
         }
         widths
@@ -294,16 +300,22 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_gets_both_ends_of_long_cells() {
-        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
+        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "ENDED"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
-        table.row(["team-vision".into(), name.into(), "Failed".into(), "BackoffLimitExceeded".into()]);
-        table.row(["a".into(), "größe-完了".into(), "Running".into(), String::new()]);
+        table.row([
+            "team-vision".into(),
+            name.into(),
+            "Failed".into(),
+            "BackoffLimitExceeded".into(),
+            "2026-11-25 11:04".into(),
+        ]);
+        table.row(["a".into(), "größe-完了".into(), "Running".into(), String::new(), String::new()]);
         let mut golden = String::new();
         for within in [Some(120), Some(80), Some(60), Some(20), None] {
             table.within = within;
             golden.push_str(&format!("within {within:?}\n{}\n", table.render()));
             let widest = table.render().lines().map(|line| line.chars().count()).max();
-            assert!(within.is_none_or(|within| within < 50 || widest <= Some(within)), "{golden}");
+            assert!(within.is_none_or(|within| within < 80 || widest <= Some(within)), "{golden}");
         }
         golden.push_str(&table.whole(true).render());
         assert_eq!(golden, include_str!("golden/narrow.txt"));

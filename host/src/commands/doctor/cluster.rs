@@ -31,8 +31,9 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<Cluster>
         ConnectOptions { kubeconfig: args.reach.kubeconfig.clone(), context: args.reach.context.clone() };
     let signed_in = match SignedIn::by(&options).await {
         Ok(signed_in) => signed_in,
-        Err(ConnectError::NotConfigured(why)) if !args.pre => {
-            found.add(&codes::API_SERVER, Outcome::NotChecked, format!("no cluster is configured: {why}"));
+        Err(ConnectError::NotConfigured(_)) if !args.pre => {
+            let why = "no kubeconfig names a cluster, and this is no pod: name one with --kubeconfig";
+            found.add(&codes::API_SERVER, Outcome::NotChecked, why);
             return None;
         }
         Err(error) => {
@@ -159,7 +160,7 @@ impl Cluster {
                 let text = data.get(HOST_KEY).cloned().unwrap_or_default();
                 let origin = Origin { place: place.clone(), first_line: 1, folder: None };
                 let entry = Entry { config_map: name, origin, text, binary: Default::default() };
-                taken(&place, parsed(entry), found)
+                taken(&place, parsed(&entry), found)
             }
             Ok(_) if args.pre => {
                 found.add(
@@ -187,9 +188,9 @@ impl Cluster {
     }
 }
 
-fn parsed(entry: Entry) -> Result<HostSpec, Vec<String>> {
-    let parsed = parse_host(&entry)
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+fn parsed(entry: &Entry) -> Result<HostSpec, Vec<String>> {
+    let parsed =
+        parse_host(entry).map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     Ok(parsed.spec)
 }
 

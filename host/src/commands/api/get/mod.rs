@@ -37,7 +37,7 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     let found = client.list("api/v1/objects", &parameters(&asked.query), asked.limit).await?;
     let Listed { rows: mut objects, more } = found;
     if more {
-        eprintln!("kubewitness: {} of them are shown, --limit shows more", asked.limit);
+        eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
     }
     if asked.when != When::Gone {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
