@@ -147,7 +147,8 @@ impl Cluster {
         if let Some(path) = &args.config {
             let read = folder::read(path).and_then(|snapshot| snapshot.host().cloned());
             let place = path.display().to_string();
-            return taken(&place, read.map_err(|problem| vec![problem.to_string()]).and_then(parsed), found);
+            let read = read.map_err(|problem| vec![problem.to_string()]);
+            return taken(&place, read.and_then(|entry| parsed(&entry)), found);
         }
         if let Some(host) = args.data.as_ref().and_then(|data| host_of(data).ok().flatten()) {
             return Some(host.sources);

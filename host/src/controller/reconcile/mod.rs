@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::election::Office;
+use super::election::LeaderRole;
 use super::plugins::Plugins;
 use super::shared::Shared;
 use super::sources::Sources;
@@ -48,7 +48,7 @@ pub struct Control {
     resyncs: Resyncs,
     retentions: Retentions,
     streams: Streams,
-    office: Office,
+    role: LeaderRole,
     pub plugins: Plugins,
     pub reporter: Reporter,
     pub last_good: LastGood,
@@ -69,7 +69,7 @@ pub struct Control {
 impl Control {
     pub async fn new(
         data: PathBuf,
-        office: Office,
+        role: LeaderRole,
         sources: Sources,
         plugins: Plugins,
         reporter: Reporter,
@@ -82,7 +82,7 @@ impl Control {
             Examinations::new(plugins.engine.clone(), plugins.tasks.clone(), plugins.clock.clone());
         Ok(Self {
             data,
-            office,
+            role,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
             retentions: Retentions::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
@@ -116,7 +116,7 @@ impl Control {
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         self.streams.shut_down().await;
-        self.office.leave().await;
+        self.role.step_down().await;
         result
     }
 
@@ -157,7 +157,7 @@ impl Control {
                     self.sources.begin_again(&source).await;
                     continue;
                 }
-                () = self.office.changed() => self.change_office().await?,
+                () = self.role.changed() => self.change_role().await?,
                 _ = quiet.tick() => {
                     self.plugins.journal.let_go_of_recent(newest);
                     newest = *self.plugins.journal.newest().borrow();
@@ -167,7 +167,7 @@ impl Control {
                     self.plugins.let_go_of_idle();
                     self.prune().await;
                     self.look_at_journal().await?;
-                    if self.office.is_held() {
+                    if self.role.is_leader() {
                         stop.run_until_cancelled(self.reporter.catch_up()).await;
                     }
                     if !self.refused {
@@ -199,7 +199,7 @@ impl Control {
         self.tell_of_untaken(snapshot);
         self.refused = !problems.is_empty();
         self.shared.set_problems(problems);
-        if !self.office.is_held() {
+        if !self.role.is_leader() {
             return self.stand_by(snapshot);
         }
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };

@@ -52,7 +52,7 @@ impl Control {
     async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
         let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
         // Only the leader has capabilities.
-        let is_whole = self.capabilities.is_some() || !self.office.is_held();
+        let is_whole = self.capabilities.is_some() || !self.role.is_leader();
         if is_whole && self.host.as_ref() == Some(&parsed.spec) {
             return self.open_closed(&parsed, stop).await;
         }
@@ -66,12 +66,12 @@ impl Control {
             return Err(texts(&parsed.problems(changed)));
         }
         let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
-        if self.office.is_held()
+        if self.role.is_leader()
             && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))
         {
             let opened = match &self.capabilities {
                 Some(old) => old.reload(&parsed.spec, &self.data).await,
-                None => match self.office.reader() {
+                None => match self.role.reader() {
                     Some(reader) => Capabilities::open_as(&parsed.spec, &self.data, &reader).await,
                     None => Capabilities::open(&parsed.spec, &self.data).await,
                 },
@@ -129,7 +129,7 @@ impl Control {
     /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
     /// with it one who does it.
     pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: Rules) {
-        if self.office.is_held() {
+        if self.role.is_leader() {
             self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
             self.streams.reconcile(&spec.streams).await;
             self.resyncs.reconcile(&spec.sources);

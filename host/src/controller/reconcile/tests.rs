@@ -38,7 +38,7 @@ async fn control(data: &std::path::Path) -> Control {
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
     let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
     let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-    let (witness, office) = (Arc::new(journal.clone()), Office::new(None, journal.clone()));
+    let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
     let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
     // What was compiled once is found again at once.
     let engine =
@@ -49,7 +49,7 @@ async fn control(data: &std::path::Path) -> Control {
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
-    Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+    Control::new(data.to_path_buf(), role, sources, plugins, Reporter::new(None), last_good).await.unwrap()
 }
 
 /// Until everything is examined that the snapshot wants.

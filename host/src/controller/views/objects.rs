@@ -3,9 +3,11 @@
 
 use std::cmp::Reverse;
 
+use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::{Current, SelectError, Selection};
 use kubewitness_core::views::{Counts, DetailsView, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_core::{Seq, calendar};
+use kubewitness_watch::SourceHandle;
 
 use super::shapes::{is_asked, object_view, selection};
 use super::{HostViews, unavailable, within};
@@ -71,7 +73,32 @@ impl HostViews {
         };
         objects.truncate(limit);
         let objects = objects.into_iter().map(|(_, view)| view).collect();
-        Ok(ObjectPage { objects, next: next.map(|next| next.to_string()), notices: Vec::new() })
+        let notices = if query.gone == Gone::Only { Vec::new() } else { self.behind(query) };
+        Ok(ObjectPage { objects, next: next.map(|next| next.to_string()), notices })
+    }
+
+    /// What makes a list of what is there old or less than all. It tells no number: a reader of one namespace would
+    /// learn from it how much happens in others.
+    fn behind(&self, query: &ObjectQuery) -> Vec<String> {
+        let asked = self.asked(query);
+        let sources = self.shared.sources_with_specs().into_iter();
+        let notice = |(SourceSpec { name, .. }, handle): (SourceSpec, SourceHandle)| {
+            let view = handle.view();
+            if view.walking > 0 {
+                return Some(format!(
+                    "Source {name} is reading missed versions back. Until that is done, objects may be missing here \
+                     or be shown as they were before."
+                ));
+            }
+            let is_behind = view.condition.is_some() || view.stalled.is_some();
+            is_behind.then(|| {
+                format!(
+                    "Source {name} does not follow the API server now, so this list may be old. \
+                     `kubewitness status` says why."
+                )
+            })
+        };
+        sources.filter(|(spec, _)| asked.contains(&spec.name)).filter_map(notice).collect()
     }
 
     fn live(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {

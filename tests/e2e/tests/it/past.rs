@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_core::calendar;
 use kubewitness_harness::{Simulator, command_in, http, in_scratch, until_ok};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::create_job;
 use crate::visibility::{Lab, a_hole, annotate};
@@ -17,6 +17,7 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 struct Answer {
     objects: Vec<Value>,
     next: Option<String>,
+    notices: Vec<String>,
 }
 
 async fn objects(lab: &Lab<'_>, query: &str) -> Result<Answer> {
@@ -25,7 +26,9 @@ async fn objects(lab: &Lab<'_>, query: &str) -> Result<Answer> {
     let link = answer.headers().get("link").map(|link| link.to_str().map(str::to_owned)).transpose()?;
     let next = link.as_deref().and_then(|link| link.strip_prefix("</api/v1/objects?")?.split_once('>'));
     let next = next.map(|(next, _)| next.to_owned());
-    Ok(Answer { objects: answer.json().await?, next })
+    let notices = answer.headers().get_all("kubewitness-notice").iter();
+    let notices = notices.map(|notice| Ok(notice.to_str()?.to_owned())).collect::<Result<_>>()?;
+    Ok(Answer { objects: answer.json().await?, next, notices })
 }
 
 fn names(objects: &[Value]) -> Vec<&str> {
@@ -140,14 +143,15 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
     in_scratch("past-hole", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
         let before = now()?;
-        let early =
-            http().get(format!("{}/api/v1/objects?at=2001-01-01T00:00:00Z", lab.url())).send().await?;
-        let told = early.headers().get("kubewitness-notice").context("a notice")?.to_str()?.to_owned();
-        ensure!(told.starts_with("The journal begins at") || told.contains("no state yet"), "{told}");
+        let told = objects(&lab, "at=2001-01-01T00:00:00Z").await?.notices;
+        let is_early =
+            |told: &String| told.starts_with("The journal begins at") || told.contains("no state yet");
+        ensure!(told.iter().any(is_early), "{told:?}");
         let url = lab.url();
         let line = ["get", "jobs", "--at", "2001-01-01T00:00:00Z", "--server", &url];
         let (code, _, stderr) = command_in(&line, &[]).await?;
-        ensure!(code == Some(0) && stderr.contains(&told[..20]), "a notice is for people: {stderr}");
+        let is_told = stderr.contains("The journal begins at") || stderr.contains("no state yet");
+        ensure!(code == Some(0) && is_told, "a notice is for people: {stderr}");
         a_hole(&mut lab, "train-1").await?;
         let uid = objects(&lab, "kind=Job&name=train-1").await?.objects[0]["object"]["uid"].clone();
         let story: Value = http()
@@ -170,6 +174,103 @@ async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
         ensure!(found[0]["then"]["known"] == "exact", "{found:?}");
         let found = objects(&lab, &format!("kind=Job&at={before}")).await?.objects;
         ensure!(found.is_empty(), "{found:?}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_says_that_missed_versions_are_still_read_back() {
+    in_scratch("past-back", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        create_job(&lab.simulator, "train-1").await?;
+        annotate(&lab.simulator, "train-1", "seen").await?;
+        let mut last = String::new();
+        lab.kubewitness.caught_up(WITHIN).await?;
+        lab.restart_after(async |simulator| {
+            annotate(simulator, "train-1", "lost").await?;
+            simulator.compact(None).await?;
+            for turn in ["1", "2", "3"] {
+                last = annotate(simulator, "train-1", turn).await?;
+            }
+            // The first two look whether this is the history that is known. Each of the others is given up after
+            // eight seconds, and asked for again.
+            let fault =
+                json!({"fault": "hang", "verb": "exact", "resource": "jobs.batch", "skip": 2, "times": 2});
+            simulator.make("faults", &fault).await.map(drop)
+        })
+        .await?;
+        until_ok(WITHIN, "the notice", async || {
+            let told = objects(&lab, "kind=Job").await?.notices;
+            ensure!(
+                told.iter().any(|text| text.starts_with("Source jobs is reading missed versions back")),
+                "{told:?}"
+            );
+            Ok(())
+        })
+        .await?;
+        let pods = objects(&lab, "kind=Pod").await?.notices;
+        ensure!(pods.is_empty(), "of a source that is not asked about: {pods:?}");
+        let gone = objects(&lab, "kind=Job&gone=only").await?.notices;
+        ensure!(gone.is_empty(), "what is gone is whole: {gone:?}");
+        until_ok(WITHIN, "the newest version without a notice", async || {
+            let answer = objects(&lab, "kind=Job").await?;
+            ensure!(answer.objects[0]["resource_version"] == last.as_str(), "{:?}", answer.objects);
+            ensure!(answer.notices.is_empty(), "{:?}", answer.notices);
+            Ok(())
+        })
+        .await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// Jobs that are made and deleted: more than one page looks at.
+const ENDED: usize = 2_100;
+
+#[tokio::test]
+async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
+    in_scratch("past-bounds", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        for number in 0..ENDED {
+            let name = format!("past-{number}");
+            create_job(&lab.simulator, &name).await?;
+            delete(&lab.simulator, &name).await?;
+        }
+        until_ok(WITHIN, "the ends to be witnessed", async || {
+            let mut query = "kind=Job&gone=only&limit=1000".to_owned();
+            let mut found = 0;
+            loop {
+                let page = objects(&lab, &query).await?;
+                found += page.objects.len();
+                let Some(next) = page.next else { break };
+                query = next;
+            }
+            ensure!(found == ENDED, "{found}");
+            Ok(())
+        })
+        .await?;
+        // So many objects lie behind the page whose search fits none.
+        let behind = async |query: &str| {
+            let page = objects(&lab, query).await?;
+            ensure!(page.objects.is_empty(), "{:?}", page.objects);
+            let mut left = 0;
+            let mut query = page
+                .next
+                .context("a next page")?
+                .replace("search=nobody", "")
+                .replace("limit=1&", "limit=1000&");
+            loop {
+                let page = objects(&lab, &query).await?;
+                left += page.objects.len();
+                let Some(next) = page.next else { return Ok(left) };
+                query = next;
+            }
+        };
+        let rounds = behind("kind=Job&gone=only&limit=1&search=nobody").await?;
+        ensure!(rounds == ENDED - 5, "one object in each of five rounds: {rounds}");
+        let documents = behind("kind=Job&gone=only&limit=1000&search=nobody").await?;
+        ensure!(documents == ENDED - 2_000, "each with its document: {documents}");
         lab.kubewitness.stop().await
     })
     .await;
