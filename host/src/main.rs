@@ -80,6 +80,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args),
         Command::Check(args) => commands::check(args).await,
+        Command::Plugin(args) => commands::plugin(args).await,
         // It needs no runtime, and has ended before there is one.
         Command::CompileComponent(_) => Ok(End::Fine),
     }

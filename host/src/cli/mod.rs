@@ -6,6 +6,7 @@ mod controller;
 mod dead_letters;
 mod journal;
 mod objects;
+mod plugin;
 mod reach;
 mod values;
 
@@ -16,6 +17,9 @@ pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{DiffArgs, GapsArgs, GetArgs, JobsArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs};
+pub use plugin::{
+    BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
+};
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use values::{Moment, Secret};
 
@@ -75,6 +79,9 @@ pub enum Command {
     Audit(Audit),
     /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault
     Check(CheckArgs),
+    /// Makes, builds, tries, tests and packs a plugin
+    #[command(subcommand)]
+    Plugin(Plugin),
     /// Compiles one component, from standard input to standard output. The controller starts it for itself
     #[command(hide = true)]
     CompileComponent(CompileArgs),

@@ -4,6 +4,9 @@ mod api;
 mod audit;
 mod check;
 mod journal;
+mod line_diff;
+mod object_files;
+mod plugin;
 pub mod print;
 mod reach;
 
@@ -19,6 +22,7 @@ pub use audit::Broken;
 pub use audit::audit;
 pub use check::check;
 pub use journal::journal;
+pub use plugin::plugin;
 pub use reach::dashboard;
 
 /// How a command ended, as its exit code says it.
