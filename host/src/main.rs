@@ -88,6 +88,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Doctor(args) => commands::doctor(args).await,
         Command::Completion(args) => commands::completion(&args),
         Command::Man(args) => commands::man(&args),
+        Command::Plugin(args) => commands::plugin(args).await,
         // It needs no runtime, and has ended before there is one.
         Command::CompileComponent(_) => Ok(End::Fine),
     }

@@ -7,6 +7,7 @@ mod dead_letters;
 mod doctor;
 mod journal;
 mod objects;
+mod plugin;
 mod reach;
 mod shell;
 mod values;
@@ -21,6 +22,9 @@ pub use doctor::DoctorArgs;
 pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
+};
+pub use plugin::{
+    BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};
@@ -89,6 +93,9 @@ pub enum Command {
     Completion(CompletionArgs),
     /// Writes a page for `man` for each command
     Man(ManArgs),
+    /// Makes, builds, tries, tests and packs a plugin
+    #[command(subcommand)]
+    Plugin(Plugin),
     /// Compiles one component, from standard input to standard output. The controller starts it for itself
     #[command(hide = true)]
     CompileComponent(CompileArgs),

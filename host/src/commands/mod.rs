@@ -5,6 +5,9 @@ mod audit;
 mod check;
 mod doctor;
 mod journal;
+mod line_diff;
+mod object_files;
+mod plugin;
 pub mod print;
 mod progress;
 mod reach;
@@ -25,6 +28,7 @@ pub use check::check;
 pub use doctor::codes;
 pub use doctor::doctor;
 pub use journal::journal;
+pub use plugin::plugin;
 pub use reach::dashboard;
 pub use shell::{complete, completion, man};
 

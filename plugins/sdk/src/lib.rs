@@ -53,7 +53,7 @@ pub mod time;
 #[allow(unsafe_code, clippy::all, missing_docs)]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "full",
         additional_derives: [PartialEq, Clone],
         pub_export_macro: true,

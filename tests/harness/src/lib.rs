@@ -20,7 +20,7 @@ pub use ports::free_port;
 pub use programs::{
     Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, Simulator, SimulatorOptions, command,
     command_in, command_json, command_json_in, kubewitness_binary, plugins_folder, project_root,
-    simulator_binary,
+    services_folder, simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
@@ -36,6 +36,11 @@ pub fn nothing_may_be_skipped() -> bool {
 /// Says that a test was skipped and why, in a form that can be counted; fails where nothing may be.
 pub fn skip(test: &str, why: &str) {
     assert!(!nothing_may_be_skipped(), "{test} can't be skipped in CI: {why}");
+    skip_where_there_is_no_tool(test, why);
+}
+
+/// The same for tools of other languages, which a machine may lack, in CI, too.
+pub fn skip_where_there_is_no_tool(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
     // What a test that passes prints is not shown: the runner reads the list and counts it.
     if let Some(list) = std::env::var_os("KUBEWITNESS_SKIPPED") {

@@ -5,6 +5,7 @@ mod build;
 mod docs;
 mod fuzz;
 mod images;
+mod languages;
 mod mysql;
 mod peer;
 mod run;

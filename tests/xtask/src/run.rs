@@ -56,7 +56,7 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     let result = check(command.env("KUBEWITNESS_SKIPPED", &list));
     let skipped = std::fs::read_to_string(&list).unwrap_or_default();
     if !skipped.is_empty() {
-        eprintln!("xtask: {} tests skipped, for want of {}:", skipped.lines().count(), missing.join(", "));
+        eprintln!("xtask: {} tests skipped:", skipped.lines().count());
         skipped.lines().for_each(|line| eprintln!("  SKIPPED {line}"));
     }
     result.map(|()| ExitCode::SUCCESS)

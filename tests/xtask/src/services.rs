@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::step;
-use crate::mysql;
+use crate::{languages, mysql};
 
 struct Tool {
     program: &'static str,
@@ -36,6 +36,7 @@ pub fn ensure() -> Vec<&'static str> {
     if !missing.is_empty() {
         install(&missing.iter().map(|tool| tool.package).collect::<Vec<_>>());
     }
+    languages::ensure();
     let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
     missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }

@@ -1,25 +1,17 @@
 //! `kubewitness diff`: what changed between two states of one object, as a unified diff of their documents in YAML.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kubewitness_core::{Change, Seq, State, calendar};
 use serde_json::Value;
-use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices_deadline, group_diff_ops};
 
 use super::client::Client;
 use super::named::Named;
 use super::timeline::{nothing, story};
 use crate::cli::DiffArgs;
-use crate::commands::print::{self, clean};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{End, Ended, Usage, line_diff, print};
 
-/// Documents that have little in common take long to compare. What is left after this time is shown as removed and
-/// added, which is right, if longer than it could be.
-const WITHIN: Duration = Duration::from_secs(2);
-/// Equal lines that are shown around a change.
-const AROUND: usize = 3;
 /// As many states as the API gives.
 const STATES: usize = 10_000;
 /// Enough to find the last two.
@@ -38,7 +30,8 @@ pub async fn diff(args: DiffArgs) -> Ended {
     let [old, new] = choose(&states, &wanted, &named.told(namespace))?;
     let managed = args.show_managed_fields;
     let (before, after) = (yaml(&client, old.seq, managed).await?, yaml(&client, new.seq, managed).await?);
-    print::text(&rendered(old, new, &before, &after, print::is_coloured()))?;
+    let titles = [title(old), title(new)];
+    print::text(&line_diff::unified(&titles, &before, &after, print::is_coloured()))?;
     Ok(End::Fine)
 }
 
@@ -95,54 +88,10 @@ async fn yaml(client: &Client, seq: Seq, managed_fields: bool) -> Result<String>
     print::yaml(&document)
 }
 
-// ---- rendering ---------------------------------------------------------------------------
-
-fn rendered(old: &State, new: &State, before: &str, after: &str, coloured: bool) -> String {
-    let (old_lines, new_lines): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
-    let deadline = Some(Instant::now() + WITHIN);
-    let changes = capture_diff_slices_deadline(Algorithm::Myers, &old_lines, &new_lines, deadline);
-    let mut text = String::new();
-    let mut line = |colour: &str, line: String| {
-        let line = clean(&line);
-        match coloured && !colour.is_empty() {
-            true => text.push_str(&format!("\x1b[{colour}m{line}\x1b[0m\n")),
-            false => text.push_str(&format!("{line}\n")),
-        }
-    };
-    line("1", format!("--- {}", title(old)));
-    line("1", format!("+++ {}", title(new)));
-    for hunk in group_diff_ops(changes, AROUND) {
-        line("36", place(&hunk));
-        for change in &hunk {
-            for (tag, lines) in change.iter_slices(&old_lines[..], &new_lines[..]) {
-                let (sign, colour) = match tag {
-                    ChangeTag::Equal => (' ', ""),
-                    ChangeTag::Delete => ('-', "31"),
-                    ChangeTag::Insert => ('+', "32"),
-                };
-                lines.iter().for_each(|it| line(colour, format!("{sign}{it}")));
-            }
-        }
-    }
-    text
-}
-
 fn title(state: &State) -> String {
     let (object, phase) = (&state.object, &state.status.phase);
     let at = calendar::rfc3339(state.observed_ms);
     format!("{}/{}  position {}, {at}, {phase}", object.kind, object.name, state.seq)
-}
-
-/// `@@ -3,7 +3,8 @@`, as `patch` reads it.
-fn place(hunk: &[DiffOp]) -> String {
-    let span = |range: &dyn Fn(&DiffOp) -> std::ops::Range<usize>| {
-        let (first, last) =
-            (hunk.first().map(range).unwrap_or_default(), hunk.last().map(range).unwrap_or_default());
-        let lines = last.end - first.start;
-        let begin = if lines == 0 { first.start } else { first.start + 1 };
-        if lines == 1 { begin.to_string() } else { format!("{begin},{lines}") }
-    };
-    format!("@@ -{} +{} @@", span(&DiffOp::old_range), span(&DiffOp::new_range))
 }
 
 #[cfg(test)]
@@ -190,26 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn a_diff_is_one_that_patch_takes() {
-        let (old, new) = (state(4, "b", Change::Present), state(7, "b", Change::Present));
-        let text = rendered(
-            &old,
-            &new,
-            "a: 1\nb: 2\nc: 3\nd: 4\ne: 5\n",
-            "a: 1\nb: 2\nc: 3\nd: 4\ne: six\u{1b}\n",
-            false,
-        );
-        assert_eq!(
-            text,
-            "--- Job/x  position 4, 1970-01-01T00:00:00.000Z, Running\n\
-             +++ Job/x  position 7, 1970-01-01T00:00:00.000Z, Running\n\
-             @@ -2,4 +2,4 @@\n b: 2\n c: 3\n d: 4\n-e: 5\n+e: six·\n"
-        );
-        let text = rendered(&old, &new, "", "a: 1\n", true);
-        assert!(
-            text.contains("\u{1b}[36m@@ -0,0 +1 @@\u{1b}[0m") && text.contains("\u{1b}[32m+a: 1\u{1b}[0m"),
-            "{text:?}"
-        );
-        assert_eq!(rendered(&old, &new, "a: 1\n", "a: 1\n", false).lines().count(), 2);
+    fn a_state_is_titled_with_its_position_time_and_phase() {
+        let title = title(&state(4, "b", Change::Present));
+        assert_eq!(title, "Job/x  position 4, 1970-01-01T00:00:00.000Z, Running");
     }
 }

@@ -209,7 +209,7 @@ fn beside(path: &Path) -> Against {
 
 /// A host that has whatever the plugin names, so that everything else of it can be checked. A text
 /// that does not parse names nothing, and is refused for that before its names are looked at.
-fn agreeable(entry: &Entry) -> HostSpec {
+pub fn agreeable(entry: &Entry) -> HostSpec {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&entry.text).unwrap_or_default();
     let document = documents.into_iter().find(|document| !document.is_null()).unwrap_or_default();
     let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {

@@ -1,13 +1,11 @@
 //! `kubewitness check --object` shows the status of an object, and the line of the rule that decides it.
 //! `kubewitness check --list-rules` lists the rules in force.
 
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
-use kubewitness_core::files;
-use kubewitness_core::state::{Change, ObjectRef, State, StateId, Status};
+use anyhow::Context;
+use kubewitness_core::state::{Change, State, StateId, Status};
 use kubewitness_core::status::{CaseSpec, Explanation, Origin, RuleSpec, Tested};
 use kubewitness_core::version::Version;
 use kubewitness_filter::Filter;
@@ -16,13 +14,10 @@ use serde_json::Value;
 
 use super::{Finding, tell, texts};
 use crate::cli::{CheckArgs, Output};
+use crate::commands::object_files::{self, Named, Observed};
 use crate::commands::print::{self, Table, clean, sign};
 use crate::commands::{End, Ended};
 use crate::config::rules::{self, PlacedRules};
-use crate::config::tree::Tree;
-
-/// Objects are at most a few MB each; more is no object, and reading it would only take memory.
-const OBJECT_BYTES: u64 = 64 << 20;
 
 pub fn ask(args: &CheckArgs) -> Ended {
     let read = args.path.as_deref().map_or_else(|| Ok(PlacedRules::builtin()), rules::read);
@@ -71,14 +66,6 @@ struct Told<'r> {
     filter: Option<String>,
 }
 
-#[derive(Clone, Serialize)]
-struct Named {
-    kind: String,
-    group: String,
-    namespace: String,
-    name: String,
-}
-
 #[derive(Serialize)]
 struct RuleOf<'r> {
     origin: Origin,
@@ -110,10 +97,10 @@ fn explain(
     filter: Option<&Filter>,
     output: Output,
 ) -> Ended {
-    let objects = read_objects(path).with_context(|| format!("reading {}", path.display()))?;
+    let objects = object_files::read(path).with_context(|| format!("reading {}", path.display()))?;
     let mut explained = Vec::new();
-    for object in &objects {
-        let named = named(object)?;
+    for Observed { object, .. } in &objects {
+        let named = Named::of(object)?;
         let told = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes());
         let told = told.with_context(|| format!("{} is not an object", named.text()))?;
         let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
@@ -134,17 +121,8 @@ fn explain(
 
 /// What a filter says of an object as it is here, seen for the first time.
 fn filter_says(filter: &Filter, named: &Named, object: &Value, status: &Status) -> String {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let version = text("/apiVersion").rsplit('/').next().unwrap_or_default();
-    let seen = ObjectRef {
-        group: named.group.clone(),
-        version: version.to_owned(),
-        kind: named.kind.clone(),
-        namespace: named.namespace.clone(),
-        name: named.name.clone(),
-        uid: text("/metadata/uid").to_owned(),
-    };
-    let resource_version = Version::new(text("/metadata/resourceVersion"));
+    let seen = named.reference(object);
+    let resource_version = Version::new(object_files::text(object, "/metadata/resourceVersion"));
     let state = State {
         id: StateId::of("", 0, &seen, Change::Present, &resource_version, None),
         seq: 0,
@@ -268,69 +246,6 @@ fn tested_text(tested: &Tested) -> String {
     format!("{} ({})", clean(&tested.test), clean(&found))
 }
 
-impl Named {
-    fn text(&self) -> String {
-        let namespace =
-            if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
-        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
-        format!("{}{group} {namespace}{}", self.kind, self.name)
-    }
-}
-
-fn named(object: &Value) -> Result<Named> {
-    let text =
-        |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_string();
-    let (kind, api_version) = (text("/kind"), text("/apiVersion"));
-    ensure!(
-        !kind.is_empty() && !api_version.is_empty(),
-        "an object has no `kind` or no `apiVersion`: give it whole, as `kubectl get -o yaml` prints it"
-    );
-    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group).to_string();
-    Ok(Named { kind, group, namespace: text("/metadata/namespace"), name: text("/metadata/name") })
-}
-
-/// Of YAML or JSON, of several documents, of a list or of a watch's events.
-fn read_objects(path: &Path) -> Result<Vec<Value>> {
-    let mut text = String::new();
-    let input: Box<dyn Read> =
-        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
-    input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
-    let mut objects = Vec::new();
-    documents(&text)?.into_iter().for_each(|document| flatten(document, &mut objects));
-    if objects.is_empty() {
-        bail!("it has no object");
-    }
-    Ok(objects)
-}
-
-fn documents(text: &str) -> Result<Vec<Value>> {
-    // YAML refuses tabs, which JSON may be indented by.
-    if text.trim_start().starts_with(['{', '['])
-        && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
-    {
-        return Ok(values);
-    }
-    let trees =
-        Tree::parse(text).map_err(|error| anyhow::anyhow!("line {}: {}", error.line, error.message))?;
-    Ok(trees.iter().map(Tree::to_json).collect())
-}
-
-fn flatten(document: Value, objects: &mut Vec<Value>) {
-    match document {
-        Value::Array(items) => items.into_iter().for_each(|item| flatten(item, objects)),
-        Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
-            if let Some(items) = map.remove("items") {
-                flatten(items, objects);
-            }
-        }
-        Value::Object(mut map) if map.contains_key("type") && map.contains_key("object") => {
-            objects.extend(map.remove("object"));
-        }
-        other => objects.push(other),
-    }
-}
-
 // ---- the rules that there are ------------------------------------------------------------
 
 fn list(placed: &PlacedRules, output: Output) -> Ended {
@@ -358,31 +273,6 @@ fn list(placed: &PlacedRules, output: Output) -> Ended {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<String>> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("o");
-        std::fs::write(&path, text).unwrap();
-        read_objects(&path)?.iter().map(|object| Ok(named(object)?.text())).collect()
-    }
-
-    #[test]
-    fn objects_are_read_as_kubectl_prints_them() {
-        let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: t}}\n- {apiVersion: v1, kind: Node, metadata: {name: b}}\n";
-        assert_eq!(read(list).unwrap(), ["Job.batch t/a", "Node b"]);
-        let stream = "{\"kind\":\"Pod\",\n\t\"apiVersion\":\"v1\"}\n{\"type\":\"ADDED\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"c\"}}}";
-        assert_eq!(read(stream).unwrap(), ["Pod ", "Pod c"]);
-        assert_eq!(
-            read("apiVersion: v1\nkind: Pod\n---\napiVersion: g/v1\nkind: K\n").unwrap(),
-            ["Pod ", "K.g "]
-        );
-        for (text, why) in
-            [("", "no object"), ("a: [1\n", "line"), ("kind: Pod\n", "give it whole"), ("7", "give it whole")]
-        {
-            let error = read(text).unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-
     /// A fenced block of the page on status rules, from the line after its first.
     fn shown(begins: &str) -> &'static str {
         let page = include_str!("../../../../docs/how-to/status-rules.md");
@@ -398,8 +288,8 @@ mod tests {
         std::fs::write(path("experiment.yaml"), shown("# experiment.yaml")).unwrap();
         std::fs::write(path("one.yaml"), shown("# one.yaml")).unwrap();
         let placed = rules::read(&path("experiment.yaml")).ok().unwrap();
-        let object = read_objects(&path("one.yaml")).unwrap().remove(0);
-        let named = named(&object).unwrap();
+        let object = object_files::read(&path("one.yaml")).unwrap().remove(0).object;
+        let named = Named::of(&object).unwrap();
         let found = placed.rules.explain(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
         let told = Told::new(&placed, named, &found, Some("Running")).text(Some("Running"));
         let told = told.replace(&format!("{}/", folder.path().display()), "");
@@ -410,7 +300,7 @@ mod tests {
     fn told(text: &str, expect: Option<&str>) -> String {
         let placed = PlacedRules::builtin();
         let object: Value = serde_json::from_str(text).unwrap();
-        let named = named(&object).unwrap();
+        let named = Named::of(&object).unwrap();
         let found = placed.rules.explain(&named.group, &named.kind, text.as_bytes()).unwrap();
         Told::new(&placed, named, &found, expect).text(expect)
     }
@@ -444,14 +334,5 @@ mod tests {
         );
         assert!(text.starts_with("Thing.example.dev a: Unknown   ✗ Running was expected\n"), "{text}");
         assert!(text.contains("✓ no test"), "{text}");
-    }
-
-    #[test]
-    fn objects_without_an_end_are_refused_at_their_bound() {
-        let large = tempfile::NamedTempFile::new().unwrap();
-        large.as_file().set_len(OBJECT_BYTES + 1).unwrap();
-        let told = |path: &Path| read_objects(path).unwrap_err().to_string();
-        assert_eq!(told(large.path()), "it has more than 64 MiB");
-        assert!(told(Path::new("/dev/zero")).starts_with("it is a device"));
     }
 }

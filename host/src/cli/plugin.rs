@@ -1,0 +1,91 @@
+//! `kubewitness plugin`: what somebody who writes a plugin needs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::reach::Output;
+
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// Makes a folder with a plugin that works, its manifest and a test
+    New(NewPluginArgs),
+    /// Builds the plugin of a folder into a component, and checks it against its manifest
+    Build(BuildPluginArgs),
+    /// Hands the objects of a file to a plugin, and shows what it does. Nothing is sent, and nothing is kept
+    Run(RunPluginArgs),
+    /// Runs the tests of a plugin's folder: it hands over objects and compares what the plugin does with what is on file
+    Test(TestPluginArgs),
+    /// Prints the ConfigMap of a plugin, with its component, for `kubectl apply -f -`
+    Pack(PackPluginArgs),
+}
+
+/// A language that a plugin can be written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Language {
+    Rust,
+    Python,
+    Javascript,
+}
+
+#[derive(Debug, Args)]
+pub struct NewPluginArgs {
+    /// The name of the plugin and of its folder: lower-case letters, digits and `-`
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The language that it is written in
+    #[arg(long, value_enum, default_value_t = Language::Rust)]
+    pub lang: Language,
+    /// The folder in which its folder is made
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct BuildPluginArgs {
+    /// The folder of the plugin, which has its `plugin.yaml`
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct RunPluginArgs {
+    /// The folder of the plugin, a manifest (.yaml) or a component (.wasm). A component alone is granted what it says that
+    /// it needs
+    #[arg(value_name = "PLUGIN", default_value = ".")]
+    pub plugin: PathBuf,
+    /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. `-` reads
+    /// standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// The configuration of the plugin, as JSON, in the place of that of the manifest
+    #[arg(long, value_name = "JSON")]
+    pub config: Option<String>,
+    /// A YAML list of what its HTTP requests are answered, in order, such as `[{status: 503}, {status: 200, body: ok}]`.
+    /// The requests after them are answered 200
+    #[arg(long, value_name = "FILE")]
+    pub answers: Option<PathBuf>,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct TestPluginArgs {
+    /// The folder of the plugin. Each file of its folder `tests` is a test
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Writes what the plugin does now into the files of what is expected
+    #[arg(long)]
+    pub update: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PackPluginArgs {
+    /// The folder of the plugin, which has its `plugin.yaml`
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The namespace of the ConfigMap
+    #[arg(short, long, default_value = "kubewitness")]
+    pub namespace: String,
+}

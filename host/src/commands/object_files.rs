@@ -1,0 +1,155 @@
+//! Reads objects from files that a person names: YAML or JSON, several documents, a list, or the events of a watch.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use kubewitness_core::files;
+use kubewitness_core::state::ObjectRef;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::config::tree::Tree;
+
+/// Objects are at most a few MB each; more is no object, and reading it would only take memory.
+const OBJECT_BYTES: u64 = 64 << 20;
+
+/// One object of a file.
+#[derive(Debug)]
+pub struct Observed {
+    pub object: Value,
+    /// A watch's event says that it was deleted.
+    pub is_gone: bool,
+}
+
+/// What an object is called.
+#[derive(Clone, Debug, Serialize)]
+pub struct Named {
+    pub kind: String,
+    pub group: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Named {
+    pub fn of(object: &Value) -> Result<Self> {
+        let (kind, api_version) = (text(object, "/kind"), text(object, "/apiVersion"));
+        ensure!(
+            !kind.is_empty() && !api_version.is_empty(),
+            "an object has no `kind` or no `apiVersion`: give it whole, as `kubectl get -o yaml` prints it"
+        );
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let [namespace, name] =
+            ["/metadata/namespace", "/metadata/name"].map(|it| text(object, it).to_owned());
+        Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
+    }
+
+    pub fn text(&self) -> String {
+        let namespace =
+            if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
+        format!("{}{group} {namespace}{}", self.kind, self.name)
+    }
+
+    pub fn reference(&self, object: &Value) -> ObjectRef {
+        let version = text(object, "/apiVersion").rsplit('/').next().unwrap_or_default();
+        ObjectRef {
+            group: self.group.clone(),
+            version: version.to_owned(),
+            kind: self.kind.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: text(object, "/metadata/uid").to_owned(),
+        }
+    }
+}
+
+pub fn text<'o>(object: &'o Value, pointer: &str) -> &'o str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// `-` reads standard input.
+pub fn read(path: &Path) -> Result<Vec<Observed>> {
+    let mut text = String::new();
+    let input: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
+    input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
+    let mut objects = Vec::new();
+    documents(&text)?.into_iter().for_each(|document| flatten(document, false, &mut objects));
+    if objects.is_empty() {
+        bail!("it has no object");
+    }
+    Ok(objects)
+}
+
+fn documents(text: &str) -> Result<Vec<Value>> {
+    // YAML refuses tabs, which JSON may be indented by.
+    if text.trim_start().starts_with(['{', '['])
+        && let Ok(values) = serde_json::Deserializer::from_str(text).into_iter().collect()
+    {
+        return Ok(values);
+    }
+    let trees =
+        Tree::parse(text).map_err(|error| anyhow::anyhow!("line {}: {}", error.line, error.message))?;
+    Ok(trees.iter().map(Tree::to_json).collect())
+}
+
+fn flatten(document: Value, is_gone: bool, objects: &mut Vec<Observed>) {
+    match document {
+        Value::Array(items) => items.into_iter().for_each(|item| flatten(item, is_gone, objects)),
+        Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
+            if let Some(items) = map.remove("items") {
+                flatten(items, is_gone, objects);
+            }
+        }
+        Value::Object(mut map) if map.contains_key("type") && map.contains_key("object") => {
+            let is_gone = map["type"] == "DELETED";
+            objects.extend(map.remove("object").map(|object| Observed { object, is_gone }));
+        }
+        other => objects.push(Observed { object: other, is_gone }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(text: &str) -> Result<Vec<String>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("o");
+        std::fs::write(&path, text).unwrap();
+        let text = |seen: &Observed| {
+            let gone = if seen.is_gone { " gone" } else { "" };
+            Ok(format!("{}{gone}", Named::of(&seen.object)?.text()))
+        };
+        read(&path)?.iter().map(text).collect()
+    }
+
+    #[test]
+    fn objects_are_read_as_kubectl_prints_them() {
+        let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: t}}\n- {apiVersion: v1, kind: Node, metadata: {name: b}}\n";
+        assert_eq!(named(list).unwrap(), ["Job.batch t/a", "Node b"]);
+        let stream = "{\"kind\":\"Pod\",\n\t\"apiVersion\":\"v1\"}\n{\"type\":\"DELETED\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"c\"}}}";
+        assert_eq!(named(stream).unwrap(), ["Pod ", "Pod c gone"]);
+        assert_eq!(
+            named("apiVersion: v1\nkind: Pod\n---\napiVersion: g/v1\nkind: K\n").unwrap(),
+            ["Pod ", "K.g "]
+        );
+        for (text, why) in
+            [("", "no object"), ("a: [1\n", "line"), ("kind: Pod\n", "give it whole"), ("7", "give it whole")]
+        {
+            let error = named(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn objects_without_an_end_are_refused_at_their_bound() {
+        let large = tempfile::NamedTempFile::new().unwrap();
+        large.as_file().set_len(OBJECT_BYTES + 1).unwrap();
+        let told = |path: &Path| read(path).unwrap_err().to_string();
+        assert_eq!(told(large.path()), "it has more than 64 MiB");
+        assert!(told(Path::new("/dev/zero")).starts_with("it is a device"));
+    }
+}

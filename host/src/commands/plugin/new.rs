@@ -1,0 +1,214 @@
+//! `kubewitness plugin new`: a folder with a plugin that works. It has all that the plugin is built from, but for what the
+//! language's own registry has.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cli::{Language, NewPluginArgs};
+use crate::commands::{End, Ended, Usage, print};
+
+/// The name of a file, and its text.
+type File = (&'static str, &'static str);
+
+const FOR_ALL: &[File] = &[
+    ("plugin.yaml", include_str!("templates/plugin.yaml")),
+    ("README.md", include_str!("templates/README.md")),
+    (".gitignore", include_str!("templates/gitignore")),
+    ("tests/failed.yaml", include_str!("templates/failed.yaml")),
+    ("tests/failed.expected.json", include_str!("templates/failed.expected.json")),
+];
+
+const RUST: &[File] = &[
+    ("Cargo.toml", include_str!("templates/rust/Cargo.toml")),
+    ("src/lib.rs", include_str!("templates/rust/lib.rs")),
+    ("sdk/Cargo.toml", include_str!("templates/rust/sdk.toml")),
+    ("sdk/src/lib.rs", include_str!("../../../../plugins/sdk/src/lib.rs")),
+    ("sdk/src/capability.rs", include_str!("../../../../plugins/sdk/src/capability.rs")),
+    ("sdk/src/plugin.rs", include_str!("../../../../plugins/sdk/src/plugin.rs")),
+    ("sdk/src/testing.rs", include_str!("../../../../plugins/sdk/src/testing.rs")),
+    ("sdk/src/time.rs", include_str!("../../../../plugins/sdk/src/time.rs")),
+];
+
+const PYTHON: &[File] = &[
+    ("plugin.py", include_str!("templates/python/plugin.py")),
+    ("requirements.txt", include_str!("templates/python/requirements.txt")),
+    ("wit/component.wit", include_str!("templates/component.wit")),
+];
+
+const JAVASCRIPT: &[File] = &[
+    ("plugin.js", include_str!("templates/javascript/plugin.js")),
+    ("package.json", include_str!("templates/javascript/package.json")),
+    ("wit/component.wit", include_str!("templates/component.wit")),
+];
+
+const WIT: [File; 3] = [
+    ("types.wit", include_str!("../../../../wit/types.wit")),
+    ("capabilities.wit", include_str!("../../../../wit/capabilities.wit")),
+    ("worlds.wit", include_str!("../../../../wit/worlds.wit")),
+];
+
+impl Language {
+    fn files(self) -> &'static [File] {
+        match self {
+            Self::Rust => RUST,
+            Self::Python => PYTHON,
+            Self::Javascript => JAVASCRIPT,
+        }
+    }
+
+    /// Where the interfaces lie.
+    fn wit(self) -> &'static str {
+        match self {
+            Self::Rust => "sdk/wit",
+            Self::Python | Self::Javascript => "wit/deps/kubewitness-plugin",
+        }
+    }
+
+    fn source(self) -> &'static str {
+        match self {
+            Self::Rust => "src/lib.rs",
+            Self::Python => "plugin.py",
+            Self::Javascript => "plugin.js",
+        }
+    }
+
+    /// What is installed once, before the first build.
+    fn before(self) -> &'static str {
+        match self {
+            Self::Rust => "rustup target add wasm32-wasip2",
+            Self::Python => "pip install -r requirements.txt",
+            Self::Javascript => "npm install",
+        }
+    }
+}
+
+pub fn new(args: &NewPluginArgs) -> Ended {
+    let NewPluginArgs { name, lang, dir } = args;
+    let is_fit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !name.starts_with(|c: char| c.is_ascii_lowercase())
+        || !name.chars().all(is_fit)
+        || name.ends_with('-')
+        || name.len() > 63
+    {
+        return Err(Usage::error(
+            "a plugin's name has lower-case letters, digits and `-`, begins with a letter, and has at most 63 characters",
+        ));
+    }
+    let folder = if dir.as_os_str() == "." { PathBuf::from(name) } else { dir.join(name) };
+    if folder.exists() {
+        bail!("{} exists already: choose another name, or move it away", folder.display());
+    }
+    for (file, text) in FOR_ALL.iter().chain(lang.files()) {
+        write(&folder.join(file), &filled(text, name, *lang))?;
+    }
+    for (file, text) in WIT {
+        write(&folder.join(lang.wit()).join(file), text)?;
+    }
+    print::text(&format!(
+        "{} is a plugin that works. Next:\n\n  cd {}\n  {}\n  kubewitness plugin build\n  kubewitness plugin test\n",
+        folder.display(),
+        folder.display(),
+        lang.before()
+    ))?;
+    Ok(End::Fine)
+}
+
+/// The SDK's own sources have none of the words that are filled in.
+fn filled(text: &str, name: &str, lang: Language) -> String {
+    let imports = match lang {
+        Language::Rust => {
+            "- `sdk/` is a copy of the crate `kubewitness-sdk`, with the interfaces in `sdk/wit`."
+        }
+        Language::Python | Language::Javascript => {
+            "- `wit/component.wit` says which interfaces it may import. They lie in `wit/deps`."
+        }
+    };
+    let before = format!("    {}{}", lang.before(), "     # once");
+    let words = [
+        ("{{name}}", name),
+        ("{{before}}", &before),
+        ("{{source}}", lang.source()),
+        ("{{imports}}", imports),
+        ("{{version}}", env!("CARGO_PKG_VERSION")),
+    ];
+    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let told = || format!("writing {}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(told)?;
+    }
+    std::fs::write(path, text).with_context(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(lang: Language) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let args = NewPluginArgs { name: "shout".into(), lang, dir: folder.path().to_path_buf() };
+        assert_eq!(new(&args).unwrap(), End::Fine);
+        folder
+    }
+
+    #[test]
+    fn nothing_is_left_to_fill_in_and_the_manifest_is_one() {
+        for lang in [Language::Rust, Language::Python, Language::Javascript] {
+            let folder = made(lang);
+            let mut folders = vec![folder.path().join("shout")];
+            while let Some(folder) = folders.pop() {
+                for entry in std::fs::read_dir(folder).unwrap() {
+                    let path = entry.unwrap().path();
+                    match path.is_dir() {
+                        true => folders.push(path),
+                        false => {
+                            let text = std::fs::read_to_string(&path).unwrap();
+                            // A doc comment of the SDK may show a JSON object in an object.
+                            let is_filled = !["{{name", "{{before", "{{source", "{{imports", "{{version"]
+                                .iter()
+                                .any(|word| text.contains(word));
+                            assert!(is_filled, "{}: {text}", path.display());
+                        }
+                    }
+                }
+            }
+            let manifest = super::super::subject::manifest(&folder.path().join("shout")).unwrap();
+            assert_eq!(
+                (manifest.name.as_str(), manifest.spec.module.file.as_deref()),
+                ("shout", Some("shout.wasm"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_there_and_a_name_that_is_none_are_refused() {
+        let folder = made(Language::Python);
+        let args = |name: &str| NewPluginArgs {
+            name: name.into(),
+            lang: Language::Rust,
+            dir: folder.path().to_path_buf(),
+        };
+        let told = new(&args("shout")).unwrap_err().to_string();
+        assert!(told.contains("exists already"), "{told}");
+        for name in ["", "../x", "Shout", "7up", "a b", "a-", &"a".repeat(64)] {
+            assert!(new(&args(name)).unwrap_err().is::<Usage>(), "{name}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_copy_of_the_sdk_has_the_dependencies_of_the_sdk() {
+        let workspace = include_str!("../../../../Cargo.toml");
+        let own = include_str!("../../../../plugins/sdk/Cargo.toml");
+        let copy = include_str!("templates/rust/sdk.toml").split_once("[dependencies]").unwrap().1;
+        let lines: Vec<_> = copy.lines().filter(|line| !line.is_empty()).collect();
+        for line in &lines {
+            assert!(workspace.lines().any(|other| other == *line), "{line}");
+        }
+        let dependencies = own.split_once("[dependencies]").unwrap().1;
+        assert_eq!(dependencies.lines().filter(|line| !line.is_empty()).count(), lines.len());
+    }
+}

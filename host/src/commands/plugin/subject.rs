@@ -1,0 +1,134 @@
+//! Finds the plugin that a command is about: by its folder, its manifest, or its component alone.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::config::{ComponentsSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant};
+use kubewitness_sandbox::{Component, Engine};
+use serde_json::{Map, Value};
+
+use crate::commands::Usage;
+use crate::commands::check::agreeable;
+use crate::commands::print::clean;
+use crate::config::manifest::{Parsed, Problem, parse_plugin};
+use crate::config::{component, folder};
+use crate::controller::{self, plugins};
+
+/// The manifest in the folder of a plugin.
+const MANIFEST: &str = "plugin.yaml";
+/// Where compiled components are kept, so that the second try starts at once.
+const CACHE: &str = ".kubewitness";
+
+/// A plugin that can be called, with what its manifest grants it.
+pub struct Subject {
+    pub name: String,
+    pub spec: PluginSpec,
+    pub component: Component,
+    pub engine: Engine,
+}
+
+/// A file of a folder, as a person would name it.
+pub fn within(folder: &Path, file: &str) -> PathBuf {
+    if folder == Path::new(".") { PathBuf::from(file) } else { folder.join(file) }
+}
+
+/// The manifest of a folder, or of a file that is one.
+pub fn manifest(path: &Path) -> Result<Parsed<PluginSpec>> {
+    let path = if path.is_dir() { within(path, MANIFEST) } else { path.to_path_buf() };
+    let text = folder::text(&path).map_err(|problem| {
+        anyhow::anyhow!(
+            "{}\n`kubewitness plugin new NAME` makes a folder that has one",
+            clean(&problem.to_string())
+        )
+    })?;
+    let snapshot = folder::of_text(&path, &text);
+    let entry = match snapshot.plugins.as_slice() {
+        [entry] => entry,
+        plugins => bail!(
+            "{} has {} documents of the kind Plugin: it needs one{}",
+            path.display(),
+            plugins.len(),
+            lines(&snapshot.problems)
+        ),
+    };
+    parse_plugin(entry, &agreeable(entry)).map_err(|problems| told(&problems))
+}
+
+fn told(problems: &[Problem]) -> anyhow::Error {
+    anyhow::anyhow!("the manifest does not fit:{}", lines(problems))
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("\n    {}", clean(&problem.to_string()))).collect()
+}
+
+/// `config` takes the place of that of the manifest.
+pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
+    let config = config.map(parse_config).transpose()?;
+    if path.extension().is_some_and(|extension| extension == "wasm") {
+        return alone(path, config.unwrap_or_default()).await;
+    }
+    let mut parsed = manifest(path)?;
+    if let Some(config) = config {
+        parsed.spec.config = config;
+    }
+    let engine = engine(parsed.entry.origin.folder.as_deref())?;
+    let bytes = component::find(&parsed, &[]).await.map_err(|problems| {
+        anyhow::anyhow!("`kubewitness plugin build` builds the component:{}", lines(&problems))
+    })?;
+    let component =
+        plugins::examine_component(&engine, &parsed, &bytes.into(), &ComponentsSpec::default()).await;
+    let component = component.map_err(|problems| told(&problems))?;
+    Ok(Subject { name: parsed.name, spec: parsed.spec, component, engine })
+}
+
+/// A component without a manifest is granted what it says that it needs.
+async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
+    let bytes = folder::bytes(path, component::COMPONENT_BYTES)
+        .with_context(|| format!("reading {}", path.display()))?;
+    let engine = engine(path.parent())?;
+    let component = engine.load(&bytes.into(), &ComponentsSpec::default()).await?;
+    let said = component.describe().await?;
+    let mut spec = PluginSpec {
+        module: Default::default(),
+        subscribe: Vec::new(),
+        grants: Default::default(),
+        limits: Default::default(),
+        delivery: Default::default(),
+        config,
+    };
+    for need in &said.needs {
+        let (what, name) = need.split_once(':').unwrap_or((need, ""));
+        let name = name.to_owned();
+        match what {
+            "kv" => spec.grants.kv = true,
+            "sql" => spec.grants.sql.push(SqlGrant { database: name.clone(), name }),
+            "http" => spec.grants.http.push(HttpGrant { destination: name.clone(), name }),
+            "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
+            "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
+            "lister" => spec.grants.lister.push(name),
+            _ => bail!("the component needs `{}`, which this host does not know", clean(need)),
+        }
+    }
+    let faults = component.check(&spec).await?;
+    if !faults.is_empty() {
+        let lines =
+            faults.iter().map(|fault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message)));
+        bail!("the plugin refuses its configuration, which `--config` gives:{}", lines.collect::<String>());
+    }
+    Ok(Subject { name: said.name, spec, component, engine })
+}
+
+fn engine(folder: Option<&Path>) -> Result<Engine> {
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A folder that can't be written has no cache.
+    let cache: Option<PathBuf> =
+        Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
+    controller::engine(cache)
+}
+
+fn parse_config(text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).map_err(|error| {
+        Usage::error(format!("--config is a JSON object, such as '{{\"phase\": \"Failed\"}}': {error}"))
+    })
+}

@@ -1,0 +1,25 @@
+// Logs each job that comes to a phase of your choice.
+
+import { get as config } from "kubewitness:plugin/config@1.0.0";
+import { write as log } from "kubewitness:plugin/log@1.0.0";
+
+export const handler = {
+  describe() {
+    return { name: "{{name}}", version: "0.1.0", configSchema: "", needs: [], extra: [] };
+  },
+
+  check(text) {
+    if (!JSON.parse(text).phase) throw [{ path: "phase", message: "is empty" }];
+  },
+
+  // One verdict for each state, in the same order.
+  handle(states) {
+    const { phase } = JSON.parse(config());
+    return states.map((state) => {
+      if (state.change === "present" && state.status.phase === phase) {
+        log("warn", "a job needs you", [["job", state.object.name], ["why", state.status.reason]]);
+      }
+      return { tag: "done" };
+    });
+  },
+};

@@ -1,0 +1,98 @@
+//! `kubewitness plugin test`: each file of objects in the folder `tests` is handed to the plugin, and what the plugin does
+//! is compared with the file beside it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::files;
+
+use super::run::replies;
+use super::subject::{self, Subject};
+use super::trial;
+use crate::cli::TestPluginArgs;
+use crate::commands::print::{self, clean, mark};
+use crate::commands::{End, Ended, line_diff, object_files};
+
+/// What the plugin is expected to do with `NAME.yaml` is in `NAME.expected.json`; what its requests are answered may be
+/// in `NAME.answers.yaml`.
+const EXPECTED: &str = ".expected.json";
+const ANSWERS: &str = ".answers.yaml";
+const OBJECTS: [&str; 3] = [".yaml", ".yml", ".json"];
+const EXPECTED_BYTES: u64 = 64 << 20;
+
+pub async fn test(args: TestPluginArgs) -> Ended {
+    let folder = subject::within(&args.dir, "tests");
+    let cases = cases(&folder)?;
+    let subject = subject::load(&args.dir, None).await?;
+    let mut failed = 0;
+    for case in &cases {
+        let found = tried(&subject, case).await.with_context(|| format!("in {}", case.objects.display()))?;
+        match compared(case, &found, args.update)? {
+            None => print::text(&format!("{} {}\n", mark(true), clean(&case.name)))?,
+            Some(why) => {
+                failed += 1;
+                print::text(&format!("{} {}: {why}", mark(false), clean(&case.name)))?;
+            }
+        }
+    }
+    let verb = if args.update { "written" } else { "passed" };
+    print::text(&format!("{} of {} tests {verb}\n", cases.len() - failed, cases.len()))?;
+    Ok(if failed == 0 { End::Fine } else { End::Failed })
+}
+
+struct Case {
+    name: String,
+    objects: PathBuf,
+    expected: PathBuf,
+    answers: PathBuf,
+}
+
+fn cases(folder: &Path) -> Result<Vec<Case>> {
+    let hint = "a test is a file of objects there, such as `tests/failed.yaml`";
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("reading {}: {hint}", folder.display()))?;
+    let mut cases = Vec::new();
+    for entry in entries {
+        let file = entry?.file_name().to_string_lossy().into_owned();
+        if file.ends_with(EXPECTED) || file.ends_with(ANSWERS) {
+            continue;
+        }
+        let Some(name) = OBJECTS.iter().find_map(|ending| file.strip_suffix(ending)) else { continue };
+        let beside = |ending: &str| folder.join(format!("{name}{ending}"));
+        let (expected, answers) = (beside(EXPECTED), beside(ANSWERS));
+        cases.push(Case { name: name.to_owned(), objects: folder.join(&file), expected, answers });
+    }
+    cases.sort_by(|a, b| a.objects.cmp(&b.objects));
+    if cases.is_empty() {
+        bail!("{} has no test: {hint}", folder.display());
+    }
+    Ok(cases)
+}
+
+/// What the plugin does, as JSON that is compared line by line.
+async fn tried(subject: &Subject, case: &Case) -> Result<String> {
+    let seen = object_files::read(&case.objects)?;
+    let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
+    let handed = trial::hand_over(subject, &seen, answers).await?;
+    Ok(serde_json::to_string_pretty(&handed)? + "\n")
+}
+
+/// Why it is not as expected.
+fn compared(case: &Case, found: &str, update: bool) -> Result<Option<String>> {
+    let path = case.expected.display();
+    if update {
+        std::fs::write(&case.expected, found).with_context(|| format!("writing {path}"))?;
+        return Ok(None);
+    }
+    let there = files::look(&case.expected).with_context(|| format!("reading {path}"))?;
+    if there.is_none() {
+        return Ok(Some(format!("{path} is not there. `kubewitness plugin test --update` writes it\n")));
+    }
+    let expected = files::text(&case.expected, EXPECTED_BYTES).with_context(|| format!("reading {path}"))?;
+    if expected == found {
+        return Ok(None);
+    }
+    let titles = [format!("{path}"), "what the plugin does".to_owned()];
+    let diff = line_diff::unified(&titles, &expected, found, print::is_coloured());
+    Ok(Some(format!("the plugin does something else. If that is right, run with --update\n{diff}")))
+}

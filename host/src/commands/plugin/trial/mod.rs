@@ -1,0 +1,202 @@
+//! Hands states to a plugin as the host does, with nothing behind it: the database is a file that is thrown away, requests
+//! are answered and not sent, the clock stands at the time of the state. So the same objects give the same effects.
+
+mod recorder;
+mod stand_ins;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_core::config::{
+    DatabaseSpec, DestinationSpec, Duration, HostSpec, KeySpec, LedgerSpec, PluginSpec, RedactionSpec,
+    SecretRef, SqliteSpec,
+};
+use kubewitness_core::ports::{Delivery, Handler, Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::subject::Subject;
+use crate::commands::object_files::Observed;
+use crate::commands::print::clean;
+use recorder::Recorder;
+use stand_ins::StandIns;
+
+/// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
+const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
+/// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
+const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// What an HTTP request is answered.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reply {
+    pub status: u16,
+    #[serde(default)]
+    pub body: String,
+}
+
+/// One call that had an effect, or would have had one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Effect {
+    pub call: &'static str,
+    /// The name that the plugin uses: a database, a destination, a ledger, a key; the level of a log line.
+    pub to: String,
+    #[serde(flatten)]
+    pub what: Map<String, Value>,
+    /// Why the host refused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// One state, and what the plugin did with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Handed {
+    /// `Job team/train-1`
+    pub object: String,
+    pub change: String,
+    pub phase: String,
+    pub effects: Vec<Effect>,
+    pub verdict: Value,
+}
+
+impl Handed {
+    pub fn is_done(&self) -> bool {
+        self.verdict == "done"
+    }
+
+    pub fn text(&self) -> String {
+        let mut text = format!("{} ({}): {}\n", clean(&self.object), self.change, self.phase);
+        for Effect { call, to, what, refused } in &self.effects {
+            text.push_str(&format!("  {call:<13} {}", clean(to)));
+            for (name, value) in what {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                text.push_str(&format!("  {name}={}", clean(&value)));
+            }
+            if let Some(why) = refused {
+                text.push_str(&format!("  refused: {}", clean(why)));
+            }
+            text.push('\n');
+        }
+        let verdict = self.verdict.as_str().map_or_else(|| self.verdict.to_string(), str::to_owned);
+        text.push_str(&format!("  {:<13} {}\n", "verdict", clean(&verdict)));
+        text
+    }
+}
+
+/// Hands over one state for each object, one at a time.
+pub async fn hand_over(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) -> Result<Vec<Handed>> {
+    let stop = CancellationToken::new();
+    // The time limits of calls are counted in its ticks.
+    tokio::select! {
+        () = subject.engine.ticker(stop.clone()) => bail!("the clock of the sandbox has stopped"),
+        handed = hand_each(subject, seen, replies) => handed,
+    }
+}
+
+async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) -> Result<Vec<Handed>> {
+    let Subject { name, spec, component, .. } = subject;
+    let folder = tempfile::tempdir().context("making a folder for the trial")?;
+    let host = host(spec, folder.path())?;
+    let capabilities = Capabilities::open(&host, folder.path()).await;
+    let capabilities = capabilities.map_err(|faults| {
+        let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
+        anyhow::anyhow!("what the plugin is granted can't be opened: {}", told.collect::<Vec<_>>().join("; "))
+    })?;
+    let stand_ins = Arc::new(StandIns::of(spec, seen)?);
+    let backing = Backing {
+        documents: stand_ins.clone(),
+        lister: stand_ins.clone(),
+        clock: stand_ins.clone(),
+        kv: Vec::new(),
+        cursor: 0,
+        newest: seen.len() as u64,
+    };
+    let grants = capabilities.grants(name, spec, backing).await?;
+    let recorder = Arc::new(Recorder::new(grants, &spec.grants.http, replies));
+    let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
+    let mut handed = Vec::new();
+    for state in stand_ins.states() {
+        stand_ins.show(state.seq);
+        let object = &state.object;
+        let place =
+            if object.namespace.is_empty() { String::new() } else { format!("{}/", object.namespace) };
+        let delivery = Delivery { state: state.clone(), attempt: 1, resync: false };
+        let verdict = match plugin.handle(&[delivery]).await {
+            Ok(outcome) => outcome.verdicts.into_iter().next().map_or(Value::Null, verdict),
+            Err(error) => json!({"failed": error.to_string()}),
+        };
+        handed.push(Handed {
+            object: format!("{} {place}{}", object.kind, object.name),
+            change: state.change.as_str().to_owned(),
+            phase: state.status.phase.to_string(),
+            effects: recorder.take(),
+            verdict,
+        });
+    }
+    Ok(handed)
+}
+
+fn verdict(verdict: Verdict) -> Value {
+    match verdict {
+        Verdict::Done => json!("done"),
+        Verdict::Retry { after_ms, reason } => json!({"retry": {"afterMs": after_ms, "reason": reason}}),
+        Verdict::Reject(reason) => json!({"reject": reason}),
+    }
+}
+
+/// A host that has what the plugin is granted, in a folder of its own.
+fn host(spec: &PluginSpec, folder: &Path) -> Result<HostSpec> {
+    let secret = |file: &str, text: &str| {
+        let path = folder.join(file);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        anyhow::Ok(SecretRef::File(path.to_string_lossy().into_owned()))
+    };
+    let grants = &spec.grants;
+    let redaction =
+        RedactionSpec { key_from: Some(secret("redaction.key", REDACTION_KEY)?), ..Default::default() };
+    let key = base64_of(&[KEY_BEGINS.as_slice(), &[7; 32]].concat());
+    let key = secret("signing.key", &key)?;
+    Ok(HostSpec {
+        redaction,
+        databases: grants
+            .sql
+            .iter()
+            .map(|grant| DatabaseSpec {
+                name: grant.database.clone(),
+                sqlite: Some(SqliteSpec { path: "trial.db".into() }),
+                ..DatabaseSpec::default()
+            })
+            .collect(),
+        destinations: grants
+            .http
+            .iter()
+            .map(|grant| DestinationSpec {
+                name: grant.destination.clone(),
+                // Nothing is sent to it.
+                url: "http://trial.invalid".into(),
+                headers: Vec::new(),
+                rate: None,
+                timeout: Duration(std::time::Duration::from_secs(1)),
+            })
+            .collect(),
+        ledgers: grants
+            .ledger
+            .iter()
+            .map(|grant| LedgerSpec { name: grant.ledger.clone(), path: "trial.jsonl".into() })
+            .collect(),
+        keys: grants
+            .keys
+            .iter()
+            .map(|grant| KeySpec { name: grant.key.clone(), value_from: key.clone() })
+            .collect(),
+        ..HostSpec::default()
+    })
+}
+
+pub fn base64_of(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}

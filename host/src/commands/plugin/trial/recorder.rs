@@ -1,0 +1,261 @@
+//! Lets a plugin's calls through to what it is granted, and writes down those that have effects. Requests are answered
+//! here.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::config::HttpGrant;
+use kubewitness_core::ports::{
+    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue,
+    TableCopy, TableWrite,
+};
+use kubewitness_core::{ObjectRef, Seq};
+use serde_json::{Map, Value, json};
+
+use super::{Effect, Reply};
+
+/// Effects that are kept of one state. The plugin may do more.
+const EFFECTS: usize = 10_000;
+
+#[derive(Default)]
+struct Notes {
+    effects: Vec<Effect>,
+    replies: VecDeque<Reply>,
+}
+
+pub struct Recorder {
+    grants: Arc<dyn Grants>,
+    notes: Arc<Mutex<Notes>>,
+    destinations: Arc<HashSet<String>>,
+}
+
+impl Recorder {
+    pub fn new(grants: Arc<dyn Grants>, destinations: &[HttpGrant], replies: Vec<Reply>) -> Self {
+        let notes = Notes { replies: replies.into(), ..Notes::default() };
+        let destinations = destinations.iter().map(|grant| grant.name.clone()).collect();
+        Self { grants, notes: Arc::new(Mutex::new(notes)), destinations: Arc::new(destinations) }
+    }
+
+    /// The effects since it was last asked.
+    pub fn take(&self) -> Vec<Effect> {
+        std::mem::take(&mut lock(&self.notes).effects)
+    }
+}
+
+fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl Grants for Recorder {
+    fn config(&self) -> &str {
+        self.grants.config()
+    }
+
+    async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+        let session = self.grants.open(batch).await?;
+        let (notes, destinations) = (self.notes.clone(), self.destinations.clone());
+        Ok(Box::new(Recorded { session, notes, destinations }))
+    }
+}
+
+struct Recorded {
+    session: Box<dyn Session>,
+    notes: Arc<Mutex<Notes>>,
+    destinations: Arc<HashSet<String>>,
+}
+
+impl Recorded {
+    fn note<T>(&self, call: &'static str, to: &str, what: Value, answer: &Result<T, GrantError>) {
+        let mut notes = lock(&self.notes);
+        if notes.effects.len() >= EFFECTS {
+            return;
+        }
+        let what = match what {
+            Value::Object(what) => what,
+            other => Map::from_iter([("value".to_owned(), other)]),
+        };
+        let refused = answer.as_ref().err().map(ToString::to_string);
+        notes.effects.push(Effect { call, to: to.to_owned(), what, refused });
+    }
+}
+
+/// As JSON where they are JSON, as text where they are text, in hex otherwise.
+fn bytes(bytes: &[u8]) -> Value {
+    match (serde_json::from_slice(bytes), std::str::from_utf8(bytes)) {
+        (Ok(value @ (Value::Object(_) | Value::Array(_))), _) => value,
+        (_, Ok(text)) => text.into(),
+        (_, Err(_)) => json!({"hex": hex::encode(bytes)}),
+    }
+}
+
+fn value(value: &SqlValue) -> Value {
+    match value {
+        SqlValue::Null => Value::Null,
+        SqlValue::Boolean(it) => json!(it),
+        SqlValue::Integer(it) => json!(it),
+        SqlValue::Float(it) => json!(it),
+        SqlValue::Text(it) => json!(it),
+        SqlValue::Blob(it) => bytes(it),
+    }
+}
+
+fn rows(rows: &[Vec<SqlValue>]) -> Value {
+    rows.iter().map(|row| row.iter().map(value).collect::<Value>()).collect()
+}
+
+fn pairs(pairs: &[(String, String)]) -> Value {
+    Value::Object(pairs.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect())
+}
+
+#[async_trait]
+impl Session for Recorded {
+    fn applied(&self) -> &HashSet<Seq> {
+        self.session.applied()
+    }
+
+    fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {
+        self.session.sql_dialect(database)
+    }
+
+    async fn sql_execute(
+        &mut self,
+        database: &str,
+        statement: &str,
+        params: Vec<Vec<SqlValue>>,
+    ) -> Result<u64, GrantError> {
+        let what = json!({"statement": statement, "rows": rows(&params)});
+        let answer = self.session.sql_execute(database, statement, params).await;
+        self.note("sql.execute", database, what, &answer);
+        answer
+    }
+
+    async fn sql_write(
+        &mut self,
+        database: &str,
+        write: TableWrite,
+        copy: Option<TableCopy>,
+    ) -> Result<u64, GrantError> {
+        let mut what = json!({"table": write.table, "columns": write.columns, "rows": rows(&write.rows)});
+        if let Some(copy) = &copy {
+            what["copy"] = json!({"table": copy.table, "columns": copy.columns, "without": copy.without});
+        }
+        let answer = self.session.sql_write(database, write, copy).await;
+        self.note("sql.write", database, what, &answer);
+        answer
+    }
+
+    async fn sql_query(
+        &mut self,
+        database: &str,
+        statement: &str,
+        params: Vec<SqlValue>,
+    ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+        self.session.sql_query(database, statement, params).await
+    }
+
+    async fn http_send(
+        &mut self,
+        destination: &str,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, GrantError> {
+        let HttpRequest { method, path, headers, body } = &request;
+        let mut what =
+            json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)});
+        if !self.destinations.contains(destination) {
+            // The refusal that the host gives, too.
+            let answer = self.session.http_send(destination, request).await;
+            self.note("http.send", destination, what, &answer);
+            return answer;
+        }
+        let reply = lock(&self.notes).replies.pop_front();
+        let reply = reply.unwrap_or_else(|| Reply { status: 200, body: String::new() });
+        what["answered"] = reply.status.into();
+        let answer = Ok(HttpResponse { status: reply.status, headers: Vec::new(), body: reply.body.into() });
+        self.note("http.send", destination, what, &answer);
+        answer
+    }
+
+    fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.session.kv_get(key)
+    }
+
+    fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
+        let what = json!({"value": bytes(&value)});
+        let answer = self.session.kv_set(key, value);
+        self.note("kv.set", key, what, &answer);
+        answer
+    }
+
+    fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
+        let answer = self.session.kv_delete(key);
+        self.note("kv.delete", key, json!({}), &answer);
+        answer
+    }
+
+    fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {
+        self.session.kv_keys(prefix, limit)
+    }
+
+    async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+        let what = json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()});
+        let answer = self.session.ledger_append(ledger, records).await;
+        self.note("ledger.append", ledger, what, &answer);
+        answer
+    }
+
+    async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError> {
+        self.session.ledger_last(ledger).await
+    }
+
+    fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+        self.session.ledger_sign(key, message)
+    }
+
+    async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.session.document(seq).await
+    }
+
+    async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.session.document_before(seq).await
+    }
+
+    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+        self.session.lister_get(source, namespace, name)
+    }
+
+    fn lister_list(
+        &self,
+        source: &str,
+        index: &str,
+        key: &str,
+        limit: usize,
+    ) -> Result<Vec<ObjectRef>, GrantError> {
+        self.session.lister_list(source, index, key, limit)
+    }
+
+    fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+        let level = match level {
+            LogLevel::Trace => "trace",
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Warn => "warn",
+            LogLevel::Error => "error",
+        };
+        self.note("log", level, json!({"message": message, "fields": pairs(fields)}), &Ok(()));
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.session.now_ms()
+    }
+
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        self.session.commit(done).await
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.session.rollback().await;
+    }
+}

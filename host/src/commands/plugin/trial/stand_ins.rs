@@ -1,0 +1,203 @@
+//! What stands in for the journal, the cache and the clock: the objects of a file, one state each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use bytes::Bytes;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::PluginSpec;
+use kubewitness_core::document::pack_quickly;
+use kubewitness_core::index::{Indexes, Key};
+use kubewitness_core::ports::{Current, Documents, JournalError, Lister, SelectError, Selected, Selection};
+use kubewitness_core::status::Rules;
+use kubewitness_core::views::Counts;
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
+use serde_json::Value;
+
+use crate::commands::object_files::{Named, Observed, text};
+
+/// When the first state is observed: 2026-01-01. Each of the others is observed a second later.
+const BEGIN_MS: u64 = 1_767_225_600_000;
+
+pub struct StandIns {
+    states: Vec<(Arc<State>, Bytes)>,
+    /// The position of the state that is handed over.
+    shown: AtomicU64,
+}
+
+impl StandIns {
+    /// A later object of the same name is a later version of the same object, unless it has another uid.
+    pub fn of(spec: &PluginSpec, seen: &[Observed]) -> Result<Self> {
+        let rules = Rules::builtin();
+        let mut states: Vec<(Arc<State>, Bytes)> = Vec::new();
+        for (Observed { object, is_gone }, seq) in seen.iter().zip(1..) {
+            let named = Named::of(object)?;
+            let document = Bytes::from(object.to_string());
+            let mut reference = named.reference(object);
+            if reference.uid.is_empty() {
+                reference.uid = format!("uid-of-{}-{}", reference.namespace, reference.name);
+            }
+            let before =
+                states.iter().rev().find(|(state, _)| *state.object == reference).map(|(state, _)| state);
+            let change = if *is_gone { Change::Gone } else { Change::Present };
+            let found = rules.status(&reference.group, &reference.kind, &document);
+            let status = if *is_gone { Rules::deleted(&found) } else { found };
+            let source = source(spec, &named.kind);
+            let resource_version = version(object, seq);
+            let state = State {
+                id: StateId::of(&source, 0, &reference, change, &resource_version, None),
+                seq,
+                source: source.into(),
+                epoch: 0,
+                change,
+                owner: owner(object, &reference.namespace).map(Arc::new),
+                object: Arc::new(reference),
+                resource_version,
+                status: Arc::new(status),
+                previous: before.map(|state| state.status.clone()),
+                observed_ms: BEGIN_MS + (seq - 1) * 1000,
+                late: false,
+            };
+            states.push((Arc::new(state), document));
+        }
+        Ok(Self { states, shown: AtomicU64::default() })
+    }
+
+    pub fn states(&self) -> impl Iterator<Item = &Arc<State>> {
+        self.states.iter().map(|(state, _)| state)
+    }
+
+    /// From now on the clock and the cache show this state.
+    pub fn show(&self, seq: Seq) {
+        self.shown.store(seq, Ordering::Relaxed);
+    }
+
+    fn at(&self, seq: Seq) -> Option<&(Arc<State>, Bytes)> {
+        self.states.iter().find(|(state, _)| state.seq == seq)
+    }
+
+    /// The objects of a source that are there now.
+    fn there(&self, source: &str) -> Vec<&(Arc<State>, Bytes)> {
+        let shown = self.shown.load(Ordering::Relaxed);
+        let so_far = self.states.iter().filter(|(state, _)| state.seq <= shown && *state.source == *source);
+        let mut newest: Vec<&(Arc<State>, Bytes)> = Vec::new();
+        for one in so_far {
+            newest.retain(|(other, _)| !is_same(&other.object, &one.0.object));
+            newest.push(one);
+        }
+        newest.retain(|(state, _)| state.change == Change::Present);
+        newest
+    }
+}
+
+fn is_same(one: &ObjectRef, other: &ObjectRef) -> bool {
+    (&one.kind, &one.namespace, &one.name) == (&other.kind, &other.namespace, &other.name)
+}
+
+fn version(object: &Value, seq: Seq) -> Version {
+    match text(object, "/metadata/resourceVersion") {
+        "" => Version::new(&seq.to_string()),
+        version => Version::new(version),
+    }
+}
+
+/// The source that a manifest subscribes to, by its usual name, such as `jobs`; or the only one.
+fn source(spec: &PluginSpec, kind: &str) -> String {
+    let usual = format!("{}s", kind.to_ascii_lowercase());
+    let mut names = spec.subscribe.iter().map(|subscription| &subscription.source);
+    match spec.subscribe.as_slice() {
+        [only] => only.source.clone(),
+        _ => names.find(|name| **name == usual).cloned().unwrap_or(usual),
+    }
+}
+
+/// The owner that controls it, as its document names it.
+fn owner(object: &Value, namespace: &str) -> Option<ObjectRef> {
+    let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    let named = Named::of(owner).ok()?;
+    let version = text(owner, "/apiVersion").rsplit('/').next().unwrap_or_default().to_owned();
+    let [name, uid] = ["/name", "/uid"].map(|pointer| text(owner, pointer).to_owned());
+    Some(ObjectRef {
+        group: named.group,
+        version,
+        kind: named.kind,
+        namespace: namespace.to_owned(),
+        name,
+        uid,
+    })
+}
+
+#[async_trait]
+impl Documents for StandIns {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(self.at(seq).map(|(_, document)| document.clone()))
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        let Some((state, _)) = self.at(seq) else { return Ok(None) };
+        let before =
+            self.states.iter().rev().find(|(other, _)| other.seq < seq && other.object == state.object);
+        Ok(before.map(|(_, document)| document.clone()))
+    }
+}
+
+fn current((state, document): &(Arc<State>, Bytes)) -> Current {
+    Current {
+        object: state.object.clone(),
+        owner: state.owner.clone(),
+        resource_version: state.resource_version.clone(),
+        status: state.status.clone(),
+        seq: state.seq,
+        observed_ms: state.observed_ms,
+        packed: pack_quickly(document),
+    }
+}
+
+#[async_trait]
+impl Lister for StandIns {
+    fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
+        let is_asked = |(state, _): &&&(Arc<State>, Bytes)| {
+            state.object.namespace == namespace && state.object.name == name
+        };
+        Ok(self.there(source).iter().find(is_asked).map(|found| current(found)))
+    }
+
+    fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
+        let indexes = Indexes::new(&[]);
+        let asked = selection.index.as_ref().map(|(index, key)| indexes.key(index, key)).transpose()?;
+        let has = |(state, document): &&(Arc<State>, Bytes)| match asked {
+            None => true,
+            Some(Key::Namespace(namespace)) => state.object.namespace == namespace,
+            Some(key) => {
+                let mut is_found = false;
+                let read = indexes.keys(document, |found| is_found |= found == key);
+                read.is_ok() && is_found
+            }
+        };
+        let there = self.there(source).into_iter().filter(has).take(selection.limit);
+        Ok(Selected { objects: there.map(current).collect(), next: None, looked: None })
+    }
+
+    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+        Ok(())
+    }
+
+    fn count(&self, source: &str) -> usize {
+        self.there(source).len()
+    }
+
+    async fn shows(&self, _: &str, _: Seq) {}
+}
+
+impl Clock for StandIns {
+    fn now_ms(&self) -> u64 {
+        BEGIN_MS + self.shown.load(Ordering::Relaxed).saturating_sub(1) * 1000
+    }
+
+    fn elapsed(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.now_ms() - BEGIN_MS)
+    }
+}

@@ -1,0 +1,55 @@
+//! Installs the tools that make plugins of Python and of JavaScript, beside the build, from those languages' own
+//! registries. A machine may lack both languages: their tests are skipped then.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::build::{root, services_folder, step};
+use crate::services::runs;
+
+/// What `kubewitness plugin new` puts into a plugin's folder.
+const TEMPLATES: &str = "host/src/commands/plugin/templates";
+
+pub fn ensure() {
+    let folder = services_folder().join("languages");
+    if let Err(error) = std::fs::create_dir_all(&folder) {
+        eprintln!("xtask: making {}: {error}", folder.display());
+        return;
+    }
+    let templates = root().join(TEMPLATES);
+    let is_there = folder.join("venv/bin/componentize-py").is_file();
+    if !is_there && runs("python3") {
+        step("installing componentize-py");
+        let pip = folder.join("venv/bin/pip");
+        let requirements = templates.join("python/requirements.txt");
+        if runs_well(Command::new("python3").args(["-m", "venv", "venv"]), &folder) {
+            runs_well(Command::new(pip).args(["install", "--quiet", "-r"]).arg(requirements), &folder);
+        }
+    }
+    let is_there = folder.join("node_modules/.bin/componentize-js").exists();
+    if !is_there && runs("npm") {
+        step("installing componentize-js");
+        let package = std::fs::read_to_string(templates.join("javascript/package.json"));
+        let written = package.and_then(|text| {
+            std::fs::write(folder.join("package.json"), text.replace("{{name}}", "languages"))
+        });
+        match written {
+            Ok(()) => {
+                drop(runs_well(Command::new("npm").args(["install", "--no-audit", "--no-fund"]), &folder))
+            }
+            Err(error) => eprintln!("xtask: writing package.json: {error}"),
+        }
+    }
+}
+
+/// What it says when it fails, it says on the terminal.
+fn runs_well(command: &mut Command, folder: &Path) -> bool {
+    command.current_dir(folder).stdout(Stdio::null()).stdin(Stdio::null());
+    match command.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("xtask: starting {:?}: {error}", command.get_program());
+            false
+        }
+    }
+}
