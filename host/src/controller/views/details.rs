@@ -31,7 +31,11 @@ impl HostViews {
             let Some(states) = stories.get(&view.seq) else { continue };
             let times = Times::of(states, now_ms);
             let submitter = match states.last() {
-                Some(last) => About::read(&self.last_document(last).await?).submitter,
+                Some(last) => {
+                    let document = self.last_document(last).await?;
+                    let shown = self.redaction()?.redact(document.into()).map_err(unavailable)?;
+                    About::read(&shown).submitter
+                }
                 None => None,
             };
             let is_cut =

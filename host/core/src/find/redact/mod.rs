@@ -5,7 +5,9 @@
 //! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
 //! are. It changes nothing in the journal and does no I/O.
 
+mod asked;
 mod commands;
+mod quoted;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use thiserror::Error;
 
 use crate::project::{Flow, ProjectError, Scanner};
 
+pub use quoted::Secrets;
 pub use rules::{Field, Redactor};
 use walk::Search;
 

@@ -108,6 +108,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 pub(super) enum Named<'a> {
     Key(&'a str),
     Index(usize),
+    /// Any element of a list.
+    Element,
 }
 
 /// The fields that may still lie below one place of a document.
@@ -131,6 +133,7 @@ impl<'r> Matches<'r> {
                 ("*", _) => true,
                 (token, Named::Key(key)) => token == key,
                 (token, Named::Index(index)) => token.parse() == Ok(index),
+                (token, Named::Element) => token.parse::<usize>().is_ok(),
             };
             if fits && met + 1 == path.len() {
                 next.is_met = true;

@@ -8,7 +8,7 @@ use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Under {
+pub(super) enum Under {
     /// Named values: a list of `{"name": …, "value": …}`, or an object.
     Variables,
     /// A command line.
@@ -36,13 +36,7 @@ impl<'r> Search<'r> {
     }
 
     fn under(&self, key: &str, depth: u32) -> Under {
-        let is_config_map = || self.kind.is_none_or(|kind| kind == "ConfigMap");
-        match key {
-            "env" | "headers" | "httpHeaders" => Under::Variables,
-            "command" | "args" => Under::Command,
-            "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
-            _ => Under::Other,
-        }
+        under(self.kind, key, depth)
     }
 
     fn value(
@@ -184,5 +178,16 @@ impl<'r> Search<'r> {
         if !is_digest(found.secret(self.document)) {
             self.found.push(found);
         }
+    }
+}
+
+/// What stands under a key. Keys of a `ConfigMap` are names, too.
+pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
+    let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
+    match key {
+        "env" | "headers" | "httpHeaders" => Under::Variables,
+        "command" | "args" => Under::Command,
+        "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
+        _ => Under::Other,
     }
 }
