@@ -42,3 +42,51 @@ impl Redactor {
         if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostSpec, RedactedField, RedactionSpec};
+    use crate::find::index::IndexSpec;
+
+    fn rules(pointers: &[&str]) -> Redactor {
+        let mut redaction = RedactionSpec::default();
+        redaction.fields.extend(
+            pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
+        );
+        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+    }
+
+    #[test]
+    fn an_index_over_a_hidden_place_is_refused_by_name_and_others_answer() {
+        let rules = rules(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
+        let asked = |pointer: &str, key: &str| {
+            let indexes = Indexes::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
+            rules.allow(&indexes, "it", &indexes.key("it", key).unwrap())
+        };
+        for pointer in [
+            "/spec/code",
+            "/spec/keys",
+            "/spec/keys/a",
+            "/spec/tree/a/b",
+            "/spec/containers/0/env/0/value",
+            "/spec/containers/0/args",
+            "/spec/containers/0/command/1",
+            "/spec/env/API_KEY",
+            "/data/api-key",
+        ] {
+            let told = asked(pointer, "x").unwrap_err().to_string();
+            assert!(told.contains("the index `it` is of a place that redaction hides"), "{told}");
+        }
+        assert!(asked("/spec/url", "redis://u:hush@h").is_err(), "the key itself has a password");
+        for pointer in ["/spec/schedulerName", "/spec/codes", "/spec/env/EPOCHS"] {
+            assert_eq!(asked(pointer, "x"), Ok(()));
+        }
+        let builtin = Indexes::new(&[]);
+        let builtin = |name: &str, key: &str| rules.allow(&builtin, name, &builtin.key(name, key).unwrap());
+        assert!(builtin("label", "code=a").is_err());
+        for (name, key) in [("label", "team=a"), ("owner", "u"), ("node", "n"), ("namespace", "n")] {
+            assert_eq!(builtin(name, key), Ok(()));
+        }
+    }
+}

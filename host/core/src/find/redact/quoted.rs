@@ -8,6 +8,8 @@ use crate::state::Status;
 
 /// A shorter secret is not looked for: it would be found in ordinary words.
 const SECRET_CHARS: usize = 6;
+/// A text of a status that is longer may have been cut, so that it ends within a secret.
+const MAY_BE_CUT: usize = 250;
 /// Secrets of one document that are looked for. Where there are more, reason and message are hidden as a whole.
 const SECRETS: usize = 256;
 
@@ -69,12 +71,88 @@ impl Secrets {
         if self.found.len() > SECRETS && !text.is_empty() {
             return Cow::Owned("redacted: the object can't be searched for what this may quote".into());
         }
+        let may_be_cut = text.len() >= MAY_BE_CUT;
         let mut text = Cow::Borrowed(text);
         for (secret, digest) in &self.found {
             if text.contains(secret) {
                 text = Cow::Owned(text.replace(secret, &format!("{MARK}{digest}")));
             }
         }
+        if may_be_cut { self.without_cut_end(text) } else { text }
+    }
+
+    fn without_cut_end<'t>(&self, text: Cow<'t, str>) -> Cow<'t, str> {
+        let whole = text.trim_end_matches('…');
+        for (secret, digest) in &self.found {
+            let begun = (SECRET_CHARS..secret.len().min(whole.len()))
+                .rev()
+                .find_map(|length| secret.get(..length).filter(|begun| whole.ends_with(begun)));
+            if let Some(begun) = begun {
+                return Cow::Owned(format!("{}{MARK}{digest}", &whole[..whole.len() - begun.len()]));
+            }
+        }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HostSpec;
+
+    fn secrets(document: &str) -> Secrets {
+        let mut secrets = Secrets::default();
+        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        HostSpec::default()
+            .redactor()
+            .unwrap()
+            .add_secrets(document.as_bytes(), digest, &mut secrets)
+            .unwrap();
+        secrets
+    }
+
+    fn hidden(document: &str, message: &str) -> Option<String> {
+        let status = Status { message: message.into(), ..Status::default() };
+        secrets(document).hidden_in(&status).map(|status| status.message)
+    }
+
+    fn variable(value: &str) -> String {
+        format!(r#"{{"env":[{{"name":"TOKEN","value":"{value}"}}],"url":"redis://:hush-hush@h"}}"#)
+    }
+
+    #[test]
+    fn secrets_of_six_characters_or_more_are_replaced_the_longest_first() {
+        let told = |value: &str, message: &str| hidden(&variable(value), message);
+        assert_eq!(told("abcdef", "got abcdef, abcdef!").as_deref(), Some("got redacted:6, redacted:6!"));
+        assert_eq!(told("abcde", "got abcde"), None);
+        assert_eq!(
+            told("hush-hush-hush", "hush-hush-hush hush-hush").as_deref(),
+            Some("redacted:14 redacted:9")
+        );
+        assert_eq!(told(r"ab\ncd\u00e9", "ab\ncdé").as_deref(), Some("redacted:12"), "escapes are read");
+        assert_eq!(told("abcdef", "nothing of it"), None);
+        let status = Status { reason: "abcdef".into(), ..Status::default() };
+        assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
+        assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+    }
+
+    #[test]
+    fn a_secret_within_which_a_long_text_was_cut_is_hidden_too() {
+        let long = "x".repeat(MAY_BE_CUT);
+        let told = hidden(&variable("abcdefghij"), &format!("{long} abcdefgh"));
+        assert_eq!(told, Some(format!("{long} redacted:10")));
+        assert_eq!(hidden(&variable("abcdefghij"), &format!("{long} abcde")), None);
+        assert_eq!(hidden(&variable("abcdefghij"), "abcdefgh"), None, "it was not cut");
+    }
+
+    #[test]
+    fn where_there_are_too_many_secrets_the_whole_text_is_hidden() {
+        let variables: Vec<_> =
+            (0..=SECRETS).map(|n| format!(r#"{{"name":"TOKEN","value":"secret-{n}"}}"#)).collect();
+        let told = |count: usize| {
+            hidden(&format!(r#"{{"env":[{}]}}"#, variables[..count].join(",")), "nothing of it")
+        };
+        assert_eq!(told(SECRETS), None);
+        assert!(told(SECRETS + 1).unwrap().starts_with("redacted: "));
     }
 }
