@@ -84,7 +84,6 @@ impl Control {
         let redaction = match &self.capabilities {
             Some(capabilities) => capabilities.redaction(),
             None => {
-                // The key may be there by now, or be another: only what is open is kept.
                 let opened = Redaction::open(&parsed.spec, &self.data).await;
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
@@ -108,8 +107,9 @@ impl Control {
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
         let Some(old) = self.capabilities.clone() else {
-            // A replica that only witnesses shows documents, too.
-            return self.keep_host(parsed).await;
+            // A replica that only witnesses shows documents, too, and waits for its key.
+            let waits = self.shared.redaction().is_some_and(|redaction| redaction.ready().is_err());
+            return if waits { self.keep_host(parsed).await } else { Ok(()) };
         };
         if old.closed().is_empty() {
             return Ok(());
