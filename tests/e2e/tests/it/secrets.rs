@@ -176,7 +176,7 @@ async fn a_hidden_label_can_be_asked_for_in_no_way() {
             format!("labelSelector=code%3D{SECRET}"),
             format!("labelSelector=code!%3D{SECRET}"),
             format!("index=label%3Dcode%3D{SECRET}"),
-            format!("gone=too&labelSelector=code%3D{SECRET}"),
+            format!("gone=true&labelSelector=code%3D{SECRET}"),
         ] {
             let (code, text) = ask(&query).await?;
             ensure!(code == 400 && text.contains("spec.redaction"), "{query}: {code} {text}");

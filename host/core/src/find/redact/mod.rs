@@ -84,31 +84,46 @@ impl Redactor {
 
     /// Where the secrets lie, in order, none within another.
     fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
-        let mut scanner = match std::str::from_utf8(document) {
-            Ok(text) => Scanner::of_text(text),
-            Err(error) => return Err(Withheld(error.to_string())),
-        };
-        let kind = kind_of(scanner.clone())?;
-        let found = Search::new(self, document, kind.as_deref()).all(&mut scanner)?;
+        let text = std::str::from_utf8(document).map_err(|error| Withheld(error.to_string()))?;
+        let mut scanner = Scanner::of_text(text);
+        let top = Top::of(scanner.clone())?;
+        let mut found = Search::new(self, document, top.kind.as_deref()).all(&mut scanner)?;
         scanner.end()?;
+        if let Some(status) = top.status.filter(|_| !found.is_empty()) {
+            quoted::add_quotes(text, status, &mut found);
+        }
         Ok(found)
     }
 }
 
-/// Rules of one kind apply to every document that does not say its kind.
-fn kind_of(mut scanner: Scanner<'_>) -> Result<Option<String>, ProjectError> {
-    let mut kind = None;
-    if scanner.peek() == b'{' {
+/// What is known of a document before it is searched.
+#[derive(Default)]
+struct Top {
+    /// Rules of one kind apply to every document that does not say its kind.
+    kind: Option<String>,
+    status: Option<Range<usize>>,
+}
+
+impl Top {
+    fn of(mut scanner: Scanner<'_>) -> Result<Self, ProjectError> {
+        let mut top = Self::default();
+        if scanner.peek() != b'{' {
+            return Ok(top);
+        }
         scanner.members(|key, scanner| {
             if key.is(b"kind") && scanner.peek() == b'"' {
-                kind = Some(scanner.text()?.decode()?.into_owned());
-            } else {
-                scanner.skip()?;
+                top.kind = Some(scanner.text()?.decode()?.into_owned());
+                return Ok(Flow::Next);
+            }
+            let start = scanner.start();
+            scanner.skip()?;
+            if key.is(b"status") {
+                top.status = Some(start..scanner.position());
             }
             Ok(Flow::Next)
         })?;
+        Ok(top)
     }
-    Ok(kind)
 }
 
 /// Whether a text is a digest already: what is redacted twice stays as it is.

@@ -1,8 +1,11 @@
 //! Secrets of a document that its status quotes: a controller may write into a message what it was given.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
-use super::{MARK, Redactor, Withheld};
+use super::commands::{escaped, merged};
+use super::{Found, MARK, Redactor, Withheld, is_digest};
 use crate::project::Scanner;
 use crate::state::Status;
 
@@ -43,6 +46,58 @@ impl Redactor {
         secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Ok(())
     }
+}
+
+/// What a status would quote; none for what is too short to be looked for.
+fn words_of(one: &Found, document: &[u8]) -> Option<String> {
+    let quoted = [b"\"", one.secret(document), b"\""].concat();
+    let text = Scanner::new(&quoted).text().ok()?;
+    let text = text.decode().ok()?;
+    (text.trim().chars().count() >= SECRET_CHARS).then(|| text.trim().to_owned())
+}
+
+/// Adds the places within the status of a document that quote what was found.
+pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<Found>) {
+    let words: BTreeSet<_> = found.iter().filter_map(|one| words_of(one, document.as_bytes())).collect();
+    let mut at = status.start;
+    while let Some(quote) = document[at..status.end].find('"') {
+        at += quote;
+        let mut scanner = Scanner::of_text(&document[at..status.end]);
+        // The document was read before, so this can't fail.
+        let Ok(text) = scanner.text() else { break };
+        let (start, length, is_escaped) = text.place();
+        let (start, raw) = (at + start, &document[at + start..at + start + length]);
+        at += scanner.position();
+        if scanner.peek() == b':' {
+            continue;
+        }
+        let Ok(decoded) = text.decode() else { continue };
+        let ranges: Vec<_> = match words.len() > SECRETS {
+            true if !decoded.is_empty() => vec![0..decoded.len()],
+            true => Vec::new(),
+            false => words.iter().flat_map(|word| places_of(word, &decoded)).collect(),
+        };
+        for range in merged(ranges) {
+            let range = if is_escaped { escaped(raw.as_bytes(), &range) } else { range };
+            let one = Found { range: start + range.start..start + range.end, is_part: true };
+            if !is_digest(one.secret(document.as_bytes())) {
+                found.push(one);
+            }
+        }
+    }
+    found.sort_by_key(|one| one.range.start);
+    // A quote may lie within what is hidden, or across its end.
+    found.dedup_by(|next, last| {
+        let overlaps = next.range.start < last.range.end;
+        if overlaps {
+            last.range.end = last.range.end.max(next.range.end);
+        }
+        overlaps
+    });
+}
+
+fn places_of<'t>(word: &'t str, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+    text.match_indices(word).map(move |(start, _)| start..start + word.len())
 }
 
 impl Secrets {
@@ -134,6 +189,28 @@ mod tests {
         let status = Status { reason: "abcdef".into(), ..Status::default() };
         assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
         assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+    }
+
+    #[test]
+    fn the_status_within_a_document_loses_its_quotes_too_and_stays_json() {
+        let document = |told: &str, of: &str| {
+            format!(
+                r#"{{"env":[{{"name":"TOKEN","value":"{of}"}}],"note":"123456","status":{{"n":123456,"123456":1,
+                "list":["a {told}",{{"m":"\u00e9 \\{told}"}}],"url":"redis://u:{told}@h","e":"\n12345"}}}}"#
+            )
+        };
+        let digest = |value: &[u8]| format!("{:016x}", value.len());
+        let redact = |text: &str| {
+            let rules = HostSpec::default().redactor().unwrap();
+            rules.redact(text.as_bytes(), digest).unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        let hidden = format!("redacted:{}", digest(b"123456"));
+        let expected = document(&hidden, &hidden);
+        assert_eq!(redact(&document("123456", "123456")).as_ref(), Some(&expected));
+        assert_eq!(redact(&expected), None);
+        assert!(serde_json::from_str::<serde_json::Value>(&expected).is_ok());
+        let newline = redact(&document("n12345", "n12345")).unwrap();
+        assert!(newline.contains(r#""e":"\n12345""#), "half an escape is no quote: {newline}");
     }
 
     #[test]

@@ -298,7 +298,8 @@ proptest! {
             r#"(--)?(token|PASSWORD|a)(=| |: ?)[a-z"'é\\]{0,4}|https?://[a:@/]{0,6}|\\PC{0,4}| "#, 0..6),
         is_spaced in any::<bool>(),
     ) {
-        let document = json!({"kind": "Job", "args": words, "command": words.concat(), "rest": document});
+        let document = json!({"kind": "Job", "args": words, "command": words.concat(), "rest": document,
+            "status": {"conditions": [{"message": words.concat()}, {"message": words}], "rest": document}});
         let text = if is_spaced { format!("{document:#}") } else { document.to_string() };
         let rules = RedactionSpec::default().redactor().unwrap();
         let digest = |value: &[u8]| format!("{:016x}", value.len());
