@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::Seq;
-use kubewitness_core::ports::{Documents, GrantError, JournalError};
+use kubewitness_core::ports::{Documents, GrantError, JournalError, ShownState};
+use kubewitness_core::{Change, Seq, State};
 
 use crate::receipts::Mark;
+use crate::session::granted::Granted;
 
 /// The states of one call, by position.
 pub type Batch = HashMap<Seq, Mark>;
@@ -28,6 +29,20 @@ pub async fn before(
 ) -> Result<Option<Bytes>, GrantError> {
     belongs(batch, seq)?;
     documents.document_before(seq).await.map_err(|error| refusal(&error))
+}
+
+/// A state as the plugin may see it.
+pub async fn show(granted: &Granted, state: &Arc<State>) -> Result<ShownState, GrantError> {
+    let shown = match &granted.redaction {
+        Some(redaction) => redaction.state(&*granted.raw, state).await.map_err(|error| refusal(&error))?,
+        None => state.clone(),
+    };
+    let document = match granted.has_digest && state.change != Change::Gap {
+        true => granted.raw.document(state.seq).await.map_err(|error| refusal(&error))?,
+        false => None,
+    };
+    let digest = |document: Bytes| hex::encode(ring::digest::digest(&ring::digest::SHA256, &document));
+    Ok(ShownState { state: shown, document_digest: document.map(digest) })
 }
 
 fn belongs(batch: &Batch, seq: Seq) -> Result<(), GrantError> {

@@ -21,7 +21,7 @@ use kubewitness_core::ports::GrantError;
 
 pub use crate::grants::{Backing, Capabilities, CapabilityError};
 pub use crate::receipts::fingerprint;
-pub use crate::secrets::redaction::Redaction;
+pub use crate::secrets::redaction::{Redaction, RedactionError};
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 
 /// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.

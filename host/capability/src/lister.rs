@@ -10,7 +10,7 @@ use kubewitness_core::document;
 use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
 use tokio::time::timeout;
 
-use crate::secrets::redaction::Redaction;
+use crate::secrets::redaction::{Redaction, RedactionError};
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
@@ -55,9 +55,7 @@ impl Granted {
         let found = self.lister.get(source, namespace, name).map_err(refusal)?;
         let Some(current) = found else { return Ok(None) };
         match (document::unpack(&current.packed), &self.redaction) {
-            (Ok(bytes), Some(redaction)) => {
-                redaction.redact(bytes).map(Some).map_err(|withheld| GrantError::Other(withheld.to_string()))
-            }
+            (Ok(bytes), Some(redaction)) => redaction.redact(bytes).map(Some).map_err(refused),
             (Ok(bytes), None) => Ok(Some(bytes)),
             (Err(error), _) => {
                 tracing::error!(source, namespace, name, %error, "a cached document does not unpack");
@@ -74,8 +72,9 @@ impl Granted {
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.allow(source)?;
+        let rules = self.redaction.as_ref().map(|redaction| redaction.rules());
         let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
-        let selection = Selection { index, limit: limit.min(LIST_OBJECTS), ..Selection::default() };
+        let selection = Selection { index, limit: limit.min(LIST_OBJECTS), rules, ..Selection::default() };
         let found = self.lister.select(source, &selection).map_err(refusal)?;
         Ok(found.objects.into_iter().map(|current| (*current.object).clone()).collect())
     }
@@ -89,5 +88,12 @@ fn refusal(error: SelectError) -> GrantError {
         SelectError::Source { source_name, .. } => {
             GrantError::Unavailable(format!("the source `{source_name}` does not run now"))
         }
+    }
+}
+
+fn refused(error: RedactionError) -> GrantError {
+    match error {
+        RedactionError::Key(message) => GrantError::Unavailable(message),
+        RedactionError::Withheld(withheld) => GrantError::Other(withheld.to_string()),
     }
 }

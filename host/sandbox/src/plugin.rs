@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
-use kubewitness_core::ports::{CallError, Delivery, GrantError, Grants, Handler, Outcome, Session, Verdict};
-use kubewitness_core::{Change, ObjectRef, Seq, Status};
+use kubewitness_core::ports::{
+    CallError, Delivery, GrantError, Grants, Handler, Outcome, Session, ShownState, Verdict,
+};
+use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
 
 use crate::bindings::types;
@@ -89,19 +91,34 @@ impl Plugin {
     /// Calls the guest and reads its answer; the instance survives only a good one.
     async fn call(
         &self,
-        session: Box<dyn Session>,
+        mut session: Box<dyn Session>,
         fresh: &[&Delivery],
     ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
+        let mut shown = Vec::with_capacity(fresh.len());
+        for delivery in fresh {
+            match session.show(&delivery.state).await {
+                Ok(state) => shown.push(state),
+                Err(error) => return (Some(session), Err(unavailable(&error))),
+            }
+        }
         let mut instance = match self.take().await {
             Ok(instance) => instance,
             Err(error) => return (Some(session), Err(error)),
         };
         let seqs = fresh.iter().map(|delivery| delivery.state.seq).collect();
         let epochs: Vec<String> = fresh.iter().map(|delivery| epoch(delivery)).collect();
-        let extras: Vec<Vec<(&str, &str)>> =
-            fresh.iter().zip(&epochs).map(|(delivery, epoch)| extra(delivery, epoch)).collect();
-        let states: Vec<_> =
-            fresh.iter().zip(&extras).map(|(delivery, extra)| lend(delivery, extra)).collect();
+        let extras: Vec<Vec<(&str, &str)>> = fresh
+            .iter()
+            .zip(&epochs)
+            .zip(&shown)
+            .map(|((delivery, epoch), shown)| extra(delivery, epoch, shown))
+            .collect();
+        let states: Vec<_> = fresh
+            .iter()
+            .zip(&extras)
+            .zip(&shown)
+            .map(|((delivery, extra), shown)| lend(&shown.state, delivery.attempt, extra))
+            .collect();
         let (session, answer) = instance.handle(session, seqs, &states).await;
         let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
         if verdicts.is_ok() {
@@ -173,15 +190,15 @@ fn epoch(delivery: &Delivery) -> String {
 }
 
 /// What is not in the record; almost always nothing.
-fn extra<'a>(delivery: &Delivery, epoch: &'a str) -> Vec<(&'a str, &'a str)> {
+fn extra<'a>(delivery: &Delivery, epoch: &'a str, shown: &'a ShownState) -> Vec<(&'a str, &'a str)> {
     let late = delivery.state.late.then_some(("late", "true"));
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
     let resync = delivery.resync.then_some(("resync", "true"));
-    late.into_iter().chain(epoch).chain(resync).collect()
+    let digest = shown.document_digest.as_deref().map(|digest| ("documentDigest", digest));
+    late.into_iter().chain(epoch).chain(resync).chain(digest).collect()
 }
 
-fn lend<'a>(delivery: &'a Delivery, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {
-    let state = &delivery.state;
+fn lend<'a>(state: &'a State, attempt: u32, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {
     types::State {
         id: state.id.as_str(),
         seq: state.seq,
@@ -198,7 +215,7 @@ fn lend<'a>(delivery: &'a Delivery, extra: &'a [(&'a str, &'a str)]) -> types::S
         status: lend_status(&state.status),
         previous: state.previous.as_deref().map(lend_status),
         observed_ms: state.observed_ms,
-        attempt: delivery.attempt,
+        attempt,
         extra,
     }
 }

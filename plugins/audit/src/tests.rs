@@ -127,3 +127,13 @@ fn a_ledger_of_something_else_is_not_continued() {
     );
     assert_eq!(host.records.borrow().len(), 1);
 }
+
+#[test]
+fn the_digest_of_the_host_is_what_the_line_holds_and_no_document_is_read() {
+    let host = Rc::new(Host { unreadable: Some((1, Error::Unavailable("slow".into()))), ..Host::default() });
+    let mut state = testing::state(1, "a", "Running");
+    state.extra.push(("documentDigest".into(), "ab".repeat(32)));
+    let verdicts = testing::with_host(host.clone(), || Audit::handle(&Config::default(), &[state]));
+    assert_eq!(verdicts, [Verdict::Done]);
+    assert_eq!(lines(&host)[0].1["document_sha256"], "ab".repeat(32));
+}

@@ -78,6 +78,11 @@ pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<
 }
 
 impl State {
+    /// The SHA-256 of the document as the API server wrote it, for a plugin with the grant `documents: digest`.
+    pub fn document_digest(&self) -> Option<&str> {
+        self.extra.iter().find(|(key, _)| key == "documentDigest").map(|(_, value)| value.as_str())
+    }
+
     /// Whether a resync of the source shows this state once more, although nothing happened. Only
     /// subscriptions with `resync: true` get such states.
     pub fn is_resync(&self) -> bool {

@@ -133,6 +133,13 @@ impl Capabilities {
         let ledgers = open_ledgers(old, host, data, &deciders, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let keys = load_keys(old, host, &mut opener).await;
+        let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
+            Some(old) => old.redaction.clone(),
+            None => Arc::new(Redaction::open(host, data).await?),
+        };
+        if let Some(fault) = redaction.retry().await {
+            opener.closed.insert(("redaction", String::new()), fault);
+        }
         if let Some(old) = old {
             let is_new = |(place, _): &(&(&'static str, String), _)| !old.closed.contains_key(place);
             let changed: Vec<_> =
@@ -141,14 +148,13 @@ impl Capabilities {
                 return Err(changed);
             }
         }
-        let redaction = Redaction::open(host, data).await?;
         Ok(Self {
             databases: Arc::new(databases),
             deciders,
             destinations: Arc::new(destinations),
             ledgers: Arc::new(ledgers),
             keys: Arc::new(keys),
-            redaction: Arc::new(redaction),
+            redaction,
             closed: Arc::new(opener.closed),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
             reader,
@@ -200,7 +206,7 @@ impl Capabilities {
                 return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
             }
         }
-        let redaction = (grants.documents == DocumentsGrant::Redacted).then(|| self.redaction.clone());
+        let redaction = (grants.documents != DocumentsGrant::Raw).then(|| self.redaction.clone());
         let documents = backing.documents.clone();
         let mut granted = Granted {
             plugin: plugin.to_owned(),
@@ -213,10 +219,13 @@ impl Capabilities {
             kv: None,
             deciders: self.deciders.clone(),
             lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redaction.clone()),
-            documents: match redaction {
+            documents: match redaction.clone() {
                 Some(redaction) => Arc::new(Redacted { documents, redaction }),
                 None => documents,
             },
+            raw: backing.documents.clone(),
+            has_digest: grants.documents != DocumentsGrant::Redacted,
+            redaction,
             clock: backing.clock.clone(),
             log: log::Log::new(plugin),
         };

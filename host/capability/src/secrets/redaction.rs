@@ -1,47 +1,219 @@
 //! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
 //! of the digests.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_core::Seq;
-use kubewitness_core::config::{Fault, HostSpec, SecretRef};
+use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef};
 use kubewitness_core::files::{self, KEY_BYTES};
-use kubewitness_core::ports::{Documents, JournalError};
-use kubewitness_core::redact::{Redactor, Withheld};
+use kubewitness_core::ports::{Current, Documents, JournalError};
+use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
+use kubewitness_core::{Seq, State, Status, document};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
+use thiserror::Error;
 
 use crate::secrets;
 
 /// In the data folder, where the settings name no key.
 const FILE: &str = "redaction.key";
-/// Of a digest: enough that two values of one installation do not share it by chance.
-const DIGEST_BYTES: usize = 8;
+/// States whose statuses are kept as they are shown. Each takes some tens of bytes where it quotes no secret.
+const KEPT: usize = 8192;
+
+/// Why a document can't be given to somebody who may not see secrets.
+#[derive(Debug, Error)]
+pub enum RedactionError {
+    #[error(transparent)]
+    Withheld(#[from] Withheld),
+    /// There is no key now. The host tries again by itself.
+    #[error("{0}")]
+    Key(String),
+}
+
+impl From<RedactionError> for JournalError {
+    fn from(error: RedactionError) -> Self {
+        match error {
+            RedactionError::Withheld(withheld) => Self::Invalid(withheld.to_string()),
+            RedactionError::Key(message) => Self::Unavailable(message),
+        }
+    }
+}
 
 /// The rules of the host's settings, and the key of the digests.
+///
+/// A key that can't be read holds up those who may not see secrets, and nobody else.
 pub struct Redaction {
-    redactor: Redactor,
-    key: hmac::Key,
+    rules: Arc<Redactor>,
+    spec: RedactionSpec,
+    data: PathBuf,
+    key: RwLock<Result<hmac::Key, String>>,
+    currents: Kept<Option<Arc<Status>>>,
+    states: Kept<Option<Arc<State>>>,
 }
 
 impl Redaction {
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        let redactor = host.redactor()?;
-        let key = match &host.redaction.key_from {
-            Some(reference) => key_of(reference).await,
-            None => key_in(data).await,
+        let redaction = Self {
+            rules: Arc::new(host.redactor()?),
+            spec: host.redaction.clone(),
+            data: data.to_owned(),
+            key: RwLock::new(Err("the redaction key was not read yet".into())),
+            currents: Kept::default(),
+            states: Kept::default(),
         };
-        let key = key.map_err(|message| vec![Fault { field: "spec.redaction.keyFrom".into(), message }])?;
-        Ok(Self { redactor, key: hmac::Key::new(hmac::HMAC_SHA256, &key) })
+        redaction.retry().await;
+        Ok(redaction)
+    }
+
+    /// Reads the key if there is none yet. The fault says why there is none now.
+    pub async fn retry(&self) -> Option<Fault> {
+        if self.ready().is_ok() {
+            return None;
+        }
+        let (field, read) = match &self.spec.key_from {
+            Some(reference) => ("spec.redaction.keyFrom", key_of(reference).await),
+            None => ("spec", key_in(&self.data).await),
+        };
+        let key = read.map_err(|why| {
+            format!(
+                "the redaction key can't be read: {why}. Until it is there, people and plugins without \
+                 `documents: raw` get no document that holds secrets"
+            )
+        });
+        let fault = key.as_ref().err().map(|message| Fault { field: field.into(), message: message.clone() });
+        let key = key.map(|key| hmac::Key::new(hmac::HMAC_SHA256, &key));
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
+        fault
+    }
+
+    /// Whether there is a key. The message says what to do.
+    pub fn ready(&self) -> Result<(), String> {
+        self.key().map(drop)
+    }
+
+    fn key(&self) -> Result<hmac::Key, String> {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn is_of(&self, spec: &RedactionSpec) -> bool {
+        self.spec == *spec
+    }
+
+    pub fn rules(&self) -> Arc<Redactor> {
+        self.rules.clone()
     }
 
     /// The document with a digest in the place of each secret.
-    pub fn redact(&self, document: Bytes) -> Result<Bytes, Withheld> {
-        let digest = |value: &[u8]| hex::encode(&hmac::sign(&self.key, value).as_ref()[..DIGEST_BYTES]);
-        Ok(self.redactor.redact(&document, digest)?.map_or(document, Bytes::from))
+    pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
+        let key = self.key();
+        let digest = |value: &[u8]| key.as_ref().map(|key| digest(key, value)).unwrap_or_default();
+        match self.rules.redact(&document, digest)? {
+            None => Ok(document),
+            Some(redacted) => match key {
+                Ok(_) => Ok(redacted.into()),
+                Err(message) => Err(RedactionError::Key(message)),
+            },
+        }
+    }
+
+    /// The status of an object that is there, without the secrets that it quotes.
+    pub fn current(&self, current: &Current) -> Result<Arc<Status>, RedactionError> {
+        if !Secrets::may_stand_in(&current.status) {
+            return Ok(current.status.clone());
+        }
+        let shown = match self.currents.get(current.seq) {
+            Some(shown) => shown,
+            None => {
+                let mut secrets = Secrets::unknown();
+                if let Ok(document) = document::unpack(&current.packed) {
+                    secrets = self.secrets(&[document])?;
+                }
+                let shown = secrets.hidden_in(&current.status).map(Arc::new);
+                self.currents.keep(current.seq, shown.clone());
+                shown
+            }
+        };
+        Ok(shown.unwrap_or_else(|| current.status.clone()))
+    }
+
+    /// A state without the secrets that its statuses quote.
+    pub async fn state(
+        &self,
+        documents: &dyn Documents,
+        state: &Arc<State>,
+    ) -> Result<Arc<State>, JournalError> {
+        let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
+        let previous = state.previous.as_ref().filter(|status| may_quote(status));
+        if !may_quote(&state.status) && previous.is_none() {
+            return Ok(state.clone());
+        }
+        if let Some(shown) = self.states.get(state.seq) {
+            return Ok(shown.unwrap_or_else(|| state.clone()));
+        }
+        let mut texts = Vec::from_iter(documents.document(state.seq).await?.filter(|text| !text.is_empty()));
+        // The end of an object has no document of its own.
+        if previous.is_some() || texts.is_empty() {
+            texts.extend(documents.document_before(state.seq).await?.filter(|text| !text.is_empty()));
+        }
+        let secrets = self.secrets(&texts)?;
+        let status = secrets.hidden_in(&state.status).map(Arc::new);
+        let before = previous.and_then(|status| secrets.hidden_in(status)).map(Arc::new);
+        let shown = (status.is_some() || before.is_some()).then(|| {
+            Arc::new(State {
+                status: status.unwrap_or_else(|| state.status.clone()),
+                previous: before.or_else(|| state.previous.clone()),
+                ..State::clone(state)
+            })
+        });
+        self.states.keep(state.seq, shown.clone());
+        Ok(shown.unwrap_or_else(|| state.clone()))
+    }
+
+    fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {
+        let key = self.key();
+        let digest = |value: &[u8]| match &key {
+            Ok(key) => Ok(digest(key, value)),
+            Err(message) => Err(RedactionError::Key(message.clone())),
+        };
+        let mut secrets = Secrets::default();
+        for document in documents {
+            match self.rules.add_secrets(document, digest, &mut secrets) {
+                Ok(()) => {}
+                Err(RedactionError::Withheld(_)) => return Ok(Secrets::unknown()),
+                Err(error @ RedactionError::Key(_)) => return Err(error),
+            }
+        }
+        Ok(secrets)
+    }
+}
+
+fn digest(key: &hmac::Key, value: &[u8]) -> String {
+    hex::encode(&hmac::sign(key, value).as_ref()[..DIGEST_CHARS / 2])
+}
+
+/// What was found out of states. A state never changes, so neither does what is shown of it.
+struct Kept<T>(Mutex<HashMap<Seq, T>>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Clone> Kept<T> {
+    fn get(&self, seq: Seq) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&seq).cloned()
+    }
+
+    fn keep(&self, seq: Seq, found: T) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(seq, found);
     }
 }
 
@@ -49,9 +221,7 @@ async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, String> {
     let secret = secrets::resolve(reference).await?;
     match secret.expose().len() >= KEY_BYTES {
         true => Ok(secret.expose().as_bytes().to_vec()),
-        false => {
-            Err(format!("the key is shorter than {KEY_BYTES} bytes: make one with `openssl rand -hex 32`"))
-        }
+        false => Err(format!("it is shorter than {KEY_BYTES} bytes: make one with `openssl rand -hex 32`")),
     }
 }
 
@@ -65,7 +235,9 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
         files::own_key(&asked, random)
     });
     let place = path.display();
-    let (key, is_new) = kept.await.map_err(|error| format!("the key in {place} can't be kept: {error}"))?;
+    let (key, is_new) = kept.await.map_err(|error| {
+        format!("{place}: {error}. Move away what is there, or make it readable: without a file the host makes a key")
+    })?;
     if is_new {
         tracing::info!("the digests of secrets have a new key, in {place}: those of before are others");
     }
@@ -80,8 +252,7 @@ pub struct Redacted {
 
 impl Redacted {
     fn redact(&self, document: Option<Bytes>) -> Result<Option<Bytes>, JournalError> {
-        let redact = |document| self.redaction.redact(document);
-        document.map(redact).transpose().map_err(|withheld| JournalError::Invalid(withheld.to_string()))
+        Ok(document.map(|document| self.redaction.redact(document)).transpose()?)
     }
 }
 
@@ -127,11 +298,95 @@ mod tests {
         let key = folder.path().join("key");
         std::fs::write(&key, "short").unwrap();
         for (key, said) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
-            let faults = Redaction::open(&host(&json!({"file": key})), folder.path()).await.err().unwrap();
-            assert_eq!(faults[0].field, "spec.redaction.keyFrom");
-            assert!(faults[0].message.contains(said), "{faults:?}");
+            let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
+            let fault = redaction.retry().await.unwrap();
+            assert_eq!(fault.field, "spec.redaction.keyFrom");
+            assert!(fault.message.contains(said), "{fault:?}");
         }
         let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
         assert!(redaction.redact(Bytes::from_static(b"{")).unwrap_err().to_string().contains("withheld"));
+    }
+
+    #[tokio::test]
+    async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join(FILE);
+        std::fs::create_dir(&place).unwrap();
+        let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+        let fault = redaction.retry().await.unwrap();
+        assert_eq!(fault.field, "spec", "the manifest names no key");
+        assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
+        let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
+        let told = redaction.redact(secret()).unwrap_err().to_string();
+        assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
+        let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
+        assert_eq!(redaction.redact(plain.clone()).unwrap(), plain, "it holds no secret");
+        std::fs::remove_dir(&place).unwrap();
+        assert_eq!(redaction.retry().await, None);
+        assert!(redaction.redact(secret()).is_ok() && redaction.ready() == Ok(()));
+    }
+
+    /// Each state has the document of its position, and before it the document of a secret that was changed.
+    struct Journal;
+
+    #[async_trait]
+    impl Documents for Journal {
+        async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+            let document = r#"{"kind":"Job","env":[{"name":"TOKEN","value":"hush-4711"},{"name":"PIN","value":"4711"},
+                {"name":"A_TOKEN","value":"47"}]}"#;
+            Ok((seq != 3).then(|| document.into()))
+        }
+
+        async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+            Ok(Some(Bytes::from_static(br#"{"env":[{"name":"TOKEN","value":"older-4711"}]}"#)))
+        }
+    }
+
+    fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
+        let status = |message: &str| Status { message: message.into(), ..Status::default() };
+        Arc::new(State {
+            id: kubewitness_core::StateId::parse("x"),
+            seq,
+            source: "jobs".into(),
+            epoch: 0,
+            change: kubewitness_core::Change::Present,
+            object: Arc::default(),
+            owner: None,
+            resource_version: kubewitness_core::Version::new("1"),
+            status: Arc::new(status(message)),
+            previous: previous.map(|message| Arc::new(status(message))),
+            observed_ms: 0,
+            late: false,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document() {
+        let folder = tempfile::tempdir().unwrap();
+        let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+        let document = redaction.redact(Journal.document(1).await.unwrap().unwrap()).unwrap();
+        let document = String::from_utf8(document.to_vec()).unwrap();
+        let digest = &document[document.find("redacted:").unwrap()..][..25];
+        let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
+        for _ in 0..2 {
+            let shown = redaction.state(&Journal, &quoting).await.unwrap();
+            assert_eq!(shown.status.message, format!("bad token '{digest}' of 47"));
+            let before = &shown.previous.as_ref().unwrap().message;
+            assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
+        }
+        let plain = state(2, "all is well", None);
+        assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain).await.unwrap(), &plain));
+        let ended = state(3, "older-4711", None);
+        assert!(redaction.state(&Journal, &ended).await.unwrap().status.message.starts_with("redacted:"));
+        let current = Current {
+            object: Arc::default(),
+            owner: None,
+            resource_version: kubewitness_core::Version::new("1"),
+            status: quoting.status.clone(),
+            seq: 1,
+            observed_ms: 0,
+            packed: document::pack(&Journal.document(1).await.unwrap().unwrap()),
+        };
+        assert!(redaction.current(&current).unwrap().message.contains(digest));
     }
 }

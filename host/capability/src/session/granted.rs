@@ -14,6 +14,7 @@ use crate::http::Destination;
 use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};
 use crate::receipts::{Applied, Mark};
+use crate::secrets::redaction::Redaction;
 use crate::secrets::signing_keys::Key;
 use crate::{lister, log, sql};
 
@@ -152,6 +153,11 @@ pub struct Granted {
     pub deciders: Databases,
     pub lister: lister::Granted,
     pub documents: Arc<dyn Documents>,
+    /// As the API server sent them, for the digest.
+    pub raw: Arc<dyn Documents>,
+    pub has_digest: bool,
+    /// None for a plugin that may see secrets.
+    pub redaction: Option<Arc<Redaction>>,
     pub clock: Arc<dyn Clock>,
     pub log: log::Log,
 }
@@ -172,6 +178,9 @@ impl Grants for PluginGrants {
     }
 
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
+        if let Some(redaction) = &self.0.redaction {
+            redaction.ready().map_err(GrantError::Unavailable)?;
+        }
         let standing = &self.0.standing;
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);

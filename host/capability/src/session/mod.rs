@@ -15,10 +15,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::ports::{
-    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue, TableCopy,
-    TableWrite,
+    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, ShownState, SqlValue,
+    TableCopy, TableWrite,
 };
-use kubewitness_core::{ObjectRef, Seq, StateId};
+use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::documents::{self, Batch};
@@ -158,6 +158,10 @@ async fn settle(
 
 #[async_trait]
 impl Session for CallSession {
+    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+        documents::show(&self.granted, state).await
+    }
+
     fn applied(&self) -> &HashSet<Seq> {
         &self.applied
     }

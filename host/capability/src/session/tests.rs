@@ -634,3 +634,41 @@ async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw
     assert_ne!(document_for(&World::new().open().await, json!({})).await, redacted);
     assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));
 }
+
+#[tokio::test]
+async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
+    let world = World::new();
+    let raw = document_for(&world.open().await, json!({"documents": "raw"})).await;
+    let expected = hex::encode(ring::digest::digest(&ring::digest::SHA256, raw.as_bytes()));
+    for (granted, digest) in [
+        (json!({}), None),
+        (json!({"documents": "digest"}), Some(&expected)),
+        (json!({"documents": "raw"}), Some(&expected)),
+    ] {
+        let grants = grants(&world.open().await, &plugin(granted)).await;
+        let states = batch(&[1]);
+        let mut session = grants.open(&states).await.unwrap();
+        assert_eq!(session.show(&states[0].state).await.unwrap().document_digest.as_ref(), digest);
+        session.rollback().await;
+    }
+    assert!(!document_for(&world.open().await, json!({"documents": "digest"})).await.contains("hush"));
+}
+
+#[tokio::test]
+async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_and_the_others_wait_for_it() {
+    let world = World::new();
+    let place = world.folder.path().join("redaction.key");
+    std::fs::create_dir(&place).unwrap();
+    let capabilities = world.open().await;
+    let faults = capabilities.closed();
+    assert!(faults.len() == 1 && faults[0].message.contains("the redaction key can't be read"), "{faults:?}");
+    let waiting = grants(&capabilities, &plugin(json!({}))).await;
+    let refused = waiting.open(&batch(&[1])).await.err().unwrap();
+    assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("Move away")), "{refused:?}");
+    assert!(document_for(&capabilities, json!({"documents": "raw"})).await.contains("hush"));
+
+    std::fs::remove_dir(&place).unwrap();
+    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), []);
+    waiting.open(&batch(&[1])).await.unwrap().rollback().await;
+}

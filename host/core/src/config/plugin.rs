@@ -176,7 +176,7 @@ pub struct GrantsSpec {
     /// The sources whose cache the plugin may read.
     #[serde(default)]
     pub lister: Vec<String>,
-    /// Whether the plugin reads documents as the API server sent them, secrets included.
+    /// Whether the plugin reads documents as the API server sent them, secrets included, or the digest of them.
     #[serde(default)]
     pub documents: DocumentsGrant,
 }
@@ -189,7 +189,10 @@ pub enum DocumentsGrant {
     /// With a digest in the place of each secret, as the host's settings say under `redaction`.
     #[default]
     Redacted,
-    /// As the API server sent them.
+    /// The same, and with each state the SHA-256 of the document as the API server sent it, in `extra` under
+    /// `documentDigest`. Somebody who guesses a secret can prove it by the digest.
+    Digest,
+    /// As the API server sent them, and with each state that digest.
     Raw,
 }
 

@@ -17,8 +17,9 @@ const RULES_MOST: usize = 256;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RedactionSpec {
-    /// Names of environment variables whose value is a secret. `*` stands for any characters; the case of letters does
-    /// not matter. A list here takes the place of the default.
+    /// Names whose value is a secret: of environment variables, HTTP headers, flags of a command, and keys of a
+    /// `ConfigMap`. `*` stands for any characters. The case of letters does not matter, and `apiKey`, `api-key`,
+    /// `api.key` and `API_KEY` are the same. A name after `!` is no secret's. A list here takes the place of the default.
     #[cfg_attr(test, schemars(length(max = RULES_MOST)))]
     pub variables: Vec<String>,
     /// Fields that are secrets. A list here takes the place of the default.
@@ -38,29 +39,56 @@ pub struct RedactedField {
     /// The kind of the objects that have it. Left out: every kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// A JSON pointer to the field, such as `/data/*`. The token `*` stands for every key or place.
+    /// A JSON pointer to the field, such as `/data/*`. The token `*` stands for every key or place, and `**` for any
+    /// number of them.
     pub pointer: String,
 }
 
-/// Parts of names that people give to variables with secrets.
-const VARIABLES: [&str; 17] = [
+/// Parts of names that people give to secrets. Those after `!` are common and no secrets.
+const VARIABLES: [&str; 36] = [
     "*PASSWORD*",
     "*PASSWD*",
     "*PGPASS*",
     "*PWD",
+    "*_PASS",
     "*PASSPHRASE*",
     "*SECRET*",
     "*TOKEN*",
+    "*BEARER*",
+    "*AUTHORIZATION*",
+    "*COOKIE",
     "*CREDENTIAL*",
     "*APIKEY*",
+    "*API_KEY*",
     "*ACCESS_KEY*",
+    "*ACCESSKEY*",
+    "*PRIVATE_KEY*",
+    "*PRIVATEKEY*",
     "*_KEY",
     "*_PAT",
     "*_AUTH",
     "*_DSN",
+    "ID_RSA*",
+    "ID_ED25519*",
+    "*DOCKERCFG*",
+    "*DOCKERCONFIGJSON*",
     "*CONNECTION_STRING*",
     "*DATABASE_URL*",
     "*REDIS_URL*",
+    "*WEBHOOK_URL*",
+    "!PWD",
+    "!OLDPWD",
+    "!*TOKENIZER*",
+    "!*TOKENIZATION*",
+    "!*MAX*TOKENS*",
+    "!*NUM*TOKENS*",
+];
+
+/// Annotations in which tools keep all of what they were given, variables included.
+const ANNOTATIONS: [&str; 3] = [
+    "kubectl.kubernetes.io~1last-applied-configuration",
+    "kapp.k14s.io~1original",
+    "objectset.rio.cattle.io~1applied",
 ];
 
 impl Default for RedactionSpec {
@@ -71,12 +99,12 @@ impl Default for RedactionSpec {
         };
         Self {
             variables: VARIABLES.map(str::to_owned).to_vec(),
-            fields: vec![
-                field(Some("Secret"), "/data/*"),
-                field(Some("Secret"), "/stringData/*"),
-                // `kubectl apply` keeps all of what it was given, variables included.
-                field(None, "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration"),
-            ],
+            fields: ["/data/*", "/stringData/*"]
+                .map(|pointer| field(Some("Secret"), pointer))
+                .into_iter()
+                // Templates of pods have annotations too.
+                .chain(ANNOTATIONS.map(|name| field(None, &format!("/**/annotations/{name}"))))
+                .collect(),
             key_from: None,
         }
     }
@@ -90,7 +118,7 @@ impl RedactionSpec {
         *self == Self::default()
     }
 
-    pub(super) fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
+    pub(crate) fn redactor(&self) -> Result<Redactor, Vec<Fault>> {
         let mut faults = Vec::new();
         for (list, length) in [("variables", self.variables.len()), ("fields", self.fields.len())] {
             if length > RULES_MOST {
@@ -99,7 +127,7 @@ impl RedactionSpec {
             }
         }
         for (place, pattern) in self.variables.iter().enumerate() {
-            if pattern.is_empty() || pattern.len() > PATTERN_BYTES {
+            if pattern.trim_start_matches('!').is_empty() || pattern.len() > PATTERN_BYTES {
                 let message =
                     format!("is empty or longer than {PATTERN_BYTES} bytes: write a name such as `*TOKEN*`");
                 faults.push(fault(format!("spec.redaction.variables[{place}]"), message));
@@ -108,6 +136,10 @@ impl RedactionSpec {
         let mut fields = Vec::new();
         for (place, field) in self.fields.iter().enumerate() {
             match Pointer::parse(&field.pointer) {
+                Ok(path) if is_ambiguous(&path) => {
+                    let message = "has `**` twice or at its end: write it once, before the last key";
+                    faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
+                }
                 Ok(path) => fields.push(Field { kind: field.kind.clone(), path }),
                 Err(message) => {
                     faults.push(fault(format!("spec.redaction.fields[{place}].pointer"), message));
@@ -116,6 +148,13 @@ impl RedactionSpec {
         }
         if faults.is_empty() { Ok(Redactor::new(&self.variables, fields)) } else { Err(faults) }
     }
+}
+
+/// Each `**` costs time at every place of a document, and one at the end would be everything below.
+fn is_ambiguous(path: &Pointer) -> bool {
+    let tokens = path.tokens();
+    let stars = tokens.iter().filter(|token| *token == "**").count();
+    stars > 1 || tokens.last().is_some_and(|token| token == "**")
 }
 
 #[cfg(test)]
@@ -132,6 +171,11 @@ mod tests {
         };
         let faults: Vec<_> = wrong.redactor().unwrap_err().into_iter().map(|fault| fault.field).collect();
         assert_eq!(faults, ["spec.redaction.variables[0]", "spec.redaction.fields[0].pointer"]);
+        for pointer in ["/a/**", "/**/a/**/b"] {
+            let fields = vec![RedactedField { kind: None, pointer: pointer.into() }];
+            let wrong = RedactionSpec { fields, ..RedactionSpec::default() };
+            assert!(wrong.redactor().unwrap_err()[0].message.contains("write it once"));
+        }
         let many = RedactionSpec { variables: vec!["A".into(); RULES_MOST + 1], ..RedactionSpec::default() };
         assert_eq!(many.redactor().unwrap_err()[0].field, "spec.redaction.variables");
         let long =

@@ -2,15 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
+
+use crate::find::redact::Redactor;
 
 /// The annotation in which a platform says who submitted an object.
 pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 
 /// What is looked for, in lower-case letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search(String);
+pub struct Search {
+    text: String,
+    /// Hide values that are not looked at.
+    rules: Option<Arc<Redactor>>,
+}
 
 /// What a document says of its object besides its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,11 +57,20 @@ impl Search {
     /// `None` for an empty text, which everything fits.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim().to_lowercase();
-        (!text.is_empty()).then_some(Self(text))
+        (!text.is_empty()).then_some(Self { text, rules: None })
+    }
+
+    /// Looks at no value that the rules hide.
+    pub fn beside(self, rules: Arc<Redactor>) -> Self {
+        Self { rules: Some(rules), ..self }
+    }
+
+    fn is_shown(&self, path: &[&str]) -> bool {
+        self.rules.as_ref().is_none_or(|rules| !rules.hides(None, path))
     }
 
     fn is_in(&self, text: &str) -> bool {
-        text.len() >= self.0.len() && text.to_lowercase().contains(&self.0)
+        text.len() >= self.text.len() && text.to_lowercase().contains(&self.text)
     }
 
     /// By what is known without the document.
@@ -65,8 +81,13 @@ impl Search {
     /// By what the document says.
     pub fn fits_document(&self, document: &[u8]) -> bool {
         let about = About::read(document);
-        about.submitter.is_some_and(|name| self.is_in(&name))
-            || about.labels.values().any(|it| self.is_in(it))
+        about
+            .submitter
+            .is_some_and(|name| self.is_in(&name) && self.is_shown(&["metadata", "annotations", SUBMITTER]))
+            || about
+                .labels
+                .iter()
+                .any(|(label, it)| self.is_in(it) && self.is_shown(&["metadata", "labels", label]))
     }
 }
 

@@ -1,11 +1,14 @@
 //! The cache → its readers: which objects exist now.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use thiserror::Error;
 
 use super::Current;
 use super::objects::Counts;
 use crate::index::IndexError;
+use crate::redact::Redactor;
 use crate::search::Search;
 use crate::selector::Selector;
 use crate::state::Seq;
@@ -22,6 +25,8 @@ pub struct Selection {
     pub limit: usize,
     /// A part of what the object is known by.
     pub search: Option<Search>,
+    /// For somebody who may not see secrets: what hides them. An index over a hidden place is refused.
+    pub rules: Option<Arc<Redactor>>,
     /// Return the objects that changed last, newest first, without a continuation. Otherwise they have no
     /// order.
     pub newest: bool,

@@ -1,13 +1,14 @@
 //! Sandbox → capability: the effects of one call, which are committed together.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
 use super::{Delivery, KvWrite};
-use crate::state::{ObjectRef, Seq};
+use crate::state::{ObjectRef, Seq, State};
 
 /// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -145,9 +146,20 @@ pub trait Grants: Send + Sync {
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
 }
 
+/// A state as one plugin may see it.
+#[derive(Clone, Debug)]
+pub struct ShownState {
+    pub state: Arc<State>,
+    /// The SHA-256 of its document as the API server sent it, for a plugin that is granted it.
+    pub document_digest: Option<String>,
+}
+
 /// The effects of one call. They are committed together with the receipt, or not at all.
 #[async_trait]
 pub trait Session: Send {
+    /// A state of this call as the plugin may see it.
+    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError>;
+
     /// States of this batch that already have a receipt. They are done and are not handed over again.
     fn applied(&self) -> &HashSet<Seq>;
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
     CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
-    Outcome, Session, SqlValue, TableCopy, TableWrite,
+    Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
@@ -208,6 +208,10 @@ impl Drop for FakeSession {
 
 #[async_trait]
 impl Session for FakeSession {
+    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+        Ok(ShownState { state: state.clone(), document_digest: None })
+    }
+
     fn applied(&self) -> &HashSet<Seq> {
         &self.applied
     }

@@ -106,9 +106,14 @@ impl Control {
         parsed: &Parsed<HostSpec>,
         stop: &CancellationToken,
     ) -> Result<(), Vec<String>> {
-        let Some(old) = self.capabilities.clone().filter(|old| !old.closed().is_empty()) else {
-            return Ok(());
+        let Some(old) = self.capabilities.clone() else {
+            // A replica that only witnesses shows documents, too, and waits for its key.
+            let waits = self.shared.redaction().is_some_and(|redaction| redaction.ready().is_err());
+            return if waits { self.keep_host(parsed).await } else { Ok(()) };
         };
+        if old.closed().is_empty() {
+            return Ok(());
+        }
         let opened = stop.run_until_cancelled(old.reload(&parsed.spec, &self.data)).await;
         let Some(opened) = opened else { return Ok(()) };
         self.capabilities = Some(opened.map_err(|faults| texts(&parsed.problems(faults)))?);
@@ -117,7 +122,12 @@ impl Control {
 
     /// The last good settings are those of which everything could be opened.
     async fn keep_host(&mut self, parsed: &Parsed<HostSpec>) -> Result<(), Vec<String>> {
-        let closed = self.capabilities.as_ref().map(Capabilities::closed).unwrap_or_default();
+        let mut closed = self.capabilities.as_ref().map(Capabilities::closed).unwrap_or_default();
+        if self.capabilities.is_none()
+            && let Some(redaction) = self.shared.redaction()
+        {
+            closed.extend(redaction.retry().await);
+        }
         if !closed.is_empty() {
             return Err(texts(&parsed.problems(closed)));
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use kubewitness_capability::RedactionError;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::Progress;
 use kubewitness_core::search::About;
@@ -31,7 +32,7 @@ impl HostViews {
             let Some(states) = stories.get(&view.seq) else { continue };
             let times = Times::of(states, now_ms);
             let submitter = match states.last() {
-                Some(last) => About::read(&self.last_document(last).await?).submitter,
+                Some(last) => self.submitter(last).await?,
                 None => None,
             };
             let is_cut =
@@ -46,6 +47,17 @@ impl HostViews {
             });
         }
         Ok(())
+    }
+
+    /// What a page of objects shows of a document.
+    async fn submitter(&self, last: &State) -> Result<Option<String>, ViewError> {
+        let document = self.last_document(last).await?;
+        match self.redaction()?.redact(document.into()) {
+            Ok(shown) => Ok(About::read(&shown).submitter),
+            // As of a state without a document.
+            Err(RedactionError::Withheld(_)) => Ok(None),
+            Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
+        }
     }
 
     /// How far each plugin that runs here is with these states.

@@ -46,6 +46,7 @@ impl HostViews {
                     continue;
                 }
                 let ended_at = Some(calendar::rfc3339(state.observed_ms));
+                let state = self.shown(&state).await?;
                 part.objects.push((position, ObjectView { ended_at, ..ObjectView::from(&*state) }));
                 if documents == 0 {
                     return Ok(part);

@@ -6,6 +6,7 @@ mod gone;
 mod held;
 mod objects;
 mod shapes;
+mod shown;
 mod standby;
 mod then;
 mod within;
@@ -157,10 +158,12 @@ impl Views for HostViews {
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
-        self.journal.timeline(query).await.map_err(|error| match error {
+        let found = self.journal.timeline(query).await.map_err(|error| match error {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
-        })
+        })?;
+        let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
+        Ok(TimelineView { states, related })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -173,12 +176,8 @@ impl Views for HostViews {
             message: format!("the journal has no document at position {seq}"),
             hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
         };
-        let redaction = self.shared.redaction().ok_or_else(|| {
-            let why = "what is a secret is not known before the host's settings are taken";
-            ViewError::Unavailable(why.into())
-        })?;
-        let shown = redaction.redact(document.ok_or_else(missing)?);
-        shown.map(Vec::from).map_err(|withheld| ViewError::Unavailable(withheld.to_string()))
+        let shown = self.redaction()?.redact(document.ok_or_else(missing)?);
+        shown.map(Vec::from).map_err(unavailable)
     }
 
     async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
@@ -252,7 +251,7 @@ impl Views for HostViews {
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
-        self.journal.read(after, limit).await.map_err(unavailable)
+        self.shown_all(self.journal.read(after, limit).await.map_err(unavailable)?).await
     }
 
     fn newest(&self) -> watch::Receiver<Seq> {

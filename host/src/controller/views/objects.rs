@@ -4,12 +4,12 @@
 use std::cmp::Reverse;
 
 use kubewitness_core::config::SourceSpec;
-use kubewitness_core::ports::{Current, SelectError, Selection};
+use kubewitness_core::ports::{SelectError, Selection};
 use kubewitness_core::views::{Counts, DetailsView, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_core::{Seq, calendar};
 use kubewitness_watch::SourceHandle;
 
-use super::shapes::{is_asked, object_view, selection};
+use super::shapes::is_asked;
 use super::{HostViews, unavailable, within};
 
 /// Rows of one page with details: each takes the object's states and its document.
@@ -25,7 +25,7 @@ pub(super) struct Part {
 
 impl HostViews {
     pub(super) async fn page(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
-        let selection = selection(query)?;
+        let selection = self.selection(query)?;
         if query.details && selection.limit > DETAILED {
             let told = format!("`details` is for at most {DETAILED} objects: give a `limit`");
             return Err(ViewError::Invalid(told));
@@ -120,8 +120,9 @@ impl HostViews {
                 Ok(found) => {
                     answered = true;
                     part.floor = part.floor.max(found.floor);
-                    let view = |current: Current| (current.seq, object_view(source.to_string(), current));
-                    part.objects.extend(found.objects.into_iter().map(view));
+                    for current in found.objects {
+                        part.objects.push((current.seq, self.shown_object(source, current)?));
+                    }
                 }
                 Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
                 // It ended a moment ago.
@@ -136,7 +137,7 @@ impl HostViews {
     }
 
     pub(super) fn tally(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
-        let selection = selection(query)?;
+        let selection = self.selection(query)?;
         let mut counts = Counts::default();
         for (spec, handle) in self.shared.sources_with_specs() {
             let shown = query.within.as_ref().map(|within| within.sources.get(&spec.name));

@@ -54,7 +54,8 @@ impl HostViews {
             for then in found.rows {
                 let is_again = page.objects.iter().any(|view| view.object.uid == then.state.object.uid);
                 if !is_again && self.is_meant(&then.state, query, selection, &mut documents).await? {
-                    page.objects.push(view(then));
+                    let state = self.shown(&then.state).await?;
+                    page.objects.push(view(Then { state, ..then }));
                 }
             }
             after = found.next;

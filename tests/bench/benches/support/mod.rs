@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kubewitness_bench::{job, uid};
 use kubewitness_core::ports::{
     Append, Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session,
-    SqlValue, TableCopy, TableWrite, Witnessed,
+    ShownState, SqlValue, TableCopy, TableWrite, Witnessed,
 };
 use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
@@ -120,6 +120,10 @@ fn denied<T>() -> Result<T, GrantError> {
 
 #[async_trait]
 impl Session for Nothing {
+    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+        Ok(ShownState { state: state.clone(), document_digest: None })
+    }
+
     fn applied(&self) -> &HashSet<Seq> {
         &self.applied
     }

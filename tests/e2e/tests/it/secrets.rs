@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+use kubewitness_core::ports::Documents;
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, until_ok};
+use kubewitness_journal::{Journal, JournalOptions};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{example, simulator};
+use crate::support::{AUDIT, example, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
 const SECRET: &str = "hush-4711";
@@ -14,19 +17,41 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 fn job(secret: &str) -> Value {
     let env = json!([{"name": "HF_TOKEN", "value": secret}, {"name": "EPOCHS", "value": "3"}]);
-    let container = json!({"name": "main", "image": "train", "env": env});
+    let headers = json!([{"name": "X-Auth-Token", "value": secret}]);
+    let container = json!({
+        "name": "main", "image": "train", "env": env,
+        "args": [format!("--password={secret}"), "--epochs=3", "--token", secret],
+        "livenessProbe": {"httpGet": {"port": 80, "httpHeaders": headers}},
+    });
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": "train", "annotations": {
             "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"value\":\"{secret}\"}}"),
         }},
-        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+        "spec": {"template": {"metadata": {"annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"value\":\"{secret}\"}}"),
+        }}, "spec": {"restartPolicy": "Never", "containers": [container]}}},
     })
 }
 
 fn hides(text: &str) -> Result<()> {
     ensure!(!text.contains(SECRET), "the secret is told: {text}");
     ensure!(text.contains("redacted:"), "no digest is told: {text}");
+    Ok(())
+}
+
+/// As a controller does that tells what it was given.
+async fn quote_in_status(simulator: &Simulator) -> Result<()> {
+    let path = format!("{JOBS}/train");
+    let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
+    let at = "2026-11-21T12:00:00Z";
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "LoginFailed", "lastProbeTime": at, "lastTransitionTime": at,
+               "message": format!("can't log in with '{SECRET}'")})
+    };
+    job["status"] = json!({"startTime": at, "failed": 1, "conditions": [condition("FailureTarget"), condition("Failed")]});
+    let (code, answer) = simulator.request(Method::PUT, &format!("{path}/status"), Some(&job)).await?;
+    ensure!(code == 200, "the status answered {code}: {answer}");
     Ok(())
 }
 
@@ -43,11 +68,17 @@ async fn people_and_tables_get_digests_and_the_journal_keeps_the_bytes() {
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
         kubewitness.status_when(WITHIN, "the sources", |status| status.sources.len() == 2).await?;
-        let (code, answer) = simulator.request(reqwest::Method::POST, JOBS, Some(&job(SECRET))).await?;
+        let (code, answer) = simulator.request(Method::POST, JOBS, Some(&job(SECRET))).await?;
         ensure!(code == 201, "{answer}");
-        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        quote_in_status(&simulator).await?;
+        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 1).await?;
         kubewitness.caught_up(WITHIN).await?;
         let url = format!("http://{}", kubewitness.address());
+        for path in ["objects?kind=Job", "timeline?kind=Job&namespace=default&name=train"] {
+            let told = reqwest::get(format!("{url}/api/v1/{path}")).await?.text().await?;
+            ensure!(told.contains("can't log in with 'redacted:"), "the message stays readable: {told}");
+            hides(&told)?;
+        }
         for arguments in [["get", "job", "train", "-o", "yaml"], ["get", "job", "train", "-o", "json"]] {
             let line = [&arguments[..], &["-n", "default", "--server", &url]].concat();
             let (code, out, errors) = command(&line).await?;
@@ -65,6 +96,128 @@ async fn people_and_tables_get_digests_and_the_journal_keeps_the_bytes() {
         let table = std::fs::read(data.join("platform.db")).context("the plugin's database")?;
         let table = String::from_utf8_lossy(&table);
         ensure!(!table.contains(SECRET), "the plugin's database has the secret");
+        Ok(())
+    })
+    .await;
+}
+
+/// The example with more settings, beside a simulated cluster with one job.
+async fn with_settings(scratch: &Scratch, settings: &str) -> Result<(Simulator, RunOptions)> {
+    let config = example_copy(scratch)?;
+    let host = std::fs::read_to_string(config.join("host.yaml"))?;
+    write(&config, "host.yaml", &format!("{}\n{settings}", host.trim_end()))?;
+    let simulator = simulator(scratch).await?;
+    let (code, answer) = simulator.request(Method::POST, JOBS, Some(&job(SECRET))).await?;
+    ensure!(code == 201, "{answer}");
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_owned(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    Ok((simulator, options))
+}
+
+#[tokio::test]
+async fn without_a_redaction_key_states_are_journaled_and_people_and_plugins_wait_for_the_key() {
+    in_scratch("secrets_key", async |scratch| {
+        let (_simulator, options) = with_settings(scratch, "").await?;
+        let key = options.data.join("redaction.key");
+        std::fs::create_dir(&key).context("a folder in the place of the key")?;
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        let told = |problem: &String| {
+            problem.contains("the redaction key can't be read") && !problem.contains("keyFrom")
+        };
+        let waits = kubewitness
+            .status_when(WITHIN, "the job in the journal, and the problem", |status| {
+                status.journal.states > 0 && status.problems.iter().any(told)
+            })
+            .await?;
+        ensure!(waits.plugins.iter().all(|plugin| plugin.delivered == 0), "{:?}", waits.plugins);
+        let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
+        let answer = reqwest::get(&document).await?;
+        ensure!(answer.status() == 503, "{answer:?}");
+        let text = answer.text().await?;
+        ensure!(text.contains("the redaction key can't be read") && !text.contains(SECRET), "{text}");
+
+        std::fs::remove_dir(&key).context("the folder away")?;
+        kubewitness.caught_up(WITHIN).await?;
+        until_ok(WITHIN, "the document", async || hides(&reqwest::get(&document).await?.text().await?))
+            .await?;
+        kubewitness.status_when(WITHIN, "no problem", |status| status.problems.is_empty()).await?;
+        kubewitness.stop().await
+    })
+    .await;
+}
+
+const HIDDEN_LABEL: &str = "      redaction:
+        fields:
+          - {pointer: /metadata/labels/code}
+";
+
+#[tokio::test]
+async fn a_hidden_label_can_be_asked_for_in_no_way() {
+    in_scratch("secrets_label", async |scratch| {
+        let (simulator, options) = with_settings(scratch, HIDDEN_LABEL).await?;
+        let mut labeled = job(SECRET);
+        labeled["metadata"]["name"] = "labeled".into();
+        labeled["metadata"]["labels"] = json!({"code": SECRET, "team": "vision"});
+        let (code, answer) = simulator.request(Method::POST, JOBS, Some(&labeled)).await?;
+        ensure!(code == 201, "{answer}");
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness.status_when(WITHIN, "both jobs", |status| status.journal.states > 1).await?;
+        kubewitness.caught_up(WITHIN).await?;
+        let url = format!("http://{}/api/v1/objects", kubewitness.address());
+        let ask = async |query: &str| {
+            let answer = reqwest::get(format!("{url}?kind=Job&{query}")).await?;
+            anyhow::Ok((answer.status().as_u16(), answer.text().await?))
+        };
+        for query in [
+            format!("labelSelector=code%3D{SECRET}"),
+            format!("labelSelector=code!%3D{SECRET}"),
+            format!("index=label%3Dcode%3D{SECRET}"),
+            format!("gone=true&labelSelector=code%3D{SECRET}"),
+        ] {
+            let (code, text) = ask(&query).await?;
+            ensure!(code == 400 && text.contains("spec.redaction"), "{query}: {code} {text}");
+        }
+        let (_, found) = ask(&format!("search={SECRET}")).await?;
+        ensure!(!found.contains("labeled"), "{found}");
+        for query in ["search=vision", "labelSelector=team%3Dvision", "index=label%3Dteam%3Dvision"] {
+            let (code, text) = ask(query).await?;
+            ensure!(code == 200 && text.contains("labeled"), "{query}: {code} {text}");
+        }
+        kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets() {
+    in_scratch("secrets_digest", async |scratch| {
+        let (_simulator, options) = with_settings(scratch, "").await?;
+        let audit = AUDIT.replace("grants:", "grants:\n  documents: digest");
+        let config = options.config.as_deref().context("the configuration")?;
+        write(config, "audit.yaml", &plugin_manifest("audit", &audit))?;
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        kubewitness.caught_up(WITHIN).await?;
+        kubewitness.stop().await?;
+
+        let trail = options.data.join("audit/trail.jsonl");
+        let lines = std::fs::read_to_string(&trail).context("the trail")?;
+        let line: Value = serde_json::from_str(lines.lines().next().context("a line")?)?;
+        let seq = line["seq"].as_u64().context("the position")?;
+        let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
+        let raw = journal.document(seq).await?.context("the document")?;
+        ensure!(String::from_utf8_lossy(&raw).contains(SECRET), "the journal has what the server sent");
+        let file = scratch.path().join("raw.json");
+        std::fs::write(&file, &raw)?;
+        let sum = std::process::Command::new("sha256sum").arg(&file).output().context("sha256sum")?;
+        let sum = String::from_utf8(sum.stdout)?;
+        ensure!(line["document_sha256"] == sum[..64], "{line} and {sum}");
+        let (code, out, errors) = command(&["audit", "verify", &trail.to_string_lossy()]).await?;
+        ensure!(code == Some(0), "{out}{errors}");
         Ok(())
     })
     .await;

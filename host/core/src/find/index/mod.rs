@@ -69,6 +69,11 @@ pub enum Key<'a> {
 pub enum IndexError {
     #[error("there is no index `{index}`; this source has {}", known.join(", "))]
     Unknown { index: String, known: Vec<String> },
+    #[error(
+        "the index `{index}` is of a place that redaction hides: look the objects up by another index, or ask the \
+         operator who keeps `spec.redaction`"
+    )]
+    Hidden { index: String },
     #[error("`{key}` can't be looked up in the index `label`: write `key=value`")]
     NotALabel { key: String },
 }
@@ -115,6 +120,11 @@ impl Indexes {
                 }
             },
         })
+    }
+
+    /// Where the values of an index stand that has one path.
+    pub(crate) fn path(&self, number: usize) -> &[String] {
+        self.places[PLACES + number].tokens()
     }
 
     /// Calls `found` with each key in the document. The namespace is not among them.

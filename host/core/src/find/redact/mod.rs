@@ -1,21 +1,32 @@
 //! Takes secrets out of documents before a person or a plugin is given them.
 //!
-//! A [`Redactor`] finds the values that its rules name and puts `"redacted:DIGEST"` in the place of each. The
-//! digest is keyed by the caller, so equal values are still seen to be equal, and nobody can look a value up. All
-//! other bytes stay as they are. It changes nothing in the journal and does no I/O.
+//! A [`Redactor`] finds the values that its rules name and puts `"redacted:DIGEST"` in the place of each. Where only a
+//! part of a text is a secret, such as the password of an address, only that part is replaced. The digest is keyed by
+//! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
+//! are. It changes nothing in the journal and does no I/O.
 
+mod asked;
+mod commands;
+mod quoted;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::project::{Flow, NESTING, ProjectError, Scanner};
+use crate::project::{Flow, ProjectError, Scanner};
 
+pub use quoted::Secrets;
 pub use rules::{Field, Redactor};
-use rules::{Matches, Named};
+use walk::Search;
+
+/// What stands before each digest.
+const MARK: &str = "redacted:";
+/// The length of a digest as text. A value of this shape is taken for a digest and stays.
+pub const DIGEST_CHARS: usize = 16;
 
 /// A document that can't be read can't be redacted either. It is withheld.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -25,6 +36,23 @@ pub struct Withheld(String);
 impl From<ProjectError> for Withheld {
     fn from(error: ProjectError) -> Self {
         Self(error.to_string())
+    }
+}
+
+/// One secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    range: Range<usize>,
+    /// Whether it is a part of a text, and not a whole value.
+    is_part: bool,
+}
+
+impl Found {
+    /// The secret without the quotes of a text, so that it has the same digest wherever it stands.
+    fn secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
+        let value = &document[self.range.clone()];
+        let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        if self.is_part { value } else { text.unwrap_or(value) }
     }
 }
 
@@ -41,150 +69,67 @@ impl Redactor {
         }
         let mut out = Vec::with_capacity(document.len());
         let mut taken = 0;
-        for Range { start, end } in found {
-            out.extend_from_slice(&document[taken..start]);
-            out.extend_from_slice(b"\"redacted:");
-            out.extend_from_slice(digest(&document[start..end]).as_bytes());
-            out.push(b'"');
-            taken = end;
+        for one in found {
+            let quote: &[u8] = if one.is_part { b"" } else { b"\"" };
+            out.extend_from_slice(&document[taken..one.range.start]);
+            out.extend_from_slice(quote);
+            out.extend_from_slice(MARK.as_bytes());
+            out.extend_from_slice(digest(one.secret(document)).as_bytes());
+            out.extend_from_slice(quote);
+            taken = one.range.end;
         }
         out.extend_from_slice(&document[taken..]);
         Ok(Some(out))
     }
 
     /// Where the secrets lie, in order, none within another.
-    fn find(&self, document: &[u8]) -> Result<Vec<Range<usize>>, Withheld> {
-        let mut scanner = match std::str::from_utf8(document) {
-            Ok(text) => Scanner::of_text(text),
-            Err(error) => return Err(Withheld(error.to_string())),
-        };
-        let kind = kind_of(scanner.clone())?;
-        let mut search = Search { redactor: self, found: Vec::new() };
-        search.value(&mut scanner, &self.matches(kind.as_deref()), false, 0)?;
+    fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
+        let text = std::str::from_utf8(document).map_err(|error| Withheld(error.to_string()))?;
+        let mut scanner = Scanner::of_text(text);
+        let top = Top::of(scanner.clone())?;
+        let mut found = Search::new(self, document, top.kind.as_deref()).all(&mut scanner)?;
         scanner.end()?;
-        search.found.sort_by_key(|range| range.start);
-        Ok(search.found)
+        if let Some(status) = top.status.filter(|_| !found.is_empty()) {
+            quoted::add_quotes(text, status, &mut found);
+        }
+        Ok(found)
     }
 }
 
-/// Rules of one kind apply to every document that does not say its kind.
-fn kind_of(mut scanner: Scanner<'_>) -> Result<Option<String>, ProjectError> {
-    let mut kind = None;
-    if scanner.peek() == b'{' {
+/// What is known of a document before it is searched.
+#[derive(Default)]
+struct Top {
+    /// Rules of one kind apply to every document that does not say its kind.
+    kind: Option<String>,
+    status: Option<Range<usize>>,
+}
+
+impl Top {
+    fn of(mut scanner: Scanner<'_>) -> Result<Self, ProjectError> {
+        let mut top = Self::default();
+        if scanner.peek() != b'{' {
+            return Ok(top);
+        }
         scanner.members(|key, scanner| {
             if key.is(b"kind") && scanner.peek() == b'"' {
-                kind = Some(scanner.text()?.decode()?.into_owned());
-            } else {
-                scanner.skip()?;
+                top.kind = Some(scanner.text()?.decode()?.into_owned());
+                return Ok(Flow::Next);
+            }
+            let start = scanner.start();
+            scanner.skip()?;
+            if key.is(b"status") {
+                top.status = Some(start..scanner.position());
             }
             Ok(Flow::Next)
         })?;
-    }
-    Ok(kind)
-}
-
-struct Search<'r> {
-    redactor: &'r Redactor,
-    found: Vec<Range<usize>>,
-}
-
-impl Search<'_> {
-    /// Looks through one value. `is_environment`: it is what stands under a key `env`.
-    fn value(
-        &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        is_environment: bool,
-        depth: u32,
-    ) -> Result<(), ProjectError> {
-        if depth > NESTING {
-            return Err(ProjectError::TooDeep { at: scanner.position() });
-        }
-        match scanner.peek() {
-            b'{' => self.object(scanner, here, depth),
-            b'[' => {
-                let mut place = 0;
-                scanner.elements(|scanner| {
-                    let within = here.step(Named::Index(place));
-                    place += 1;
-                    if within.is_met() {
-                        return self.take(scanner);
-                    }
-                    match is_environment && scanner.peek() == b'{' {
-                        true => self.variable(scanner, &within, depth + 1),
-                        false => self.value(scanner, &within, false, depth + 1),
-                    }
-                })
-            }
-            _ => scanner.skip(),
-        }
-    }
-
-    fn object(
-        &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        depth: u32,
-    ) -> Result<(), ProjectError> {
-        scanner.members(|key, scanner| {
-            let name = key.decode()?;
-            let within = here.step(Named::Key(&name));
-            match within.is_met() {
-                true => self.take(scanner)?,
-                false => self.value(scanner, &within, name == "env", depth + 1)?,
-            }
-            Ok(Flow::Next)
-        })
-    }
-
-    /// One variable of an environment: `{"name": …, "value": …}`, in any order. A name that occurs twice is
-    /// a secret's where either is.
-    fn variable(
-        &mut self,
-        scanner: &mut Scanner<'_>,
-        here: &Matches<'_>,
-        depth: u32,
-    ) -> Result<(), ProjectError> {
-        let (begun, mut is_secret, mut values) = (self.found.len(), false, Vec::new());
-        scanner.members(|key, scanner| {
-            let name = key.decode()?;
-            let within = here.step(Named::Key(&name));
-            match &*name {
-                _ if within.is_met() => self.take(scanner)?,
-                "name" if scanner.peek() == b'"' => {
-                    is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
-                }
-                "value" => {
-                    let start = scanner.start();
-                    self.value(scanner, &within, false, depth + 1)?;
-                    values.push(start..scanner.position());
-                }
-                _ => self.value(scanner, &within, name == "env", depth + 1)?,
-            }
-            Ok(Flow::Next)
-        })?;
-        if is_secret {
-            let within = self.found.split_off(begun);
-            // They are in order, as they came.
-            let is_outside = |found: &Range<usize>| {
-                let next = values.partition_point(|value| value.end <= found.start);
-                values.get(next).is_none_or(|value| found.start < value.start)
-            };
-            self.found.extend(within.into_iter().filter(is_outside));
-            self.found.append(&mut values);
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
-        let range = range(scanner)?;
-        self.found.push(range);
-        Ok(())
+        Ok(top)
     }
 }
 
-fn range(scanner: &mut Scanner<'_>) -> Result<Range<usize>, ProjectError> {
-    let start = scanner.start();
-    scanner.skip()?;
-    Ok(start..scanner.position())
+/// Whether a text is a digest already: what is redacted twice stays as it is.
+fn is_digest(text: &[u8]) -> bool {
+    let digest = text.strip_prefix(MARK.as_bytes());
+    digest.is_some_and(|digest| {
+        digest.len() == DIGEST_CHARS && digest.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }

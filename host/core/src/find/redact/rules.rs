@@ -5,11 +5,16 @@ use crate::find::index::Pointer;
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redactor {
-    variables: Vec<String>,
+    names: Vec<Vec<String>>,
+    /// Names that are no secret's, whatever else they look like.
+    plain: Vec<Vec<String>>,
     fields: Vec<Field>,
 }
 
-/// A place whose value is a secret. The token `*` stands for every key or place.
+/// Longer than any name that people give. What has a longer one is a secret.
+const NAME_BYTES: usize = 1024;
+
+/// A place whose value is a secret. The token `*` stands for every key or place, and `**` for any number of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// None: of every kind.
@@ -18,14 +23,28 @@ pub struct Field {
 }
 
 impl Redactor {
-    /// `variables` are patterns of names: `*` stands for any characters, and the case of letters does not matter.
-    pub fn new(variables: &[String], fields: Vec<Field>) -> Self {
-        Self { variables: variables.iter().map(|pattern| pattern.to_ascii_uppercase()).collect(), fields }
+    /// `names` are patterns: `*` stands for any characters. The case of letters does not matter, and neither does how
+    /// words are joined: `apiKey`, `api-key`, `api.key` and `API_KEY` are the same. A pattern after `!` is of names that
+    /// are no secret's.
+    pub fn new(names: &[String], fields: Vec<Field>) -> Self {
+        let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
+        Self {
+            names: names.into_iter().map(|pattern| spellings(pattern)).collect(),
+            plain: plain.into_iter().map(|pattern| spellings(&pattern[1..])).collect(),
+            fields,
+        }
     }
 
     pub(super) fn is_secret_name(&self, name: &str) -> bool {
-        let name = name.to_ascii_uppercase();
-        self.variables.iter().any(|pattern| fits(pattern.as_bytes(), name.as_bytes()))
+        if name.len() > NAME_BYTES {
+            return true;
+        }
+        let names = spellings(name);
+        let is_any = |patterns: &[Vec<String>]| {
+            let fits = |pattern: &String| names.iter().any(|name| fits(pattern.as_bytes(), name.as_bytes()));
+            patterns.iter().any(|spellings| spellings.iter().any(fits))
+        };
+        is_any(&self.names) && !is_any(&self.plain)
     }
 
     /// Where a search begins. A document without a kind is searched for the fields of every kind.
@@ -33,7 +52,35 @@ impl Redactor {
         let is_asked =
             |field: &Field| field.kind.as_deref().is_none_or(|of| kind.is_none_or(|kind| kind == of));
         let open = (0..self.fields.len()).filter(|place| is_asked(&self.fields[*place]));
-        Matches { fields: &self.fields, open: open.map(|place| (place, 0)).collect(), is_met: false }
+        let mut matches = Matches { fields: &self.fields, open: Vec::new(), is_met: false };
+        open.for_each(|place| matches.go_on(place, 0));
+        matches
+    }
+}
+
+/// A name in capitals with `_` between its words, as it is written and with the words of camel case apart.
+fn spellings(name: &str) -> Vec<String> {
+    let bytes = name.as_bytes();
+    let (mut whole, mut apart) = (String::with_capacity(bytes.len()), String::with_capacity(bytes.len()));
+    for (at, letter) in name.char_indices() {
+        let before = at.checked_sub(1).map(|before| bytes[before]);
+        let is_before_small = bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase);
+        let begins = letter.is_ascii_uppercase()
+            && before.is_some_and(|before| {
+                before.is_ascii_lowercase()
+                    || before.is_ascii_digit()
+                    || (before.is_ascii_uppercase() && is_before_small)
+            });
+        let letter = if matches!(letter, '-' | '.' | ' ') { '_' } else { letter.to_ascii_uppercase() };
+        if begins {
+            apart.push('_');
+        }
+        whole.push(letter);
+        apart.push(letter);
+    }
+    match whole == apart {
+        true => vec![whole],
+        false => vec![whole, apart],
     }
 }
 
@@ -61,6 +108,8 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 pub(super) enum Named<'a> {
     Key(&'a str),
     Index(usize),
+    /// Any element of a list.
+    Element,
 }
 
 /// The fields that may still lie below one place of a document.
@@ -76,18 +125,31 @@ impl<'r> Matches<'r> {
         let mut next = Matches { fields: self.fields, open: Vec::new(), is_met: false };
         for (place, met) in &self.open {
             let path = self.fields[*place].path.tokens();
+            if path[*met] == "**" {
+                next.go_on(*place, *met);
+                continue;
+            }
             let fits = match (path[*met].as_str(), name) {
                 ("*", _) => true,
                 (token, Named::Key(key)) => token == key,
                 (token, Named::Index(index)) => token.parse() == Ok(index),
+                (token, Named::Element) => token.parse::<usize>().is_ok(),
             };
             if fits && met + 1 == path.len() {
                 next.is_met = true;
             } else if fits {
-                next.open.push((*place, met + 1));
+                next.go_on(*place, met + 1);
             }
         }
         next
+    }
+
+    /// `**` stands for no key too, so what follows it may come at once.
+    fn go_on(&mut self, place: usize, met: usize) {
+        self.open.push((place, met));
+        if self.fields[place].path.tokens()[met] == "**" {
+            self.open.push((place, met + 1));
+        }
     }
 
     pub fn is_met(&self) -> bool {

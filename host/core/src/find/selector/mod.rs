@@ -76,6 +76,11 @@ impl Selector {
         })
     }
 
+    /// The labels that a match depends on.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.requirements.iter().map(|requirement| requirement.key.as_str())
+    }
+
     /// Labels and values that every match must have. An index can look them up.
     pub fn equalities(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requirements.iter().filter_map(|Requirement { key, test }| match test {

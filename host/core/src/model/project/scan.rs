@@ -47,7 +47,7 @@ impl<'a> Text<'a> {
     }
 
     /// The text's offset and length, and whether it has escapes.
-    pub(super) fn place(&self) -> (usize, usize, bool) {
+    pub(crate) fn place(&self) -> (usize, usize, bool) {
         (self.at, self.raw.bytes().len(), self.escaped)
     }
 

@@ -1,0 +1,92 @@
+//! Which questions would tell a secret by their answer. An answer to "which objects have this value here" tells it to
+//! somebody who guesses.
+
+use super::rules::Named;
+use super::walk::{Under, under};
+use super::{Redactor, commands};
+use crate::find::index::{IndexError, Indexes, Key};
+
+impl Redactor {
+    /// Whether the value at this place of an object is hidden, or may be. `kind`: none where it may be any.
+    pub fn hides(&self, kind: Option<&str>, path: &[&str]) -> bool {
+        let mut here = self.matches(kind);
+        let (mut above, mut depth) = (Under::Other, 0);
+        for token in path {
+            here = here.step(Named::Key(token));
+            if here.is_met() || (above == Under::Variables && self.is_secret_name(token)) {
+                return true;
+            }
+            // Of a list of variables or arguments, nobody knows which place has the secret.
+            if above != Under::Other && (token.parse::<usize>().is_ok() || *token == "*") {
+                return true;
+            }
+            above = under(kind, token, depth);
+            depth += 1;
+        }
+        // An index has each element of a list.
+        above == Under::Command || here.step(Named::Element).is_met()
+    }
+
+    /// Refuses a question to an index whose answer would tell what is hidden.
+    pub fn allow(&self, indexes: &Indexes, name: &str, key: &Key<'_>) -> Result<(), IndexError> {
+        let is_hidden = match key {
+            Key::Namespace(_) => false,
+            Key::Owner(_) => self.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
+            Key::Node(_) => self.hides(None, &["spec", "nodeName"]),
+            Key::Label(label, _) => self.hides(None, &["metadata", "labels", label]),
+            Key::Named(number, key) => {
+                let path: Vec<_> = indexes.path(*number).iter().map(String::as_str).collect();
+                self.hides(None, &path) || !commands::in_addresses(key).is_empty()
+            }
+        };
+        if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostSpec, RedactedField, RedactionSpec};
+    use crate::find::index::IndexSpec;
+
+    fn rules(pointers: &[&str]) -> Redactor {
+        let mut redaction = RedactionSpec::default();
+        redaction.fields.extend(
+            pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
+        );
+        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+    }
+
+    #[test]
+    fn an_index_over_a_hidden_place_is_refused_by_name_and_others_answer() {
+        let rules = rules(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
+        let asked = |pointer: &str, key: &str| {
+            let indexes = Indexes::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
+            rules.allow(&indexes, "it", &indexes.key("it", key).unwrap())
+        };
+        for pointer in [
+            "/spec/code",
+            "/spec/keys",
+            "/spec/keys/a",
+            "/spec/tree/a/b",
+            "/spec/containers/0/env/0/value",
+            "/spec/containers/0/args",
+            "/spec/containers/0/command/1",
+            "/spec/env/API_KEY",
+            "/data/api-key",
+        ] {
+            let told = asked(pointer, "x").unwrap_err().to_string();
+            assert!(told.contains("the index `it` is of a place that redaction hides"), "{told}");
+        }
+        assert!(asked("/spec/url", "redis://u:hush@h").is_err(), "the key itself has a password");
+        for pointer in ["/spec/schedulerName", "/spec/codes", "/spec/env/EPOCHS"] {
+            assert_eq!(asked(pointer, "x"), Ok(()));
+        }
+        let builtin = Indexes::new(&[]);
+        let builtin = |name: &str, key: &str| rules.allow(&builtin, name, &builtin.key(name, key).unwrap());
+        assert!(builtin("label", "code=a").is_err());
+        for (name, key) in [("label", "team=a"), ("owner", "u"), ("node", "n"), ("namespace", "n")] {
+            assert_eq!(builtin(name, key), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Secrets of a document that its status quotes: a controller may write into a message what it was given.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::commands::{escaped, merged};
+use super::{Found, MARK, Redactor, Withheld, is_digest};
+use crate::project::Scanner;
+use crate::state::Status;
+
+/// A shorter secret is not looked for: it would be found in ordinary words.
+const SECRET_CHARS: usize = 6;
+/// A text of a status that is longer may have been cut, so that it ends within a secret.
+const MAY_BE_CUT: usize = 250;
+/// Secrets of one document that are looked for. Where there are more, reason and message are hidden as a whole.
+const SECRETS: usize = 256;
+
+/// The secrets of some documents, each with its digest, the longest first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Secrets {
+    found: Vec<(String, String)>,
+}
+
+impl Redactor {
+    /// Adds the secrets of a document. `digest` as for [`Self::redact`].
+    pub fn add_secrets<E: From<Withheld>>(
+        &self,
+        document: &[u8],
+        digest: impl Fn(&[u8]) -> Result<String, E>,
+        secrets: &mut Secrets,
+    ) -> Result<(), E> {
+        for one in self.find(document)? {
+            let secret = one.secret(document);
+            let quoted = [b"\"", secret, b"\""].concat();
+            let text =
+                Scanner::new(&quoted).text().ok().and_then(|text| Some(text.decode().ok()?.into_owned()));
+            let Some(text) = text.filter(|text| text.trim().chars().count() >= SECRET_CHARS) else {
+                continue;
+            };
+            if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| known == text.trim()) {
+                continue;
+            }
+            secrets.found.push((text.trim().to_owned(), digest(secret)?));
+        }
+        secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        Ok(())
+    }
+}
+
+/// What a status would quote; none for what is too short to be looked for.
+fn words_of(one: &Found, document: &[u8]) -> Option<String> {
+    let quoted = [b"\"", one.secret(document), b"\""].concat();
+    let text = Scanner::new(&quoted).text().ok()?;
+    let text = text.decode().ok()?;
+    (text.trim().chars().count() >= SECRET_CHARS).then(|| text.trim().to_owned())
+}
+
+/// Adds the places within the status of a document that quote what was found.
+pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<Found>) {
+    let words: BTreeSet<_> = found.iter().filter_map(|one| words_of(one, document.as_bytes())).collect();
+    let mut at = status.start;
+    while let Some(quote) = document[at..status.end].find('"') {
+        at += quote;
+        let mut scanner = Scanner::of_text(&document[at..status.end]);
+        // The document was read before, so this can't fail.
+        let Ok(text) = scanner.text() else { break };
+        let (start, length, is_escaped) = text.place();
+        let (start, raw) = (at + start, &document[at + start..at + start + length]);
+        at += scanner.position();
+        if scanner.peek() == b':' {
+            continue;
+        }
+        let Ok(decoded) = text.decode() else { continue };
+        let ranges: Vec<_> = match words.len() > SECRETS {
+            true if !decoded.is_empty() => vec![0..decoded.len()],
+            true => Vec::new(),
+            false => words.iter().flat_map(|word| places_of(word, &decoded)).collect(),
+        };
+        for range in merged(ranges) {
+            let range = if is_escaped { escaped(raw.as_bytes(), &range) } else { range };
+            let one = Found { range: start + range.start..start + range.end, is_part: true };
+            if !is_digest(one.secret(document.as_bytes())) {
+                found.push(one);
+            }
+        }
+    }
+    found.sort_by_key(|one| one.range.start);
+    // A quote may lie within what is hidden, or across its end.
+    found.dedup_by(|next, last| {
+        let overlaps = next.range.start < last.range.end;
+        if overlaps {
+            last.range.end = last.range.end.max(next.range.end);
+        }
+        overlaps
+    });
+}
+
+fn places_of<'t>(word: &'t str, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+    text.match_indices(word).map(move |(start, _)| start..start + word.len())
+}
+
+impl Secrets {
+    /// Of a document that can't be searched: whatever its status says is hidden.
+    pub fn unknown() -> Self {
+        Self { found: vec![Default::default(); SECRETS + 1] }
+    }
+
+    /// Whether the status says anything in which a secret could stand.
+    pub fn may_stand_in(status: &Status) -> bool {
+        status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS
+    }
+
+    /// The status with a digest in the place of each secret; none where it quotes none.
+    pub fn hidden_in(&self, status: &Status) -> Option<Status> {
+        let (reason, message) = (self.without(&status.reason), self.without(&status.message));
+        let changed = matches!(reason, Cow::Owned(_)) || matches!(message, Cow::Owned(_));
+        changed.then(|| Status {
+            reason: reason.into_owned(),
+            message: message.into_owned(),
+            ..status.clone()
+        })
+    }
+
+    fn without<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if self.found.len() > SECRETS && !text.is_empty() {
+            return Cow::Owned("redacted: the object can't be searched for what this may quote".into());
+        }
+        let may_be_cut = text.len() >= MAY_BE_CUT;
+        let mut text = Cow::Borrowed(text);
+        for (secret, digest) in &self.found {
+            if text.contains(secret) {
+                text = Cow::Owned(text.replace(secret, &format!("{MARK}{digest}")));
+            }
+        }
+        if may_be_cut { self.without_cut_end(text) } else { text }
+    }
+
+    fn without_cut_end<'t>(&self, text: Cow<'t, str>) -> Cow<'t, str> {
+        let whole = text.trim_end_matches('…');
+        for (secret, digest) in &self.found {
+            let begun = (SECRET_CHARS..secret.len().min(whole.len()))
+                .rev()
+                .find_map(|length| secret.get(..length).filter(|begun| whole.ends_with(begun)));
+            if let Some(begun) = begun {
+                return Cow::Owned(format!("{}{MARK}{digest}", &whole[..whole.len() - begun.len()]));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HostSpec;
+
+    fn secrets(document: &str) -> Secrets {
+        let mut secrets = Secrets::default();
+        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        HostSpec::default()
+            .redactor()
+            .unwrap()
+            .add_secrets(document.as_bytes(), digest, &mut secrets)
+            .unwrap();
+        secrets
+    }
+
+    fn hidden(document: &str, message: &str) -> Option<String> {
+        let status = Status { message: message.into(), ..Status::default() };
+        secrets(document).hidden_in(&status).map(|status| status.message)
+    }
+
+    fn variable(value: &str) -> String {
+        format!(r#"{{"env":[{{"name":"TOKEN","value":"{value}"}}],"url":"redis://:hush-hush@h"}}"#)
+    }
+
+    #[test]
+    fn secrets_of_six_characters_or_more_are_replaced_the_longest_first() {
+        let told = |value: &str, message: &str| hidden(&variable(value), message);
+        assert_eq!(told("abcdef", "got abcdef, abcdef!").as_deref(), Some("got redacted:6, redacted:6!"));
+        assert_eq!(told("abcde", "got abcde"), None);
+        assert_eq!(
+            told("hush-hush-hush", "hush-hush-hush hush-hush").as_deref(),
+            Some("redacted:14 redacted:9")
+        );
+        assert_eq!(told(r"ab\ncd\u00e9", "ab\ncdé").as_deref(), Some("redacted:12"), "escapes are read");
+        assert_eq!(told("abcdef", "nothing of it"), None);
+        let status = Status { reason: "abcdef".into(), ..Status::default() };
+        assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
+        assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+    }
+
+    #[test]
+    fn the_status_within_a_document_loses_its_quotes_too_and_stays_json() {
+        let document = |told: &str, of: &str| {
+            format!(
+                r#"{{"env":[{{"name":"TOKEN","value":"{of}"}}],"note":"123456","status":{{"n":123456,"123456":1,
+                "list":["a {told}",{{"m":"\u00e9 \\{told}"}}],"url":"redis://u:{told}@h","e":"\n12345"}}}}"#
+            )
+        };
+        let digest = |value: &[u8]| format!("{:016x}", value.len());
+        let redact = |text: &str| {
+            let rules = HostSpec::default().redactor().unwrap();
+            rules.redact(text.as_bytes(), digest).unwrap().map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        let hidden = format!("redacted:{}", digest(b"123456"));
+        let expected = document(&hidden, &hidden);
+        assert_eq!(redact(&document("123456", "123456")).as_ref(), Some(&expected));
+        assert_eq!(redact(&expected), None);
+        assert!(serde_json::from_str::<serde_json::Value>(&expected).is_ok());
+        let newline = redact(&document("n12345", "n12345")).unwrap();
+        assert!(newline.contains(r#""e":"\n12345""#), "half an escape is no quote: {newline}");
+    }
+
+    #[test]
+    fn a_secret_within_which_a_long_text_was_cut_is_hidden_too() {
+        let long = "x".repeat(MAY_BE_CUT);
+        let told = hidden(&variable("abcdefghij"), &format!("{long} abcdefgh"));
+        assert_eq!(told, Some(format!("{long} redacted:10")));
+        assert_eq!(hidden(&variable("abcdefghij"), &format!("{long} abcde")), None);
+        assert_eq!(hidden(&variable("abcdefghij"), "abcdefgh"), None, "it was not cut");
+    }
+
+    #[test]
+    fn where_there_are_too_many_secrets_the_whole_text_is_hidden() {
+        let variables: Vec<_> =
+            (0..=SECRETS).map(|n| format!(r#"{{"name":"TOKEN","value":"secret-{n}"}}"#)).collect();
+        let told = |count: usize| {
+            hidden(&format!(r#"{{"env":[{}]}}"#, variables[..count].join(",")), "nothing of it")
+        };
+        assert_eq!(told(SECRETS), None);
+        assert!(told(SECRETS + 1).unwrap().starts_with("redacted: "));
+    }
+}

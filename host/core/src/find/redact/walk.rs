@@ -1,0 +1,193 @@
+//! Walks through a document and finds its secrets.
+
+use std::ops::Range;
+
+use super::rules::{Matches, Named};
+use super::{Found, Redactor, commands, is_digest};
+use crate::project::{Flow, NESTING, ProjectError, Scanner};
+
+/// What a value is taken for, by the key that it stands under.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Under {
+    /// Named values: a list of `{"name": …, "value": …}`, or an object.
+    Variables,
+    /// A command line.
+    Command,
+    Other,
+}
+
+pub(super) struct Search<'r> {
+    redactor: &'r Redactor,
+    document: &'r [u8],
+    kind: Option<&'r str>,
+    found: Vec<Found>,
+}
+
+impl<'r> Search<'r> {
+    pub fn new(redactor: &'r Redactor, document: &'r [u8], kind: Option<&'r str>) -> Self {
+        Self { redactor, document, kind, found: Vec::new() }
+    }
+
+    pub fn all(mut self, scanner: &mut Scanner<'_>) -> Result<Vec<Found>, ProjectError> {
+        let fields = self.redactor.matches(self.kind);
+        self.value(scanner, &fields, Under::Other, 0)?;
+        self.found.sort_by_key(|found| found.range.start);
+        Ok(self.found)
+    }
+
+    fn under(&self, key: &str, depth: u32) -> Under {
+        under(self.kind, key, depth)
+    }
+
+    fn value(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        here: &Matches<'_>,
+        under: Under,
+        depth: u32,
+    ) -> Result<(), ProjectError> {
+        if depth > NESTING {
+            return Err(ProjectError::TooDeep { at: scanner.position() });
+        }
+        match scanner.peek() {
+            b'{' => self.object(scanner, here, under, depth),
+            b'[' => self.list(scanner, here, under, depth),
+            b'"' if under == Under::Command => self.text(scanner, Some(&mut false)),
+            b'"' => self.text(scanner, None),
+            _ => scanner.skip(),
+        }
+    }
+
+    fn list(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        here: &Matches<'_>,
+        under: Under,
+        depth: u32,
+    ) -> Result<(), ProjectError> {
+        let (mut place, mut is_next) = (0, false);
+        scanner.elements(|scanner| {
+            let within = here.step(Named::Index(place));
+            place += 1;
+            match (under, scanner.peek()) {
+                _ if within.is_met() => self.take(scanner),
+                (Under::Variables, b'{') => self.variable(scanner, &within, depth + 1),
+                (Under::Command, b'"') => self.text(scanner, Some(&mut is_next)),
+                _ => self.value(scanner, &within, Under::Other, depth + 1),
+            }
+        })
+    }
+
+    fn object(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        here: &Matches<'_>,
+        under: Under,
+        depth: u32,
+    ) -> Result<(), ProjectError> {
+        scanner.members(|key, scanner| {
+            let name = key.decode()?;
+            let within = here.step(Named::Key(&name));
+            // An object says where the value comes from, not the value.
+            let is_named = under == Under::Variables && scanner.peek() != b'{';
+            match within.is_met() || (is_named && self.redactor.is_secret_name(&name)) {
+                true => self.take(scanner)?,
+                false => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
+            }
+            Ok(Flow::Next)
+        })
+    }
+
+    /// One named value: `{"name": …, "value": …}`, in any order. A name that occurs twice is a secret's where either
+    /// is.
+    fn variable(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        here: &Matches<'_>,
+        depth: u32,
+    ) -> Result<(), ProjectError> {
+        let (begun, mut is_secret, mut values) = (self.found.len(), false, Vec::new());
+        scanner.members(|key, scanner| {
+            let name = key.decode()?;
+            let within = here.step(Named::Key(&name));
+            match &*name {
+                _ if within.is_met() => self.take(scanner)?,
+                "name" if scanner.peek() == b'"' => {
+                    is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
+                }
+                "value" => {
+                    let start = scanner.start();
+                    self.value(scanner, &within, Under::Other, depth + 1)?;
+                    values.push(start..scanner.position());
+                }
+                _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
+            }
+            Ok(Flow::Next)
+        })?;
+        if is_secret {
+            let within = self.found.split_off(begun);
+            // They are in order, as they came.
+            let is_outside = |found: &Found| {
+                let next = values.partition_point(|value| value.end <= found.range.start);
+                values.get(next).is_none_or(|value| found.range.start < value.start)
+            };
+            self.found.extend(within.into_iter().filter(is_outside));
+            values.into_iter().for_each(|value| self.add(value, false));
+        }
+        Ok(())
+    }
+
+    /// A text may hold secrets among other words. `is_next`: the text before announced one, as `--token` does.
+    fn text(&mut self, scanner: &mut Scanner<'_>, command: Option<&mut bool>) -> Result<(), ProjectError> {
+        let start = scanner.start();
+        let text = scanner.text()?;
+        let (at, length, is_escaped) = text.place();
+        let raw = &self.document[at..at + length];
+        if command.is_none() && !is_escaped && memchr::memmem::find(raw, b"://").is_none() {
+            return Ok(());
+        }
+        let Ok(decoded) = text.decode() else {
+            // It means no characters, so nobody can look through it.
+            self.add(start..scanner.position(), false);
+            return Ok(());
+        };
+        let mut secrets = commands::in_addresses(&decoded);
+        if let Some(is_next) = command {
+            let is_secret = |name: &str| self.redactor.is_secret_name(name);
+            commands::in_words(&decoded, is_next, is_secret, &mut secrets);
+        }
+        for secret in commands::merged(secrets) {
+            let range = match is_escaped {
+                true => commands::escaped(raw, &secret),
+                false => secret,
+            };
+            self.add(at + range.start..at + range.end, true);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
+        let start = scanner.start();
+        scanner.skip()?;
+        self.add(start..scanner.position(), false);
+        Ok(())
+    }
+
+    fn add(&mut self, range: Range<usize>, is_part: bool) {
+        let found = Found { range, is_part };
+        if !is_digest(found.secret(self.document)) {
+            self.found.push(found);
+        }
+    }
+}
+
+/// What stands under a key. Keys of a `ConfigMap` are names, too.
+pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
+    let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
+    match key {
+        "env" | "headers" | "httpHeaders" => Under::Variables,
+        "command" | "args" => Under::Command,
+        "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
+        _ => Under::Other,
+    }
+}

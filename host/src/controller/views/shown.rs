@@ -1,0 +1,91 @@
+//! What people may see: whoever asks here has no right to secrets.
+
+use std::sync::Arc;
+
+use kubewitness_capability::Redaction;
+use kubewitness_core::State;
+use kubewitness_core::ports::{Current, Selection};
+use kubewitness_core::redact::Redactor;
+use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
+
+use super::shapes::{object_view, selection};
+use super::{HostViews, unavailable};
+
+impl HostViews {
+    pub(super) fn redaction(&self) -> Result<Arc<Redaction>, ViewError> {
+        self.shared.redaction().ok_or_else(|| {
+            let why = "what is a secret is not known before the host's settings are taken";
+            ViewError::Unavailable(why.into())
+        })
+    }
+
+    /// What is asked for. A question that would tell a secret by its answer is refused.
+    pub(super) fn selection(&self, query: &ObjectQuery) -> Result<Selection, ViewError> {
+        let selection = selection(query)?;
+        if selection.labels.is_empty() && selection.index.is_none() && selection.search.is_none() {
+            return Ok(selection);
+        }
+        let rules = self.redaction()?.rules();
+        refuse_hidden_labels(&selection, &rules)?;
+        let search = selection.search.map(|search| search.beside(rules.clone()));
+        Ok(Selection { search, rules: Some(rules), ..selection })
+    }
+
+    pub(super) fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
+        let status = self.redaction()?.current(&current).map_err(unavailable)?;
+        Ok(object_view(source.to_owned(), Current { status, ..current }))
+    }
+
+    pub(super) async fn shown(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
+        self.redaction()?.state(&self.journal, state).await.map_err(unavailable)
+    }
+
+    pub(super) async fn shown_all(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, ViewError> {
+        let mut shown = Vec::with_capacity(states.len());
+        for state in states {
+            shown.push(self.shown(&state).await?);
+        }
+        Ok(shown)
+    }
+}
+
+fn refuse_hidden_labels(selection: &Selection, rules: &Redactor) -> Result<(), ViewError> {
+    let hidden = selection.labels.keys().find(|key| rules.hides(None, &["metadata", "labels", key]));
+    match hidden {
+        None => Ok(()),
+        Some(key) => Err(ViewError::Invalid(format!(
+            "the label `{key}` is hidden by redaction, so nothing can be selected by it: select by another label, or \
+             ask the operator who keeps `spec.redaction`"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::config::{HostSpec, RedactedField, RedactionSpec};
+    use kubewitness_core::search::Search;
+    use kubewitness_core::selector::Selector;
+
+    use super::*;
+
+    #[test]
+    fn a_label_that_is_hidden_selects_nothing_in_any_form() {
+        let field = |pointer: &str| RedactedField { kind: None, pointer: pointer.into() };
+        let redaction =
+            RedactionSpec { fields: vec![field("/metadata/labels/code")], ..RedactionSpec::default() };
+        let rules = HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap();
+        let asked = |text: &str| {
+            let labels = Selector::parse(text).unwrap();
+            refuse_hidden_labels(&Selection { labels, ..Selection::default() }, &rules)
+        };
+        for text in ["code=a", "team=a,code!=a", "!code", "code", "code in (a,b)"] {
+            let told = asked(text).unwrap_err().to_string();
+            assert!(told.contains("the label `code` is hidden"), "{told}");
+        }
+        assert!(asked("team=a").is_ok());
+        let document = br#"{"metadata":{"labels":{"code":"hush","team":"vision"}}}"#;
+        let finds =
+            |text: &str| Search::new(text).unwrap().beside(rules.clone().into()).fits_document(document);
+        assert!(!finds("hush") && finds("vision"));
+    }
+}
