@@ -34,8 +34,8 @@ pub enum Command {
     Playground(PlaygroundArgs),
     /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
-    /// Prints the address of the portal. Where it is in a cluster, the way to it is there until Ctrl-C
-    Dashboard(ReachArgs),
+    /// Opens the portal in the browser, signed in as you. Where it is in a cluster, the way to it is there until Ctrl-C
+    Dashboard(DashboardArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
     /// Lists the jobs that exist now, with their status
@@ -50,6 +50,10 @@ pub enum Command {
     Timeline(TimelineArgs),
     /// Lists the plugins with their state, their lag and their last error
     Plugins(QueryArgs),
+    /// Pauses a plugin: it gets no states until it is resumed, also over a restart. Retention keeps what it has not had
+    Pause(PauseArgs),
+    /// Resumes a plugin that was paused: it goes on from where it was
+    Resume(PauseArgs),
     /// Lists, replays and drops dead letters: states that were parked after their last try
     #[command(subcommand, name = "deadletters")]
     DeadLetters(DeadLetters),
@@ -308,6 +312,31 @@ pub struct ReachArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DashboardArgs {
+    /// Only prints the address, and opens no browser. On a machine that others use, they may see the address of an
+    /// opened browser in the list of processes
+    #[arg(long)]
+    pub no_open: bool,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// The plugin
+    pub plugin: String,
+    /// Why you do it. The reason is kept in the record
+    #[arg(long)]
+    pub reason: String,
+    /// Your name in the record. Without it: your login name. Where people sign in, the record has the name that the
+    /// API server knows
+    #[arg(long, value_name = "NAME")]
+    pub who: Option<String>,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct GapsArgs {
     /// One object (KIND/NAME such as job/train-7, or a uid) or one KIND
     pub object: Option<String>,
@@ -416,7 +445,7 @@ pub enum DeadLetters {
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// Lists who replayed or dropped what, when and why
+    /// Lists who replayed or dropped what, and who paused and resumed which plugin, when and why
     Records {
         /// Only this plugin's
         #[arg(long)]

@@ -13,13 +13,12 @@ use anyhow::Result;
 
 #[cfg(feature = "playground")]
 pub use api::plugins_table;
-pub use api::{dead_letters, gaps, get, jobs, plugins, poison, status, timeline};
+pub use api::{dashboard, dead_letters, gaps, get, jobs, pause, plugins, poison, resume, status, timeline};
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;
 pub use check::check;
 pub use journal::journal;
-pub use reach::dashboard;
 
 /// How a command ended, as its exit code says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

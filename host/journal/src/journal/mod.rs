@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Progress, Save};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -282,7 +282,13 @@ impl Journal {
         self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
     }
 
-    /// Who took dead letters back or dropped them, oldest first.
+    /// The pauses that are in force, each by its plugin.
+    pub async fn pauses(&self) -> Result<BTreeMap<String, Paused>, JournalError> {
+        let records = self.reader().await?.pauses().await?;
+        Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
+    }
+
+    /// Who took dead letters back or dropped them, and who paused and resumed plugins, oldest first.
     pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
         self.reader().await?.replays(plugin).await
     }

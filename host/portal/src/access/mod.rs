@@ -5,6 +5,7 @@
 
 pub(crate) mod ages;
 mod answers;
+pub(crate) mod codes;
 pub(crate) mod gate;
 mod proxy;
 mod reviews;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::answers::Answers;
+use super::codes::Codes;
 use super::session::{self, Session, Sessions};
 use super::{AccessOptions, TOKEN_BYTES};
 
@@ -93,6 +94,7 @@ pub struct AccessControl {
     reviewer: Arc<dyn Reviewer>,
     pub(super) options: AccessOptions,
     pub(super) sessions: Sessions,
+    codes: Codes,
     clock: SystemClock,
     /// By the token's digest: the token itself is not kept.
     tokens: Answers<Digest, Option<Arc<Known>>>,
@@ -110,6 +112,7 @@ impl AccessControl {
             reviewer,
             sessions: Sessions::new(&options.session_key),
             options,
+            codes: Codes::new(),
             clock: SystemClock::default(),
             tokens: Answers::new(TOKENS),
             rights: Answers::new(RIGHTS),
@@ -203,6 +206,16 @@ impl AccessControl {
     pub(crate) fn begin(&self, token: &str, secure: bool) -> Option<Vec<String>> {
         let text = self.sessions.seal(token, self.clock.now_ms()).ok()?;
         Some(session::set(&text, secure))
+    }
+
+    /// A one-time login for whoever has this token; `None` where there is no room for one.
+    pub(crate) fn one_time_code(&self, token: &str) -> Option<String> {
+        self.codes.give(token)
+    }
+
+    /// The token of a one-time login, which is good no more then.
+    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
+        self.codes.redeem(code)
     }
 
     pub(super) fn open(&self, text: &str) -> Option<Session> {

@@ -3,19 +3,21 @@
 #[cfg(test)]
 mod description;
 mod events;
+pub(crate) mod pausing;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::http::{Uri, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, LetterRecordView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
-    PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
+    DeadLetterView, DropView, GapQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView, PluginView,
+    PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
+use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
 use crate::answer::Problem;
 use crate::answer::params::{self, Params};
@@ -47,6 +49,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/timeline", get(timeline)),
         ("/api/v1/states/{seq}/document", get(document)),
         ("/api/v1/plugins", get(plugins)),
+        ("/api/v1/plugins/{name}/pause", post(pausing::pause)),
+        ("/api/v1/plugins/{name}/resume", post(pausing::resume)),
         ("/api/v1/gaps", get(gaps)),
         ("/api/v1/poison", get(poison)),
         ("/api/v1/poison/{number}/raw", get(poison_raw)),
@@ -55,6 +59,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/deadletters/drop", post(drop_letters)),
         ("/api/v1/deadletters/records", get(letter_records)),
         ("/api/v1/events", get(events::events)),
+        ("/api/v1/login", post(login)),
         ("/api/v1/openapi.json", get(openapi)),
     ]
 }
@@ -238,20 +243,26 @@ pub(crate) async fn authorised(
     Ok(request)
 }
 
-fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
+/// What the record keeps of a request.
+fn check_record(what: &str, reason: &str, who: &str) -> Result<(), Problem> {
     let hint = "The reason is kept with what was done, for whoever asks later.";
+    if reason.trim().is_empty() {
+        return Err(Problem::invalid(format!("{what} needs a reason."), hint));
+    }
+    if reason.len() > REASON_BYTES {
+        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
+    }
+    if who.len() > WHO_BYTES {
+        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
+    }
+    Ok(())
+}
+
+fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.plugin.trim().is_empty() {
         return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));
     }
-    if request.reason.trim().is_empty() {
-        return Err(Problem::invalid("A replay or a drop needs a reason.", hint));
-    }
-    if request.reason.len() > REASON_BYTES {
-        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
-    }
-    if request.who.len() > WHO_BYTES {
-        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
-    }
+    check_record("A replay or a drop", &request.reason, &request.who)?;
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),
@@ -259,6 +270,29 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
         ));
     }
     Ok(())
+}
+
+/// For `kubewitness dashboard`: no token is ever in an address.
+async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<LoginView>, Problem> {
+    Params::read(&uri, &[])?;
+    if matches!(viewer, Viewer::Everybody) {
+        return Ok(Json(LoginView::default()));
+    }
+    let (control, token) = viewer.token().ok_or_else(|| {
+        Problem::new(
+            StatusCode::FORBIDDEN,
+            "A one-time login is for a person who has sent a token.",
+            "Send the token as `Authorization: Bearer TOKEN`. A session and a proxy have signed you in already.",
+        )
+    })?;
+    let code = control.one_time_code(token).ok_or_else(|| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "There are too many one-time logins under way.",
+            "Try again in a minute, or sign in with a token at /login.",
+        )
+    })?;
+    Ok(Json(LoginView { code, good_for_seconds: GOOD_FOR.as_secs() }))
 }
 
 async fn openapi() -> Response {

@@ -9,30 +9,37 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use super::expect_own_page;
-use crate::access::Access;
-use crate::access::gate::{Gate, LOGIN, LOGOUT, local};
+use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
+use crate::access::{Access, AccessControl};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
 use crate::app::{App, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
-    vec![(LOGIN, get(page).post(enter)), (LOGOUT, post(leave))]
+    vec![(LOGIN, get(page).post(enter)), (ONCE, get(enter_once)), (LOGOUT, post(leave))]
 }
 
 async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["next", "ended", "left"])?;
+    let params = Params::read(&uri, &["next", "ended", "left", "used"])?;
     let next = local(params.text("next").unwrap_or("/"));
     // A review that can't be had is told by the page that comes next.
     if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
         return Ok(Redirect::to(next).into_response());
     }
-    let said = match (params.text("ended"), params.text("left")) {
-        (Some(_), _) => {
-            Some(html! { p.notice role="status" { "Your session has ended. Sign in again to go on." } })
-        }
-        (None, Some(_)) => Some(html! { p.done role="status" { "You are signed out." } }),
-        (None, None) => None,
+    let said = if params.text("ended").is_some() {
+        Some(html! { p.notice role="status" { "Your session has ended. Sign in again to go on." } })
+    } else if params.text("left").is_some() {
+        Some(html! { p.done role="status" { "You are signed out." } })
+    } else if params.text("used").is_some() {
+        Some(html! {
+            p.alert role="alert" {
+                "This one-time login was used already, or is too old. Run " code { "kubewitness dashboard" }
+                " again, or sign in with a token."
+            }
+        })
+    } else {
+        None
     };
     Ok(form(next, said).into_response())
 }
@@ -86,7 +93,12 @@ async fn enter(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
     }
-    let cookies = control.begin(token, *secure).ok_or_else(|| {
+    begin(control, token, *secure, next)
+}
+
+/// A new session, and the page that the person wanted.
+fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Result<Response, Shown> {
+    let cookies = control.begin(token, secure).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be sealed.",
@@ -94,6 +106,31 @@ async fn enter(
         )
     })?;
     Ok(with(Redirect::to(next).into_response(), &cookies))
+}
+
+/// Takes a code that a command of this person has got. A link on another site can't bring anybody into a session of
+/// somebody else: a browser says whether a person has opened the address, or which site.
+async fn enter_once(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+    let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
+        return Ok(Redirect::to("/").into_response());
+    };
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    if !matches!(site, Some("none" | "same-origin")) {
+        let problem = Problem::new(
+            StatusCode::FORBIDDEN,
+            "A one-time login is opened by a person, and not by a link of another site.",
+            "Run `kubewitness dashboard`, or open /login and sign in with a token.",
+        );
+        return Err(problem.into());
+    }
+    let params = Params::read(&uri, &["code"])?;
+    let Some(token) = params.text("code").and_then(|code| control.redeem(code)) else {
+        return Ok(Redirect::to("/login?used=true").into_response());
+    };
+    match control.person(&token).await.map_err(Problem::from)? {
+        Some(_) => begin(control, &token, *secure, "/"),
+        None => Ok(Redirect::to("/login?ended=true").into_response()),
+    }
 }
 
 async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {

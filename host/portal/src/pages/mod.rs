@@ -9,6 +9,7 @@ mod jobs;
 mod lanes;
 pub(crate) mod login;
 mod object;
+mod pausing;
 mod plugins;
 mod sources;
 
@@ -30,6 +31,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/objects/{uid}", get(object::page)),
         ("/states/{seq}", get(document::page)),
         ("/plugins", get(plugins::page)),
+        ("/plugins/{name}/pause", get(pausing::pause_form).post(pausing::pause)),
+        ("/plugins/{name}/resume", get(pausing::resume_form).post(pausing::resume)),
         ("/sources", get(sources::page)),
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),

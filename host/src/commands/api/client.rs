@@ -32,6 +32,11 @@ impl Client {
         Ok(Self { reached, http })
     }
 
+    /// Where it is, and by what it knows who asks.
+    pub fn reached(&self) -> &Reached {
+        &self.reached
+    }
+
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
         self.send(Method::GET, path, |request| request.query(query)).await
     }

@@ -4,8 +4,6 @@
 //! a playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the
 //! kubeconfig, through a way of this command's own.
 
-mod dashboard;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -20,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use super::Usage;
 use crate::cli::{ReachArgs, Secret};
 use crate::tasks::{Fate, Tasks};
-pub use dashboard::dashboard;
 
 /// Where a controller listens unless it is told otherwise.
 const DEFAULT: &str = "http://127.0.0.1:8787";
@@ -31,7 +28,7 @@ const LISTENS: Duration = Duration::from_millis(500);
 const NAMESPACE: &str = "kubewitness";
 /// How to get a token where there is none.
 const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
-const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
+pub const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
 
 /// A controller that can be asked.
 pub struct Reached {

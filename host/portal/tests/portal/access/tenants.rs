@@ -48,6 +48,7 @@ pub struct Tenants {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
+    pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
 }
@@ -59,6 +60,7 @@ impl Default for Tenants {
             newest: watch::Sender::new(14),
             states: Mutex::new(states),
             replays: Mutex::default(),
+            pauses: Mutex::default(),
             others: 0,
         }
     }
@@ -255,6 +257,16 @@ impl Views for Tenants {
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        self.pauses.lock().unwrap().push((plugin.to_owned(), pauses, request.clone()));
+        Ok(PauseView { plugin: plugin.to_owned(), changed: true, paused: None })
     }
 
     async fn letter_records(&self, _: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
