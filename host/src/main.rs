@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
+    process::file_mode::keep_from_others();
     // The one TLS provider of the process; installing it twice would be our own fault.
     rustls::crypto::ring::default_provider().install_default().ok();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -71,6 +72,9 @@ async fn dispatch(command: Command) -> Ended {
         Command::Gaps(args) => commands::gaps(args).await,
         Command::Poison(args) => commands::poison(args).await,
         Command::Timeline(args) => commands::timeline(args).await,
+        Command::Diff(args) => commands::diff(args).await,
+        Command::Wait(args) => commands::wait(args).await,
+        Command::Tap(args) => commands::tap(args).await,
         Command::Plugins(args) => commands::plugins(args).await,
         Command::Pause(args) => commands::pause(args).await,
         Command::Resume(args) => commands::resume(args).await,

@@ -98,6 +98,7 @@ fn exit(end: End) -> &'static str {
         End::Fine => "The command did what it was asked to do, and found nothing wrong.",
         End::Failed => "The command worked, and a check or a job failed.",
         End::Warned => "The command worked, and something is probably not as it was meant.",
+        End::TimedOut => "What the command waits for has not come within `--timeout`.",
     }
 }
 
@@ -122,7 +123,7 @@ fn the_reference_lists_every_code() {
         "{GENERATED}# Codes\n\nThe words and numbers that programs can rely on. They keep their meaning; new ones may \
          be added.\n\n## Exit codes\n\n| code | meaning |\n|---|---|\n"
     );
-    let ends = [End::Fine, End::Failed, End::Warned].map(|end| (end.code(), exit(end)));
+    let ends = [End::Fine, End::Failed, End::Warned, End::TimedOut].map(|end| (end.code(), exit(end)));
     let errors = [
         (1, "The command could not do what it was asked to do. Standard error says why and what to do."),
         (2, "The command line is wrong."),

@@ -7,7 +7,7 @@
 //! on which others depend use [`within`].
 
 mod own_key;
-mod patience;
+mod time_limit;
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 pub use own_key::{KEY_BYTES, own_key};
-pub use patience::{ANSWER, WORK, within, within_blocking};
+pub use time_limit::{ANSWER, WORK, within, within_blocking};
 
 /// Opens a regular file. With `create` in the options, it makes the file if there is none.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {

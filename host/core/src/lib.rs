@@ -17,8 +17,10 @@ pub mod status;
 pub mod words;
 
 pub use ports::views;
+pub use status::story;
 
-pub use find::{index, redact, selector};
+pub use find::{index, redact, search, selector};
+pub use model::fault::shortened;
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

@@ -396,7 +396,11 @@ impl Run {
         }
         let given_up = work.calls.len();
         if given_up > 0 {
-            tracing::warn!(plugin = self.parts.options.plugin, calls = given_up, "calls were stopped");
+            tracing::warn!(
+                plugin = self.parts.options.plugin,
+                calls = given_up,
+                "calls had not ended in time and were stopped: their states are handed over again"
+            );
         }
         work.calls.clear();
         let limit = if abort.is_cancelled() { ABORTED_SAVE } else { FINAL_SAVE };

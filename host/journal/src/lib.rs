@@ -27,7 +27,10 @@ mod verify;
 
 pub use copy::{ExportError, ExportQuery, Exported, ImportError, export};
 pub use journal::{Journal, JournalOptions};
-pub use read::{Known, ids_at};
+pub use read::{
+    Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Then, ThenCursor, ThenPage, ThenQuery,
+    WALKED, ids_at,
+};
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,
     SourceCounters, SourceStats, TakenStats, VerifyReport, code,

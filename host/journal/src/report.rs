@@ -55,6 +55,11 @@ pub enum OpenError {
     #[error("{path} is damaged: {}", advised(.reason))]
     Damaged { path: PathBuf, reason: String },
     #[error(
+        "{path} has a trigger or view `{name}` that is no part of a journal, and it may have changed what was written: \
+         remove it with `DROP TRIGGER` or `DROP VIEW`, then run `kubewitness journal verify`"
+    )]
+    Foreign { path: PathBuf, name: String },
+    #[error(
         "{path} is missing or empty, but {path}-wal of an earlier journal lies there: put the file back that \
          {path}-wal belongs to; to put back an older copy, or to begin anew, remove {path}-wal and {path}-shm first"
     )]

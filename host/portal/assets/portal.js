@@ -72,7 +72,7 @@
       const figure = link.querySelector("b");
       const now = Math.max(0, Number(figure.textContent.replace(/\D/g, "")) + by);
       figure.textContent = String(now);
-      link.classList.toggle("none", now === 0);
+      link.hidden = now === 0 && !link.hasAttribute("aria-current");
     };
 
     const why = (cell, status) => {
@@ -97,12 +97,12 @@
       const badge = row.querySelector(".phase");
       badge.dataset.phase = badge.textContent = status.phase;
       const link = cell("name");
-      link.textContent = object.name;
+      link.textContent = link.title = object.name;
       link.href = `/objects/${encodeURIComponent(object.uid)}`;
       cell("kind").textContent = object.kind;
       cell("namespace").textContent = object.namespace;
       cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
-      cell("attempt").textContent = status.attempt > 0 ? status.attempt : "";
+      cell("attempt").textContent = status.attempt > 1 ? status.attempt - 1 : "";
       why(cell("why"), status);
       const time = row.querySelector("time");
       time.dateTime = new Date(state.observed_ms).toISOString();
@@ -138,6 +138,7 @@
       if (state.change === "gap" || state.late) return;
       if (!sameKind(kind, object.kind) || (namespace && object.namespace !== namespace)) return;
       changes += 1;
+      changed = true;
       const row = rows.get(object.uid);
       // A state doesn't tell its labels: only the server knows whether a new row belongs here.
       if (labels && !row) {
@@ -150,7 +151,7 @@
       const previous = before || (state.previous && state.previous.phase);
       if (previous !== status.phase) {
         if (previous) count(previous, -1);
-        count(status.phase, 1);
+        if (state.change === "present") count(status.phase, 1);
       }
       if (row) {
         fill(row, state);
@@ -166,10 +167,32 @@
       }
     });
 
+    // How long rows waited and ran, and what plugins have, is known to the server alone. Nothing moves.
+    let changed = false;
+    setInterval(async () => {
+      if (document.hidden || !changed) return;
+      changed = false;
+      try {
+        const answer = await fetch(location.href);
+        if (!answer.ok) return;
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        for (const now of page.querySelectorAll("#objects tbody tr")) {
+          const row = rows.get(now.dataset.uid);
+          if (!row || Number(now.dataset.seq) < Number(row.dataset.seq)) continue;
+          for (const name of ["queued", "running", "attempt", "submitter", "plugins"]) {
+            const [to, from] = [row, now].map((it) => it.querySelector(`[data-f="${name}"]`));
+            if (to && from) to.replaceChildren(...from.childNodes);
+          }
+        }
+      } catch {
+        // The next round tries again.
+      }
+    }, 10000);
+
     // Said aloud now and then, not for each change.
     setInterval(() => {
       if (!changes) return;
-      const told = [...document.querySelectorAll(".counts a:not(.none)")].map((link) => link.textContent.trim());
+      const told = [...document.querySelectorAll(".counts a:not([hidden])")].map((link) => link.textContent.trim());
       summary.textContent = `${changes} changes. ${told.join(", ")}.`;
       changes = 0;
     }, 15000);
@@ -206,6 +229,69 @@
     }, Number(figures.dataset.refresh) * 1000);
   }
 
+  // ---- everywhere --------------------------------------------------------------------------
+
+  function keys() {
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input, select, textarea");
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      const search = document.getElementById("search");
+      if (event.key === "/" && search) {
+        event.preventDefault();
+        search.focus();
+      }
+      const help = document.getElementById("keys");
+      if (event.key === "?" && help) help.open = !help.open;
+    });
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      button.hidden = !navigator.clipboard;
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(button.dataset.copy);
+        button.textContent = "Copied";
+      });
+    }
+  }
+
+  // The reader's own zone is told beside UTC, which the page shows.
+  function zones() {
+    if (!new Date().getTimezoneOffset()) return;
+    for (const time of document.querySelectorAll("time[datetime]")) {
+      const own = new Date(time.dateTime);
+      if (!Number.isNaN(own.valueOf())) time.title = `${own.toLocaleString()} in your time zone`;
+    }
+  }
+
+  // What a reader's browser remembers; without it the page follows the system.
+  function theme() {
+    const button = document.getElementById("theme");
+    const names = ["system", "light", "dark"];
+    let chosen = "system";
+    const show = () => {
+      if (chosen === "system") delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = chosen;
+      button.textContent = `Theme: ${chosen}`;
+    };
+    try {
+      chosen = names.find((name) => name === localStorage.getItem("theme")) || chosen;
+    } catch {
+      // A browser that keeps nothing follows the system.
+    }
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      chosen = names[(names.indexOf(chosen) + 1) % names.length];
+      show();
+      try {
+        localStorage.setItem("theme", chosen);
+      } catch {
+        // It holds for this page then.
+      }
+    });
+    show();
+  }
+
+  theme();
+  keys();
+  zones();
   if (table) list();
   if (newer) object();
   if (figures) refresh();

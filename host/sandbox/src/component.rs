@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec};
 use kubewitness_core::ports::Grants;
+use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::component::Linker;
 
+use crate::bindings::exports::kubewitness::plugin::handler;
 use crate::bindings::{FullPre, types::FieldError};
 use crate::engine::Engine;
 use crate::error::SandboxError;
@@ -16,16 +18,28 @@ use crate::guest::Guest;
 use crate::instance::Instance;
 use crate::plugin::Plugin;
 
+/// Faults of a configuration that are told at once: a person mends no more.
+const FAULTS: usize = 50;
+
 /// What a component says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub name: String,
     pub version: String,
-    /// JSON Schema; empty for none.
-    pub config_schema: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
-    pub extra: Vec<(String, String)>,
+}
+
+/// Bytes of what a component says of itself in one place, and the number of its needs. People read it.
+const SAID: usize = 256;
+const NEEDS: usize = 100;
+
+impl From<handler::Description> for Description {
+    fn from(said: handler::Description) -> Self {
+        let short = |text: &String| shortened(text, SAID).into_owned();
+        let needs = said.needs.iter().take(NEEDS).map(short).collect();
+        Self { name: short(&said.name), version: short(&said.version), needs }
+    }
 }
 
 #[derive(Clone)]
@@ -96,7 +110,7 @@ impl Component {
         let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
         let said =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
-        faults.extend(said.into_iter().map(config_fault));
+        faults.extend(said.into_iter().take(FAULTS).map(config_fault));
         Ok(faults)
     }
 
@@ -200,6 +214,19 @@ mod tests {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let faults = missing_grants(&owned(imports), &owned(needs), &grants(granted));
         faults.into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn what_a_component_says_of_itself_is_shortened() {
+        let long = "n".repeat(1 << 20);
+        let said = Description::from(handler::Description {
+            name: long.clone(),
+            version: long.clone(),
+            config_schema: long.clone(),
+            needs: vec![long; 1000],
+            extra: Vec::new(),
+        });
+        assert_eq!((said.name.len(), said.needs.len()), (SAID + "…".len(), NEEDS));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::ComponentsSpec;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use wasmtime::component::{HasSelf, Linker};
 
@@ -74,6 +75,11 @@ impl Engine {
         let compiled = self.inner.code.code(bytes, limits).await?;
         let face = Face { digest: compiled.digest, interface, imports };
         Component::new(self.clone(), face, &compiled.component, &self.inner.linker)
+    }
+
+    /// The digest of the component that is being compiled. The others that have to be wait for their turn.
+    pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.inner.code.compiling()
     }
 
     pub(crate) fn wasm(&self) -> &wasmtime::Engine {

@@ -3,7 +3,7 @@
 use kubewitness_core::ports::CallError;
 use thiserror::Error;
 
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum SandboxError {
     /// The file is not what the host needs. Mend the component or name another.
     #[error("{0}")]

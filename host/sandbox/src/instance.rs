@@ -50,13 +50,7 @@ impl Instance {
         let call = self.bindings.kubewitness_plugin_handler().call_describe(&mut self.store);
         let said = flat(timed(clock, call).await);
         let said = self.end(said).1?;
-        Ok(Description {
-            name: said.name,
-            version: said.version,
-            config_schema: said.config_schema,
-            needs: said.needs,
-            extra: said.extra,
-        })
+        Ok(said.into())
     }
 
     /// The faults that the guest finds in a configuration.

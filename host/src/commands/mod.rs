@@ -13,7 +13,10 @@ use anyhow::Result;
 
 #[cfg(feature = "playground")]
 pub use api::plugins_table;
-pub use api::{dashboard, dead_letters, gaps, get, jobs, pause, plugins, poison, resume, status, timeline};
+pub use api::{
+    dashboard, dead_letters, diff, gaps, get, jobs, pause, plugins, poison, resume, status, tap, timeline,
+    wait,
+};
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;
@@ -28,6 +31,8 @@ pub enum End {
     Failed,
     /// Nothing failed, and something is probably not as it was meant.
     Warned,
+    /// What was waited for has not come in time.
+    TimedOut,
 }
 
 impl End {
@@ -36,6 +41,7 @@ impl End {
             Self::Fine => 0,
             Self::Failed => 3,
             Self::Warned => 4,
+            Self::TimedOut => 5,
         }
     }
 }

@@ -10,6 +10,7 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use super::{End, Ended};
 use crate::cli::Output;
 
 /// A command that waits holds a connection of the controller: it lets go of it this soon after its reader left.
@@ -101,7 +102,7 @@ pub fn line_of_many(line: &str) -> Result<()> {
 
 /// Nobody reads standard output any more.
 #[derive(Debug)]
-pub struct ReaderLeft;
+struct ReaderLeft;
 
 impl fmt::Display for ReaderLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,7 +113,7 @@ impl fmt::Display for ReaderLeft {
 impl std::error::Error for ReaderLeft {}
 
 /// Returns once the reader of standard output has left, also while nothing is written.
-pub async fn reader_left() {
+async fn reader_left() {
     loop {
         tokio::time::sleep(LOOK_FOR_READER).await;
         let stdout = io::stdout();
@@ -122,6 +123,18 @@ pub async fn reader_left() {
         if answer.is_ok() && asked[0].revents().contains(PollFlags::ERR) {
             return;
         }
+    }
+}
+
+/// Runs what goes on until somebody ends it. It ends well once its reader has left.
+pub async fn until_reader_leaves(going_on: impl Future<Output = Ended>) -> Ended {
+    let ended = tokio::select! {
+        ended = going_on => ended,
+        () = reader_left() => Ok(End::Fine),
+    };
+    match ended {
+        Err(error) if error.is::<ReaderLeft>() => Ok(End::Fine),
+        ended => ended,
     }
 }
 
@@ -185,9 +198,14 @@ pub fn sign(fine: bool) -> &'static str {
     if fine { "✓" } else { "✗" }
 }
 
+/// Whether standard output shows colours: a terminal does, unless NO_COLOR says otherwise.
+pub fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// The sign for the beginning of a line, coloured where a terminal shows colours.
 pub fn mark(fine: bool) -> &'static str {
-    match (fine, io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()) {
+    match (fine, is_coloured()) {
         (true, true) => "\x1b[32m✓\x1b[0m",
         (false, true) => "\x1b[31m✗\x1b[0m",
         (fine, false) => sign(fine),

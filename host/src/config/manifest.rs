@@ -5,11 +5,18 @@ use std::fmt;
 use std::path::PathBuf;
 
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
+use kubewitness_core::limits::ERROR_TEXT;
+use kubewitness_core::shortened;
 use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tree::Tree;
+
+/// Bytes that are told of a value. A person knows it again by these.
+const VALUE: usize = 120;
+/// Bytes that are told of a field's path.
+const FIELD: usize = 256;
 
 /// Where a manifest was found, as a person would look for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +46,14 @@ impl Entry {
         self.config_map.split_once('/').map_or(&self.config_map, |(_, document)| document)
     }
 
+    /// The same, and a document without a name as the controller shows it.
+    pub fn shown_as(&self) -> String {
+        match self.config_map.contains('/') && claimed_name(self).is_none() {
+            true => self.set_apart(),
+            false => self.shown().to_owned(),
+        }
+    }
+
     /// A name under which it is shown that is no plugin's.
     pub fn set_apart(&self) -> String {
         match self.config_map.split_once('/') {
@@ -60,7 +75,8 @@ pub struct Problem {
 impl Problem {
     /// A fault of a whole place or line, not of one field.
     pub fn of(place: impl Into<String>, line: Option<usize>, message: impl Into<String>) -> Self {
-        Self { place: place.into(), line, field: String::new(), message: message.into() }
+        let message = shortened(&message.into(), ERROR_TEXT).into_owned();
+        Self { place: place.into(), line, field: String::new(), message }
     }
 }
 
@@ -90,7 +106,7 @@ impl<Spec> Parsed<Spec> {
     pub fn problems(&self, faults: Vec<Fault>) -> Vec<Problem> {
         faults
             .into_iter()
-            .map(|fault| located(&self.entry.origin, &self.tree, fault.field, fault.message))
+            .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, fault.message))
             .collect()
     }
 }
@@ -137,7 +153,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         }
     };
     let json = tree.to_json();
-    let fault = |field: &str, message: String| vec![located(origin, &tree, field.to_string(), message)];
+    let fault = |field: &str, message: String| vec![located(origin, &tree, field, message)];
     if json["apiVersion"] != API_VERSION {
         return Err(fault(
             "apiVersion",
@@ -156,7 +172,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     })?;
     // The name becomes part of paths and of names in the cluster.
     if !is_name(&manifest.metadata.name) {
-        let name = &manifest.metadata.name;
+        let name = shortened(&manifest.metadata.name, VALUE);
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
         return Err(fault("metadata.name", message));
     }
@@ -177,16 +193,16 @@ pub(super) fn is_rule(tree: &Tree) -> bool {
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
-pub(super) fn located(origin: &Origin, tree: &Tree, field: String, message: String) -> Problem {
-    let line = Some(origin.first_line + tree.line_of(&field) - 1);
-    Problem { place: origin.place.clone(), line, field, message }
+pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: String) -> Problem {
+    let line = Some(origin.first_line + tree.line_of(field) - 1);
+    Problem { field: shortened(field, FIELD).into_owned(), ..Problem::of(&origin.place, line, message) }
 }
 
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "missing".into(),
-        Value::String(text) => format!("`{text}`"),
-        other => format!("`{other}`"),
+        Value::String(text) => format!("`{}`", shortened(text, VALUE)),
+        other => format!("`{}`", shortened(&other.to_string(), VALUE)),
     }
 }
 
@@ -222,6 +238,25 @@ mod tests {
             problems,
             ["plugins.yaml:16: spec.subscribe[0].source: the host has no source `pods`; it has jobs"]
         );
+    }
+
+    #[test]
+    fn what_a_fault_repeats_of_a_manifest_is_bounded() {
+        let long = "a".repeat(1 << 20);
+        let text = format!(
+            "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {{name: {long}}}\nspec: {{module: {{file: \
+             a.wasm}}, subscribe: [{{source: jobs}}]}}\n"
+        );
+        let of_name = parse_plugin(&entry(&text), &host()).unwrap_err().remove(0).to_string();
+        assert!(of_name.contains("a…` is not a name") && of_name.len() < 300, "{}", of_name.len());
+        for spec in [
+            format!("  module: {{file: a.wasm}}\n  subscribe: [{{source: {long}}}]\n"),
+            format!("  module: {{file: a.wasm}}\n  subscribe: [{{source: jobs, {long}: 1}}]\n"),
+            format!("  module: {{file: a.wasm}}\n  subscribe: [{{source: jobs, mode: {long}}}]\n"),
+        ] {
+            let told = plugin_problems(&spec);
+            assert!(told.iter().map(String::len).sum::<usize>() < 10_000, "{}", told.concat().len());
+        }
     }
 
     #[test]

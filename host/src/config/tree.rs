@@ -1,5 +1,6 @@
 //! YAML with a line for every value, so that an error can name the line.
 
+use kubewitness_core::shortened;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -19,6 +20,12 @@ enum Node {
     Scalar(Value),
 }
 
+/// Bytes that are told of a field's name.
+const KEY: usize = 120;
+
+const TOO_LARGE: &str =
+    "is nested too deeply or too large, with all that its anchors repeat: write it shorter, or divide it";
+
 /// Why a text is not YAML.
 #[derive(Debug)]
 pub struct NotYaml {
@@ -26,12 +33,38 @@ pub struct NotYaml {
     pub message: String,
 }
 
+/// The library speaks to programmers. Its own line is left out: an error has one line.
+fn in_words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error.without_snippet() {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the field `{}` is there twice: remove one", shortened(key, KEY))
+        }
+        Error::DuplicateMappingKey { .. } => "a field is there twice: remove one".into(),
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            "an anchor holds itself: write out what is meant".into()
+        }
+        Error::Budget { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => TOO_LARGE.into(),
+        other => {
+            let said = other.to_string();
+            match said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what) {
+                // It has no kind of its own.
+                what if what.contains("recursion limit") => TOO_LARGE.into(),
+                what => what.to_owned(),
+            }
+        }
+    }
+}
+
 impl Tree {
     /// All documents of a text; empty ones are left out.
     pub fn parse(text: &str) -> Result<Vec<Self>, NotYaml> {
         let documents: Vec<Spanned<Node>> = serde_saphyr::from_multiple(text).map_err(|error| NotYaml {
             line: error.location().map_or(1, |at| at.line() as usize),
-            message: error.without_snippet().to_string(),
+            message: in_words(&error),
         })?;
         let trees = documents.into_iter().map(Self::from_spanned);
         Ok(trees.filter(|tree| !matches!(tree.node, Node::Scalar(Value::Null))).collect())
@@ -231,6 +264,18 @@ mod tests {
         assert_eq!(told("[a]").unwrap(), "is a list");
         assert_eq!(told("\"n\""), None);
         assert_eq!(told("train-1"), None);
+    }
+
+    #[test]
+    fn what_is_not_yaml_is_told_in_words_that_say_what_to_do() {
+        let told = |text: &str| Tree::parse(text).unwrap_err().message;
+        assert_eq!(told("a: 1\nb: 2\na: 3\n"), "the field `a` is there twice: remove one");
+        let (deep, large) = ("[".repeat(2000), "- a\n".repeat(300_000));
+        for text in [deep.as_str(), large.as_str()] {
+            assert!(told(text).starts_with("is nested too deeply or too large"), "{}", told(text));
+        }
+        assert_eq!(told("a: &x [*x]\n"), "an anchor holds itself: write out what is meant");
+        assert!(!told("a: 1\nb: [1\n").contains("at line"), "{}", told("a: 1\nb: [1\n"));
     }
 
     #[test]

@@ -58,7 +58,8 @@ impl Election {
     }
 }
 
-pub struct Office {
+/// Whether this process hands states to plugins: it always does where no Lease elects a leader.
+pub struct LeaderRole {
     election: Option<Election>,
     journal: Journal,
     /// The Lease's term in which the journal takes what plugins leave from here.
@@ -66,32 +67,32 @@ pub struct Office {
     again_at: Instant,
 }
 
-impl Office {
+impl LeaderRole {
     pub fn new(election: Option<Election>, journal: Journal) -> Self {
         Self { election, journal, term: None, again_at: Instant::now() }
     }
 
-    pub fn is_held(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.election.is_none() || self.term.is_some()
     }
 
-    /// Others may hold it.
-    pub fn is_shared(&self) -> bool {
+    /// Other replicas may be the leader.
+    pub fn is_elected(&self) -> bool {
         self.election.is_some()
     }
 
-    /// As what this process reads receipts, where others may hand states to the same plugins.
+    /// The name under which this process reads receipts, where other replicas may hand states to the same plugins.
     pub fn reader(&self) -> Option<String> {
         let identity = self.election.as_ref()?.leadership.identity();
         // What is random of it tells it apart.
         Some(identity.rsplit_once('_').map_or(identity, |(_, random)| random).to_owned())
     }
 
-    /// Until it is another's, or this one's, than it was.
+    /// Waits until the Lease is held by another replica than before.
     pub async fn changed(&mut self) {
         let Some(election) = &mut self.election else { return std::future::pending().await };
         if election.term() != self.term {
-            // The last try to take the office may have failed a moment ago. The caller's wait begins
+            // The last try to become the leader may have failed a moment ago. The caller's wait begins
             // again whenever something else happens.
             return sleep_until(self.again_at).await;
         }
@@ -100,13 +101,13 @@ impl Office {
         }
     }
 
-    /// Whether what is done in it has to end, since it is not held any more or was lost in between.
-    pub fn is_over(&self) -> bool {
+    /// Whether the leader's work has to end: the Lease is not held any more, or was lost in between.
+    pub fn is_lost(&self) -> bool {
         self.term.is_some() && self.election.as_ref().is_some_and(|election| election.term() != self.term)
     }
 
     /// From now on the journal takes nothing from the plugins of this process.
-    pub async fn leave(&mut self) {
+    pub async fn step_down(&mut self) {
         if self.term.take().is_none() {
             return;
         }
@@ -121,7 +122,7 @@ impl Office {
     }
 
     /// Begins a term in the journal where the Lease is held.
-    pub async fn enter(&mut self) -> Result<()> {
+    pub async fn take(&mut self) -> Result<()> {
         let Some(term) = self.election.as_ref().and_then(Election::term) else { return Ok(()) };
         match self.journal.lead(true).await {
             Ok(()) => {

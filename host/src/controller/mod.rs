@@ -34,7 +34,7 @@ use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use election::{Election, Office};
+use election::{Election, LeaderRole};
 use opening::Opening;
 use reconcile::Control;
 use reconcile::report::{Cluster, Reporter};
@@ -137,11 +137,11 @@ impl Controller {
             abort.clone(),
         )
         .elected_by(election.clone());
-        let office = Office::new(election, journal.clone());
+        let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);
         let control =
-            Control::new(options.data, office, sources, plugins, Reporter::new(cluster), last_good).await?;
+            Control::new(options.data, role, sources, plugins, Reporter::new(cluster), last_good).await?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,

@@ -8,9 +8,9 @@ use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, HeldView, LetterRecordView, ObjectQuery, ObjectView, PauseRequest,
-    PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
-    ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage,
+    ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView,
+    TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -116,16 +116,24 @@ impl Views for Opening {
         self.views.get().map(|views| views.watched()).unwrap_or_default()
     }
 
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        self.views()?.namespaces(source, most).await
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        self.views()?.namespaces(source, past, most).await
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.views()?.objects(query).await
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        self.views()?.counts(query).await
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.views()?.timeline(query).await
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        self.views()?.deliveries(states).await
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

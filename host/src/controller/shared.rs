@@ -74,8 +74,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn set_redaction(&self, redaction: Redaction) {
-        *write(&self.redaction) = Some(Arc::new(redaction));
+    pub fn set_redaction(&self, redaction: Arc<Redaction>) {
+        *write(&self.redaction) = Some(redaction);
     }
 
     pub fn redaction(&self) -> Option<Arc<Redaction>> {
@@ -129,6 +129,16 @@ impl Shared {
             state.phase = phase;
             state.message = message;
         }
+    }
+
+    pub fn set_message(&self, name: &str, message: String) {
+        if let Some(state) = write(&self.plugins).get_mut(name) {
+            state.message = Some(message);
+        }
+    }
+
+    pub fn message(&self, name: &str) -> Option<String> {
+        read(&self.plugins).get(name).and_then(|state| state.message.clone())
     }
 
     pub fn remove_plugin(&self, name: &str) {

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::claims::{Carries, Claims};
-use crate::kept::Kept;
 use crate::message::parts;
+use crate::progress::CarrierProgress;
 use crate::publisher::Publisher;
 use crate::server::{Away, Server};
 
@@ -121,7 +121,7 @@ impl Carrier {
 
     /// Runs over one connection until something becomes unavailable.
     async fn session(&self) -> Result<std::convert::Infallible, Fault> {
-        let mut kept = Kept::load(&self.backlog, &self.server.spec).await?;
+        let mut kept = CarrierProgress::load(&self.backlog, &self.server.spec).await?;
         self.show(&kept.progress);
         let mut publisher = Publisher::new(&self.server).await?;
         let mut claim = self.claim(&mut kept, &publisher).await?;
@@ -161,7 +161,7 @@ impl Carrier {
 
     /// Claims the stream for this journal; only one journal carries to it. A journal that was restored from a
     /// backup is recognized: the state that it carried last now stands elsewhere in it, or nowhere.
-    async fn claim(&self, kept: &mut Kept, publisher: &Publisher) -> Result<Claim, Fault> {
+    async fn claim(&self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<Claim, Fault> {
         let claims = Claims::open(&self.server, publisher.context()).await?;
         let spec = &self.server.spec;
         let found = claims.carrier().await?;
@@ -208,7 +208,7 @@ impl Carrier {
     }
 
     /// Sends states again that the server acknowledged and no longer has.
-    async fn go_back(&self, kept: &mut Kept, publisher: &Publisher) -> Result<(), JournalError> {
+    async fn go_back(&self, kept: &mut CarrierProgress, publisher: &Publisher) -> Result<(), JournalError> {
         let (made, last) = publisher.found();
         let Some(position) = kept.acked.found(&made, last) else { return Ok(()) };
         let states = kept.go_back(position).await?;
@@ -223,7 +223,7 @@ impl Carrier {
 
     /// Looks at the stream. Messages that were read can't be forgotten any more. It also finds a server that
     /// is away, or that forgot messages, while there is nothing to send.
-    async fn look(&self, kept: &mut Kept, publisher: &mut Publisher) -> Result<(), Away> {
+    async fn look(&self, kept: &mut CarrierProgress, publisher: &mut Publisher) -> Result<(), Away> {
         let first = publisher.look().await?;
         let (made, last) = publisher.found();
         if kept.acked.clone().found(&made, last).is_some() {
@@ -239,7 +239,7 @@ impl Carrier {
     async fn send(
         &self,
         publisher: &mut Publisher,
-        kept: &Kept,
+        kept: &CarrierProgress,
         states: &[&Arc<State>],
     ) -> Result<(), Fault> {
         let mut before: BTreeMap<(&str, u32), Seq> = BTreeMap::new();

@@ -13,18 +13,18 @@
 //!
 //! The crate meets the journal through `core::ports`. It knows neither Kubernetes nor plugins.
 
-mod acked;
+mod acknowledged;
+mod batch;
 mod carrier;
 mod claims;
-mod filling;
-mod kept;
 mod message;
+mod progress;
 mod publisher;
 mod reader;
 mod server;
 mod session;
 
 pub use carrier::{Carrier, CarrierHandle, CarrierSnapshot};
-pub use kept::progress_name;
+pub use progress::progress_name;
 pub use reader::Reader;
 pub use server::{Secret, Server};

@@ -11,8 +11,8 @@ use kubewitness_core::config::FromSpec;
 use kubewitness_core::ports::Append;
 use tokio::time::{Instant, timeout};
 
-use crate::filling::{Batch, Filling};
-use crate::kept::new_name;
+use crate::batch::{Batch, BatchBuilder};
+use crate::progress::new_name;
 use crate::server::{Away, Server};
 use crate::session::Session;
 
@@ -74,40 +74,40 @@ impl Reader {
         self.open().await?;
         let Some((session, intake)) = &mut self.session else { return Ok(Fed::default()) };
         let was_level = session.is_level();
-        let mut filling = Filling::new(session, intake, &*self.clock);
-        while !filling.is_full() {
-            if filling.retry_stashed().await? {
+        let mut builder = BatchBuilder::new(session, intake, &*self.clock);
+        while !builder.is_full() {
+            if builder.retry_stashed().await? {
                 break;
             }
-            let is_behind = filling.session.waits() || !filling.session.is_level();
+            let is_behind = builder.session.waits() || !builder.session.is_level();
             let patience = match () {
-                () if !filling.is_empty() => Duration::ZERO,
+                () if !builder.is_empty() => Duration::ZERO,
                 () if is_behind => LOOK,
                 () => PURGE,
             };
-            let Ok(next) = timeout(patience, filling.session.next()).await else {
-                if !filling.is_empty() {
+            let Ok(next) = timeout(patience, builder.session.next()).await else {
+                if !builder.is_empty() {
                     break;
                 }
                 if is_behind {
-                    filling.session.look(filling.intake).await?;
+                    builder.session.look(builder.intake).await?;
                 }
-                if filling.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
+                if builder.session.is_level() != was_level || self.purged_at.elapsed() > PURGE {
                     break;
                 }
                 continue;
             };
             let (place, message) = next?;
-            if filling.takes(place, &message).await? {
+            if builder.takes(place, &message).await? {
                 break;
             }
-            if let Some(kind) = filling.newest_kind().filter(|kind| *kind != self.kind) {
+            if let Some(kind) = builder.newest_kind().filter(|kind| *kind != self.kind) {
                 let what = format!("`{}` has objects of the kind {kind}", self.source);
                 let why = format!("the settings say {}: write `kind: {kind}`", self.kind);
-                return Err(filling.session.away(&what, why));
+                return Err(builder.session.away(&what, why));
             }
         }
-        let Batch { append, late, repeats, .. } = filling.batch;
+        let Batch { append, late, repeats, .. } = builder.batch;
         let moved = intake.places() != self.durable.places();
         let append = Append {
             source: self.source.clone(),

@@ -96,6 +96,11 @@ impl Capabilities {
         Self::build(Some(self), host, data, self.reader.clone()).await
     }
 
+    /// What people are given of documents too.
+    pub fn redaction(&self) -> Arc<Redaction> {
+        self.redaction.clone()
+    }
+
     /// What can't be opened now, as faults of the settings.
     pub fn closed(&self) -> Vec<Fault> {
         self.closed.values().cloned().collect()

@@ -6,6 +6,7 @@ use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::{
     Current, Delivery, Documents, Grants, JournalError, Lister, OnConflict, SelectError, Selected, Selection,
 };
+use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, State, Version};
 use serde_json::json;
 
@@ -42,6 +43,10 @@ impl Lister for Cache {
             Indexes::new(&[]).key(name, key)?;
         }
         Ok(Selected::default())
+    }
+
+    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+        Ok(())
     }
 
     fn count(&self, _: &str) -> usize {

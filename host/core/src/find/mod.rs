@@ -1,7 +1,8 @@
-//! Finds objects by indexes over their documents and by label selectors.
+//! Finds objects by indexes over their documents, by label selectors and by a part of what names them.
 //!
 //! Works on bytes and texts alone, and stores no objects.
 
 pub mod index;
 pub mod redact;
+pub mod search;
 pub mod selector;

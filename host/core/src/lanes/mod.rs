@@ -26,14 +26,14 @@
 //! filtered. States that were left, or not yet read, are counted as the caller reports them
 //! ([`Lanes::count`]). A resync is in no account ([`resync`]).
 
-mod flights;
-mod intake;
+mod hand_out;
+mod in_flight;
 mod lane;
 mod meter;
 mod options;
-mod outlet;
 mod positions;
 mod resync;
+mod take_in;
 mod turns;
 
 #[cfg(test)]
@@ -42,9 +42,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use flights::Flights;
 use hashbrown::HashMap;
-pub use intake::Behind;
+use in_flight::InFlight;
 use lane::{Head, Lane, Place, Prior};
 use meter::Meter;
 pub use meter::{BOUNDS, Histogram, QueueStats};
@@ -52,6 +51,7 @@ pub use options::{LaneOptions, Now};
 use positions::Positions;
 pub use positions::holes;
 use resync::Resync;
+pub use take_in::Behind;
 use turns::past::Past;
 use turns::ready::Ready;
 use turns::shares::Shares;
@@ -134,7 +134,7 @@ pub struct Lanes {
     delayed: BTreeSet<(Duration, LaneKey)>,
     /// Lanes with room for states of which only the position is known.
     hungry: BTreeSet<LaneKey>,
-    flying: Flights,
+    flying: InFlight,
     positions: Positions,
     shares: Shares,
     pasts: Vec<Past>,
@@ -176,7 +176,7 @@ impl Lanes {
             ready: Ready::default(),
             delayed: BTreeSet::new(),
             hungry: BTreeSet::new(),
-            flying: Flights::default(),
+            flying: InFlight::default(),
             counted: positions.through(),
             positions,
             shares: Shares::new(options.window, options.deferred),

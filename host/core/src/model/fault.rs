@@ -1,5 +1,7 @@
 //! A fault of a manifest or a status rule.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 /// A fault of a manifest: which field, and what is wrong with it.
@@ -8,4 +10,23 @@ pub struct Fault {
     /// The path of the field, such as `spec.subscribe[0].source`.
     pub field: String,
     pub message: String,
+}
+
+/// At most this many bytes of a text, cut at the end of a character. An ellipsis stands for the rest.
+pub fn shortened(text: &str, bytes: usize) -> Cow<'_, str> {
+    match text.len() > bytes {
+        true => format!("{}…", &text[..text.floor_char_boundary(bytes)]).into(),
+        false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_at_the_end_of_a_character_and_says_so() {
+        assert_eq!(shortened("äöü", 6), "äöü");
+        assert_eq!(shortened("äöü", 5), "äö…");
+    }
 }

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use super::Current;
+use super::objects::Counts;
 use crate::index::IndexError;
+use crate::search::Search;
 use crate::selector::Selector;
 use crate::state::Seq;
 
@@ -18,9 +20,13 @@ pub struct Selection {
     /// The name of an index ([`crate::index`]) and a key in it.
     pub index: Option<(String, String)>,
     pub limit: usize,
+    /// A part of what the object is known by.
+    pub search: Option<Search>,
     /// Return the objects that changed last, newest first, without a continuation. Otherwise they have no
     /// order.
     pub newest: bool,
+    /// With `newest`: only objects whose last change has a lower position.
+    pub before: Option<Seq>,
     /// The [`next`](Selected::next) of the page before.
     pub after: Option<u32>,
 }
@@ -30,6 +36,8 @@ pub struct Selected {
     pub objects: Vec<Current>,
     /// Where the next page begins, if there may be more.
     pub next: Option<u32>,
+    /// With `newest`: the search ended early, and has looked at no object whose last change has a lower position.
+    pub looked: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -51,6 +59,8 @@ fn list(names: &[String]) -> String {
 pub trait Lister: Send + Sync {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError>;
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError>;
+    /// Adds what is selected to the counts, whatever the selection's limit is.
+    fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError>;
     fn count(&self, source: &str) -> usize;
     /// Returns once the source is loaded and shows its state at this position or a later one. Returns at once
     /// if the source does not run.

@@ -5,6 +5,7 @@ mod access;
 mod backlog;
 mod cache;
 mod delivery;
+mod objects;
 mod session;
 pub mod views;
 mod within;

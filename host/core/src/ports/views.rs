@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::ports::{DeadLetter, Watched, Within};
-use crate::state::{Gap, ObjectRef, Seq, State, Status};
+pub use super::objects::{
+    Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
+};
+use crate::ports::{DeadLetter, Watched};
+use crate::state::{Gap, ObjectRef, Seq, State};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Status"))]
@@ -339,50 +342,6 @@ pub struct JournalView {
     pub oldest_at: Option<String>,
 }
 
-/// One object as it is now, or as it was last seen.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Object"))]
-pub struct ObjectView {
-    pub source: String,
-    pub object: ObjectRef,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<ObjectRef>,
-    pub resource_version: String,
-    pub status: Status,
-    pub seq: Seq,
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub observed_at: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ObjectQuery {
-    /// A source by name; one that is not there is refused.
-    pub source: Option<String>,
-    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. One that no source witnesses
-    /// is refused.
-    pub kind: Option<String>,
-    /// A namespace by name.
-    pub namespace: Option<String>,
-    /// A phase; the case of its letters does not matter.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
-    pub phase: Option<String>,
-    /// An object by name.
-    pub name: Option<String>,
-    /// As kubectl takes it: `team=a,tier in (x, y),!old`.
-    #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(rename = "labelSelector"))]
-    pub label_selector: Option<String>,
-    /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own) and what to look up.
-    #[serde(default)]
-    pub index: Option<String>,
-    pub limit: Option<usize>,
-    /// What may be found of it; left out: all. It is not asked for, but decided.
-    #[serde(skip)]
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    pub within: Option<Within>,
-}
-
 /// An object is named by uid, or by kind, namespace and name (then every uid that had the name).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -589,10 +548,16 @@ pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;
     /// What each source witnesses. Asked with every request of somebody who may not see all.
     fn watched(&self) -> Vec<Watched>;
-    /// The namespaces in which the source knows an object, but no more than so many of them.
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError>;
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError>;
+    /// The namespaces in which the source knows an object, but no more than so many of them. `past`: also those of
+    /// the objects that ended last.
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError>;
+    /// A page of the objects that a query selects, the newest change first.
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
+    /// The objects that are there and that a query selects, counted by phase.
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError>;
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
+    /// How far each plugin is with these states.
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
     /// Newest first.

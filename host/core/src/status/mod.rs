@@ -11,6 +11,7 @@ mod node;
 mod path;
 mod rule;
 mod spec;
+pub mod story;
 #[cfg(test)]
 mod tests;
 

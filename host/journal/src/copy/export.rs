@@ -1,7 +1,7 @@
 //! Writes a journal as lines of JSON; [`format`](super::format) describes them. Reads one snapshot, and
 //! may run beside the process that writes the journal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use kubewitness_core::document::{checksum, checksum_behind};
@@ -15,7 +15,7 @@ use super::format::{End, Exported, FORMAT, Header, Resumed};
 use crate::read::{Names, documents};
 use crate::report::OpenError;
 use crate::store::place::Place;
-use crate::store::{Connection, Opened};
+use crate::store::{Connection, Fetch, Opened};
 
 /// States of one reading.
 const PAGE: i64 = 256;
@@ -66,8 +66,14 @@ pub enum ExportError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("writing: {0}")]
+    #[error("writing")]
     Write(#[from] std::io::Error),
+    /// An import of what was written would look whole.
+    #[error(
+        "{source_name} has {written} states in epoch {epoch}, and the journal counted {counted}: states are missing, so \
+         this export is not whole; `kubewitness journal verify` says which"
+    )]
+    Short { source_name: String, epoch: u32, written: u64, counted: u64 },
 }
 
 fn text<T: Serialize>(value: &T) -> String {
@@ -103,12 +109,14 @@ async fn write(
     lines.write(&text(&header))?;
     let names = Names::default();
     let mut states = 0;
+    let mut found: HashMap<i64, u64> = HashMap::new();
     let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
     loop {
         let envelopes = rows.after(after, PAGE).await?;
         let Some(last) = envelopes.last() else { break };
         after = last.seq as i64;
-        for state in names.states(rows, &envelopes).await? {
+        for (envelope, state) in envelopes.iter().zip(names.states(rows, &envelopes).await?) {
+            *found.entry(names.stream_of(envelope.object)).or_default() += 1;
             if query.through.is_some_and(|through| state.seq > through) {
                 after = i64::MAX;
                 break;
@@ -126,6 +134,7 @@ async fn write(
     }
     let mut sources = Vec::new();
     if query.is_everything() {
+        expect_all(rows, &found).await?;
         // By source and epoch: the last of a source is what it is at.
         let streams: BTreeMap<_, _> =
             rows.streams().await?.into_iter().map(|stream| (stream.source.clone(), stream)).collect();
@@ -139,6 +148,21 @@ async fn write(
     lines.out.flush()?;
     connection.end().await?;
     Ok(Exported { states })
+}
+
+/// Compares what was read with the journal's own counters. An import counts anew, so a state that is missing here
+/// would not be missed there.
+async fn expect_all(rows: &mut dyn Fetch, found: &HashMap<i64, u64>) -> Result<(), ExportError> {
+    let taken = rows.past().taken_of_streams().await?;
+    for stream in rows.streams().await? {
+        let written = found.get(&stream.id).copied().unwrap_or_default();
+        let counted = stream.states.saturating_sub(taken.get(&stream.id).copied().unwrap_or_default());
+        if written != counted {
+            let (source_name, epoch) = (stream.source, stream.epoch);
+            return Err(ExportError::Short { source_name, epoch, written, counted });
+        }
+    }
+    Ok(())
 }
 
 fn line(state: &State, document: Option<&[u8]>) -> String {

@@ -3,7 +3,7 @@
 
 mod ports;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -17,7 +17,7 @@ use kubewitness_core::{Gap, Seq, State};
 
 use crate::append::group::{Group, StillSo, Work};
 use crate::append::recent::Recent;
-use crate::read::{Names, Reader};
+use crate::read::{EndedPage, EndedQuery, Moment, Names, Reader, ThenPage, ThenQuery};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
 use crate::store::place::Place;
 use crate::store::rows::removal::{Removal, Sweep};
@@ -208,6 +208,46 @@ impl Journal {
     /// One object's states, and those of the objects that it owns.
     pub async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, JournalError> {
         self.reader().await?.timeline(query).await
+    }
+
+    /// Objects that have ended, the newest end first.
+    pub async fn ended(&self, query: &EndedQuery<'_>) -> Result<EndedPage, JournalError> {
+        self.reader().await?.ended(query).await
+    }
+
+    /// The position of a time.
+    pub async fn moment(&self, at_ms: u64) -> Result<Moment, JournalError> {
+        self.reader().await?.moment(at_ms).await
+    }
+
+    /// When the newest version of a source up to this one was observed.
+    pub async fn seen_at(
+        &self,
+        source: &str,
+        epoch: u32,
+        version: &str,
+    ) -> Result<Option<u64>, JournalError> {
+        self.reader().await?.seen_at(source, epoch, version).await
+    }
+
+    /// What was there at a position.
+    pub async fn then(&self, query: &ThenQuery<'_>) -> Result<ThenPage, JournalError> {
+        self.reader().await?.then(query).await
+    }
+
+    /// Of the objects of these states, the states up to them, at most so many of each, oldest first.
+    pub async fn stories(
+        &self,
+        heads: &[Seq],
+        most: usize,
+    ) -> Result<HashMap<Seq, Vec<Arc<State>>>, JournalError> {
+        self.reader().await?.stories(heads, most).await
+    }
+
+    /// Of these states, those that are a plugin's dead letters; `true` for one that is being replayed.
+    pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
+        let found = self.reader().await?.letters_at(plugin, seqs).await?;
+        Ok(found.into_iter().map(|(seq, mark)| (seq, Act::of_mark(mark).0)).collect())
     }
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {

@@ -2,12 +2,16 @@
 //! the traits of `store`.
 
 pub(crate) mod documents;
+mod ended;
 mod ids;
+mod moment;
 mod names;
 mod reader;
 mod story;
 mod warm;
 
+pub use ended::{Ended, EndedPage, EndedQuery, Fits};
 pub use ids::{Known, ids_at};
+pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;

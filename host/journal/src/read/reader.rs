@@ -1,5 +1,6 @@
 //! One connection that reads, and every question that callers may ask it.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -13,8 +14,10 @@ use kubewitness_core::views::{
 use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
+use super::ended::{EndedPage, EndedQuery};
+use super::moment::{self, Moment, ThenPage, ThenQuery};
 use super::names::{self, Names};
-use super::{documents, story, warm};
+use super::{documents, ended, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{Answer, Stream, discrepancies};
 use crate::store::{Connection, Fetch, Past, Store};
@@ -157,6 +160,16 @@ impl<'a> Reader<'a> {
         Ok(document.map(|document| Former { object, version, document, before }))
     }
 
+    /// When the newest version up to this one was observed.
+    pub async fn seen_at(mut self, source: &str, epoch: u32, version: &str) -> Answer<Option<u64>> {
+        let streams = self.rows().streams().await?;
+        let mine = streams.iter().find(|stream| stream.source == source && stream.epoch == epoch);
+        let (Some(stream), Ok(upto)) = (mine, version.parse::<i64>()) else { return Ok(None) };
+        let Some(seq) = self.rows().newest_within(stream.id, 1, upto).await? else { return Ok(None) };
+        let found = self.rows().moments(seq, 1).await?;
+        Ok(found.first().map(|(_, observed_ms)| *observed_ms as u64))
+    }
+
     /// Of its newest epoch.
     pub async fn newest_stream(mut self, source: &str) -> Answer<Option<Stream>> {
         let streams = self.rows().streams().await?;
@@ -182,6 +195,32 @@ impl<'a> Reader<'a> {
 
     pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<TimelineView> {
         story::timeline(self.connection.rows(), self.names, query).await
+    }
+
+    pub async fn ended(mut self, query: &EndedQuery<'_>) -> Answer<EndedPage> {
+        self.connection.begin().await?;
+        let page = ended::ended(self.connection.rows(), self.names, query).await?;
+        self.connection.end().await?;
+        Ok(page)
+    }
+
+    pub async fn moment(mut self, at_ms: u64) -> Answer<Moment> {
+        moment::moment(self.rows(), at_ms).await
+    }
+
+    pub async fn then(mut self, query: &ThenQuery<'_>) -> Answer<ThenPage> {
+        self.connection.begin().await?;
+        let page = moment::then(self.connection.rows(), self.names, query).await?;
+        self.connection.end().await?;
+        Ok(page)
+    }
+
+    pub async fn stories(mut self, heads: &[Seq], most: usize) -> Answer<HashMap<Seq, Vec<Arc<State>>>> {
+        moment::stories(self.connection.rows(), self.names, heads, most).await
+    }
+
+    pub async fn letters_at(mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+        self.rows().letters_at(plugin, seqs).await
     }
 
     pub async fn stats(mut self, bytes: u64) -> Answer<JournalView> {

@@ -22,8 +22,8 @@ use crate::store::memory::{Found, Identity, Memory};
 use crate::store::rows::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken, Tally};
 use crate::store::rows::seal::{Cell, Table};
 use crate::store::rows::{
-    Answer, CurrentRow, EndRow, Envelope, KeptSnapshot, Key, Known, LiveRow, Named, Replay, Rows,
-    StoredDocument, StoredRow, Stream, Which,
+    Answer, CurrentRow, EndRow, Ends, Envelope, KeptSnapshot, Key, Known, LiveRow, Named, Placed, Replay,
+    Rows, Step, StoredDocument, StoredRow, Stream, Which,
 };
 pub use server::Sharing;
 
@@ -265,6 +265,20 @@ pub(crate) trait Fetch: Send {
     async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>>;
     /// The newest positions of these objects: along the chains, from their ends.
     async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>>;
+
+    // ---- what was there at a moment ----
+
+    /// States from a position on, in order: each with when it was observed.
+    async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>>;
+    /// Objects that have ended and are not there again, by their ends.
+    async fn ended(&mut self, ends: Ends) -> Answer<Vec<Placed>>;
+    /// Live objects of these streams behind a number, by number, at most so many.
+    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> Answer<Vec<Placed>>;
+    /// Back along the chains from these positions, in any order: each as far as the first state in its
+    /// turn at or before a position, and no more than so many steps.
+    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>>;
+    /// Of these positions, those of a plugin's dead letters, each with its mark.
+    async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>>;
 
     // ---- figures and findings ----
 

@@ -4,7 +4,8 @@ use std::io::BufReader;
 
 use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
 use kubewitness_core::{Change, State, Version};
-use kubewitness_journal::{ExportQuery, ImportError, export};
+use kubewitness_journal::{ExportError, ExportQuery, ImportError, export};
+use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{Desk, Kind, SOURCE, gap, in_source, job, of, on_every_store, present, state};
 
@@ -64,6 +65,23 @@ async fn what_was_exported_is_read_back_as_it_was() {
     }
     again.assert_sound().await;
     assert_eq!(exported(&again, &all()).await, text, "and once more it is the same");
+}
+
+#[tokio::test]
+async fn a_journal_that_lacks_states_is_not_exported_as_whole() {
+    for lost in ["DELETE FROM states WHERE seq = 100", "DELETE FROM states WHERE seq > 200"] {
+        let desk = story().await;
+        desk.journal.close().await.unwrap();
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(desk.path());
+        let mut connection = options.connect().await.unwrap();
+        sqlx::raw_sql(lost).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let refused = export(&desk.place, &all(), &mut Vec::new()).await.unwrap_err();
+        assert!(matches!(refused, ExportError::Short { .. }), "{refused}");
+        assert!(refused.to_string().contains("journal verify"), "{refused}");
+        let readable = ExportQuery { after: Some(0), ..all() };
+        assert!(export(&desk.place, &readable, &mut Vec::new()).await.unwrap().states > 100);
+    }
 }
 
 async fn a_selection_is_only_what_was_asked_for_and_sets_no_checkpoint() {

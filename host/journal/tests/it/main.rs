@@ -12,6 +12,7 @@ mod flips;
 mod import;
 mod migration;
 mod model;
+mod moments;
 mod opening;
 mod retention;
 mod servers;

@@ -44,6 +44,21 @@ async fn a_second_writer_is_told_that_the_journal_is_in_use() {
 }
 
 #[tokio::test]
+async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    desk.journal.close().await.unwrap();
+    let path = desk.path();
+    edit(&path, "CREATE TRIGGER forget AFTER INSERT ON states BEGIN DELETE FROM gaps; END").await;
+    let told = refused(&path).await.to_string();
+    assert!(told.contains("`forget`") && told.contains("DROP TRIGGER"), "{told}");
+    let report = verify(&path).await.unwrap();
+    assert!(!report.ok && report.problems[0].message.contains("`forget`"), "{report:?}");
+    edit(&path, "DROP TRIGGER forget").await;
+    drop(Journal::open(&path, options()).await.unwrap());
+}
+
+#[tokio::test]
 async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_to_verify_it() {
     let desk = Desk::new().await;
     for version in 1..200 {
@@ -114,7 +129,7 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     desk.journal.close().await.unwrap();
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 7, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 8, .. }), "{error}");
     assert!(matches!(verify(&desk.path()).await, Err(OpenError::Newer { .. })));
 }
 
@@ -124,8 +139,8 @@ async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
     desk.append(vec![present(&job(1), 1)]).await;
     let path = desk.path();
     desk.journal.close().await.unwrap();
-    edit(&path, "PRAGMA user_version = 6").await;
-    assert!(matches!(verify(&path).await, Err(OpenError::Older { found: 6, known: 7, .. })));
+    edit(&path, "DROP INDEX objects_by_end; PRAGMA user_version = 7").await;
+    assert!(matches!(verify(&path).await, Err(OpenError::Older { found: 7, known: 8, .. })));
     let journal = Journal::open(&path, options()).await.unwrap();
     assert_eq!(*journal.newest().borrow(), 1);
     journal.close().await.unwrap();
@@ -144,7 +159,7 @@ async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters
     desk.journal.close().await.unwrap();
     edit(
         &path,
-        "ALTER TABLE letters DROP COLUMN tries; ALTER TABLE replays DROP COLUMN what; DROP TABLE discrepancies; \
+        "DROP INDEX objects_by_end; ALTER TABLE letters DROP COLUMN tries; ALTER TABLE replays DROP COLUMN what; DROP TABLE discrepancies; \
          ALTER TABLE streams DROP COLUMN sum; ALTER TABLE kinds DROP COLUMN sum; ALTER TABLE owned DROP COLUMN sum; \
          ALTER TABLE anchors DROP COLUMN sum; ALTER TABLE gaps DROP COLUMN sum; ALTER TABLE poison DROP COLUMN sum; \
          ALTER TABLE plugins DROP COLUMN sum; ALTER TABLE letters DROP COLUMN sum; \

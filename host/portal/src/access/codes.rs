@@ -54,10 +54,15 @@ impl Codes {
     /// The token for which the code was given. It is good no more after that.
     pub(super) fn redeem(&self, code: &str) -> Option<String> {
         let mut given = self.fresh();
-        // Digests are compared: how much of a guess is right shows in no time.
-        let digest = sha256(code);
-        let owner = given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)?;
+        let owner = owner_of(&given, code)?;
         given.remove(&owner).map(|known| known.token)
+    }
+
+    /// The token for which the code was given. The code stays good.
+    pub(super) fn token_of(&self, code: &str) -> Option<String> {
+        let given = self.fresh();
+        let owner = owner_of(&given, code)?;
+        given.get(&owner).map(|known| known.token.clone())
     }
 
     fn fresh(&self) -> MutexGuard<'_, HashMap<Digest, Code>> {
@@ -66,6 +71,12 @@ impl Codes {
         given.retain(|_, code| now < code.until);
         given
     }
+}
+
+/// Digests are compared: how much of a guess is right shows in no time.
+fn owner_of(given: &HashMap<Digest, Code>, code: &str) -> Option<Digest> {
+    let digest = sha256(code);
+    given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)
 }
 
 fn sha256(text: &str) -> Digest {
@@ -83,9 +94,10 @@ mod tests {
         let codes = Codes::new();
         let code = codes.give("red").unwrap();
         assert!(!code.contains("red") && code.len() > 40);
-        assert_eq!(codes.redeem("guess"), None);
+        assert_eq!((codes.redeem("guess"), codes.token_of("guess")), (None, None));
+        assert_eq!(codes.token_of(&code).as_deref(), Some("red"), "to look does not use it");
         assert_eq!(codes.redeem(&code).as_deref(), Some("red"));
-        assert_eq!(codes.redeem(&code), None);
+        assert_eq!((codes.redeem(&code), codes.token_of(&code)), (None, None));
         let (first, second) = (codes.give("red").unwrap(), codes.give("red").unwrap());
         assert_eq!(codes.redeem(&first), None);
         tokio::time::advance(GOOD_FOR).await;

@@ -218,6 +218,11 @@ impl AccessControl {
         self.codes.redeem(code)
     }
 
+    /// The same, and the login stays good.
+    pub(crate) fn token_of(&self, code: &str) -> Option<String> {
+        self.codes.token_of(code)
+    }
+
     pub(super) fn open(&self, text: &str) -> Option<Session> {
         self.sessions.open(text, self.clock.now_ms())
     }

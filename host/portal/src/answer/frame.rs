@@ -32,12 +32,13 @@ async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-const TABS: [(&str, &str); 5] = [
+const TABS: [(&str, &str); 6] = [
     ("/", "Jobs"),
     ("/plugins", "Plugins"),
     ("/deadletters", "Dead letters"),
     ("/sources", "Sources"),
     ("/gaps", "Gaps"),
+    ("/health", "Health"),
 ];
 
 /// Who the frame is drawn for.
@@ -107,7 +108,9 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 }
                 main #content tabindex="-1" { (page.content) }
                 footer {
-                    "Times are UTC. "
+                    "Times are UTC; your own zone is shown where a time is pointed at. "
+                    details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
+                    button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {
                         a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
                     }

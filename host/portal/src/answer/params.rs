@@ -3,6 +3,8 @@
 use axum::extract::Query;
 use axum::http::Uri;
 use kubewitness_core::status::PHASES;
+use kubewitness_core::views::Gone;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::Problem;
 
@@ -51,6 +53,40 @@ impl Params {
                 format!("`limit` is from 1 to {most}."),
             )),
         }
+    }
+
+    /// `true` or `false`; left out: no.
+    pub(crate) fn yes(&self, name: &str) -> Result<bool, Problem> {
+        match self.text(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => Err(Problem::invalid(
+                format!("`{other}` is neither true nor false."),
+                format!("`{name}` is one of them."),
+            )),
+        }
+    }
+
+    pub(crate) fn gone(&self) -> Result<Gone, Problem> {
+        match self.text("gone") {
+            None | Some("false") => Ok(Gone::No),
+            Some("true") => Ok(Gone::Too),
+            Some("only") => Ok(Gone::Only),
+            Some(other) => Err(Problem::invalid(
+                format!("`{other}` is not known for `gone`."),
+                "There are true, for objects that are gone, too, and only, for no others.",
+            )),
+        }
+    }
+
+    /// The same parameters with another value of one of them, as a link has them.
+    pub(crate) fn link(&self, name: &str, value: &str) -> String {
+        let others = self.0.iter().filter(|(known, value)| known != name && !value.trim().is_empty());
+        let others = others.map(|(name, value)| (name.as_str(), value.as_str()));
+        let pairs = others.chain([(name, value)]).filter(|(_, value)| !value.is_empty());
+        let encoded =
+            pairs.map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
+        encoded.collect::<Vec<_>>().join("&")
     }
 
     pub(crate) fn phase(&self) -> Result<Option<&'static str>, Problem> {

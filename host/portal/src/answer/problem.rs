@@ -62,9 +62,35 @@ impl From<FormRejection> for Problem {
     }
 }
 
+/// Words for programs: they stay as they are, while messages may be told in better words.
+const CODES: [(StatusCode, &str); 10] = [
+    (StatusCode::BAD_REQUEST, "invalid"),
+    (StatusCode::UNAUTHORIZED, "unauthenticated"),
+    (StatusCode::FORBIDDEN, "forbidden"),
+    (StatusCode::NOT_FOUND, "not-found"),
+    (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
+    (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json"),
+    (StatusCode::UNPROCESSABLE_ENTITY, "invalid-body"),
+    (StatusCode::TOO_MANY_REQUESTS, "too-many"),
+    (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+];
+/// Of every other status.
+const OTHER: &str = "failed";
+
+/// All codes, for the description of the API.
+#[cfg(test)]
+pub(crate) fn codes() -> Vec<&'static str> {
+    CODES.into_iter().map(|(_, code)| code).chain([OTHER]).collect()
+}
+
+fn code(status: StatusCode) -> &'static str {
+    CODES.into_iter().find(|(known, _)| *known == status).map_or(OTHER, |(_, code)| code)
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({"error": {"message": self.message, "hint": self.hint}});
+        let body = json!({"error": {"code": code(self.status), "message": self.message, "hint": self.hint}});
         let mut response = (self.status, Json(body)).into_response();
         say_when(&mut response);
         response

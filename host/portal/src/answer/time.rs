@@ -1,6 +1,6 @@
 //! Times for people, in UTC.
 
-use kubewitness_core::calendar::parts;
+use kubewitness_core::calendar::{moment, parts};
 
 /// `2026-11-20T13:45:11Z`, to the second.
 pub(crate) fn rfc3339(ms: u64) -> String {
@@ -31,9 +31,32 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
+/// What people type or a browser's field gives, as RFC 3339: a date, perhaps with a time of day, and UTC where no zone
+/// is named. What is no time stays as it is, for the refusal to name it.
+pub(crate) fn typed(text: &str) -> String {
+    let text = text.trim().replacen(' ', "T", 1);
+    let tries = [text.clone(), format!("{text}Z"), format!("{text}:00Z"), format!("{text}T00:00:00Z")];
+    tries.into_iter().find(|text| moment(text).is_some()).unwrap_or(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_people_type_them() {
+        for text in [
+            "2026-11-20 13:45",
+            "2026-11-20T13:45",
+            "2026-11-20 13:45:00",
+            " 2026-11-20T13:45:00Z ",
+            "2026-11-20T14:45:00+01:00",
+        ] {
+            assert_eq!(moment(&typed(text)), Some(1_795_182_300_000), "{text}");
+        }
+        assert_eq!(typed("2026-11-20"), "2026-11-20T00:00:00Z");
+        assert_eq!(typed("yesterday"), "yesterday");
+    }
 
     #[test]
     fn dates_follow_the_calendar() {

@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::Uri;
-use kubewitness_core::views::{GapQuery, ObjectQuery, PoisonQuery, TimelineQuery};
+use kubewitness_core::views::{GapQuery, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery};
 use kubewitness_harness::generated;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -94,8 +94,12 @@ impl Description {
         let text = json!({"type": "string"});
         let error = json!({
             "type": "object",
-            "required": ["message", "hint"],
-            "properties": {"message": text, "hint": text},
+            "required": ["code", "message", "hint"],
+            "properties": {
+                "code": {"type": "string", "enum": crate::answer::problem::codes()},
+                "message": text,
+                "hint": text,
+            },
         });
         schemas.insert(
             "Problem".into(),
@@ -266,6 +270,12 @@ impl Operation<'_> {
         self.gives("application/json", schema.as_value(), text);
     }
 
+    /// The same for a handler whose answer has headers of its own beside a list.
+    fn lists<T: JsonSchema>(self, text: &str) {
+        let schema = self.of.answers.subschema_for::<Vec<T>>();
+        self.gives("application/json", schema.as_value(), text);
+    }
+
     /// The same for a handler that takes a body.
     fn changes<B, T, F>(
         mut self,
@@ -328,7 +338,10 @@ fn describe() -> Value {
     api.get("/api/v1/objects", "objects", "What is there now, each with its status")
         .query::<ObjectQuery>(OBJECTS)
         .refuses(&[403])
-        .answers(super::objects, "Objects, in no promised order.");
+        .lists::<ObjectView>(
+            "Objects, the newest change first. `Link` has the address of the next page, and each \
+                                  `Kubewitness-Notice` a sentence on what makes the answer less than all.",
+        );
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
         .query::<TimelineQuery>(TIMELINE)
         .refuses(&[404])
@@ -373,8 +386,9 @@ fn describe() -> Value {
         .gives(
             "text/event-stream",
             &text(),
-            "Server-sent events. `state`: the id is the position, the data a state as JSON. `reset`: the journal is \
-             older than the position asked for; the data is its newest position.",
+            "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
+             where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
+             data is its newest position.",
         );
     api.operation(
         "post",

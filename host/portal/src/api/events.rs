@@ -1,7 +1,7 @@
 //! The live stream: states as they are journaled, as server-sent events.
 //!
-//! Each event's id is its position, so a browser that comes back (it sends `Last-Event-ID`)
-//! gets exactly what it missed. A client whose position is newer than the journal's, because
+//! Each event's id is its position, so a client that comes back (a browser sends `Last-Event-ID`) gets exactly what
+//! it missed. A client that gave no position is told where the stream begins, since no state may follow for long. A client whose position is newer than the journal's, because
 //! the journal was replaced, is told so by a `reset` and goes on from what there is.
 
 use std::collections::VecDeque;
@@ -47,7 +47,8 @@ struct Live {
     stop: CancellationToken,
     after: Seq,
     states: VecDeque<Arc<Witnessed>>,
-    reset: Option<Seq>,
+    /// The kind of the first event, and its position.
+    first: Option<(&'static str, Seq)>,
     _place: StreamPlace,
 }
 
@@ -70,7 +71,8 @@ pub(crate) async fn events(
     })?;
     let newest = app.views.newest();
     let now = *newest.borrow();
-    let from = seen.or(asked).unwrap_or(now);
+    let known = seen.or(asked);
+    let from = known.unwrap_or(now);
     let live = Live {
         sight: Sight::new(&app, &viewer),
         viewer,
@@ -80,7 +82,10 @@ pub(crate) async fn events(
         stop: app.stop,
         after: from.min(now),
         states: VecDeque::new(),
-        reset: (from > now).then_some(now),
+        first: match known {
+            Some(known) => (known > now).then_some(("reset", now)),
+            None => Some(("position", now)),
+        },
         _place: place,
     };
     let stream = stream::unfold(live, |mut live| async {
@@ -93,8 +98,8 @@ pub(crate) async fn events(
 impl Live {
     /// `None` ends the stream; a browser then asks again by itself, from where it was.
     async fn next(&mut self) -> Option<Event> {
-        if let Some(newest) = self.reset.take() {
-            return Some(Event::default().event("reset").id(newest.to_string()).data(newest.to_string()));
+        if let Some((kind, position)) = self.first.take() {
+            return Some(Event::default().event(kind).id(position.to_string()).data(position.to_string()));
         }
         loop {
             if let Some(state) = self.states.pop_front() {

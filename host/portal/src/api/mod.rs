@@ -8,7 +8,7 @@ pub(crate) mod pausing;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
@@ -34,11 +34,34 @@ pub(crate) const WHO_BYTES: usize = 256;
 const MOST_SEQS: usize = 1000;
 
 /// The parameters of the operations that take several.
-const OBJECTS: &[&str] = &["source", "kind", "namespace", "name", "labelSelector", "index", "phase", "limit"];
+const OBJECTS: &[&str] = &[
+    "source",
+    "kind",
+    "namespace",
+    "name",
+    "labelSelector",
+    "index",
+    "phase",
+    "gone",
+    "since",
+    "until",
+    "search",
+    "at",
+    "sort",
+    "details",
+    "cursor",
+    "limit",
+];
 const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "limit"];
 const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "limit"];
 const POISON: &[&str] = &["source", "limit"];
 const OF_PLUGIN: &[&str] = &["plugin", "limit"];
+
+/// Objects with details of one answer, where no limit is given.
+const DETAILED: usize = 100;
+
+/// A sentence that tells what makes the answer less than all.
+const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -69,9 +92,11 @@ async fn status(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json
     Ok(Json(Sight::new(&app, &viewer).status().await?))
 }
 
-async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<ObjectView>>, Problem> {
+/// The body is the page's objects; the headers say where the next page is and what else there is to know.
+async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<ObjectsAnswer, Problem> {
     let params = Params::read(&uri, OBJECTS)?;
-    let limit = params.limit(ROWS, MOST_ROWS)?;
+    let details = params.yes("details")?;
+    let limit = params.limit(if details { DETAILED } else { ROWS }, MOST_ROWS)?;
     let mut query = ObjectQuery {
         source: params.owned("source"),
         kind: params.owned("kind"),
@@ -80,16 +105,51 @@ async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Jso
         label_selector: params.owned("labelSelector"),
         index: params.owned("index"),
         phase: params.phase()?.map(str::to_owned),
+        gone: params.gone()?,
+        since: params.owned("since"),
+        until: params.owned("until"),
+        search: params.owned("search"),
+        at: params.owned("at"),
+        sort: params.owned("sort"),
+        cursor: params.owned("cursor"),
+        details,
         limit: Some(limit),
         within: None,
     };
-    query.within = Sight::new(&app, &viewer).within(&query).await?;
-    let mut objects = app.views.objects(&query).await?;
-    objects.truncate(limit);
-    if objects.is_empty() {
+    let sight = Sight::new(&app, &viewer);
+    query.within = sight.within(&query).await?;
+    let mut page = sight.of_page(app.views.objects(&query).await?).await?;
+    page.objects.truncate(limit);
+    if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
     }
-    Ok(Json(objects))
+    Ok(ObjectsAnswer {
+        next: page.next.map(|cursor| params.link("cursor", &cursor)),
+        page: page.objects,
+        notices: page.notices,
+    })
+}
+
+/// A page of objects, with the address of the next one.
+struct ObjectsAnswer {
+    page: Vec<ObjectView>,
+    next: Option<String>,
+    notices: Vec<String>,
+}
+
+impl IntoResponse for ObjectsAnswer {
+    fn into_response(self) -> Response {
+        let mut response = Json(self.page).into_response();
+        let link = self.next.map(|next| (header::LINK, format!("</api/v1/objects?{next}>; rel=\"next\"")));
+        let notices = self.notices.into_iter().map(|notice| (NOTICE, notice));
+        for (name, value) in link.into_iter().chain(notices) {
+            // Names of sources are plain, and so is all else in it.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().append(name, value);
+            }
+        }
+        response
+    }
 }
 
 async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<TimelineView>, Problem> {

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
-use super::{ROWS, at, badge, empty, expect_own_page, figure, object_link, plural};
+use super::parts::{ROWS, at, badge, empty, expect_own_page, figure, object_link, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};

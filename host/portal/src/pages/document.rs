@@ -2,16 +2,17 @@
 
 use axum::extract::{Path, State};
 use axum::http::Uri;
+use axum::response::Redirect;
 use kubewitness_core::{Change, Seq, State as Witnessed};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::diff::{self, Line};
-use super::{at, badge, empty, figure, object_link};
+use super::parts::{at, badge, empty, figure, object_link};
 use crate::access::Viewer;
-use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
+use crate::answer::{Problem, Shown};
 use crate::app::App;
 use crate::scope::Sight;
 
@@ -27,7 +28,9 @@ pub(super) async fn page(
     uri: Uri,
 ) -> Result<Page, Shown> {
     let seq = params::number("seq", &seq)?;
-    let from = Params::read(&uri, &["from"])?.number("from")?;
+    let params = Params::read(&uri, &["from", "as", "managed"])?;
+    let from = params.number("from")?;
+    let shape = Shape::of(&params)?;
     let sight = Sight::new(&app, &viewer);
     let document = sight.document(seq).await?;
     let state = sight.state_at(seq).await?;
@@ -37,18 +40,107 @@ pub(super) async fn page(
     };
     let body = match from {
         Some(from) => changes(&sight.document(from).await?, &document, from),
-        None => whole(&document),
+        None => whole(&shaped(&document, shape)),
     };
+    let changed = changed_by(&document);
     let content = html! {
         @if let Some(state) = &state { (heading(state, from)) } @else { div.head { h1 { (title) } } }
+        @if let Some(told) = changed { p.note { (told) } }
         p.tools {
             @if from.is_some() { a href={ "/states/" (seq) } { "Whole document" } " · " }
+            @else { (shape.others(seq)) }
             a href={ "/api/v1/states/" (seq) "/document" } download={ (seq) ".json" } { "Download" }
             " (" (figure(document.len() as u64)) " bytes)"
         }
         (body)
     };
     Ok(Page::new(title, "/", content))
+}
+
+/// How a document is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    yaml: bool,
+    /// With the server's own book-keeping.
+    managed: bool,
+}
+
+impl Shape {
+    fn of(params: &Params) -> Result<Self, Problem> {
+        let yaml = match params.text("as") {
+            None | Some("json") => false,
+            Some("yaml") => true,
+            Some(other) => {
+                return Err(Problem::invalid(
+                    format!("`{other}` is no form of a document."),
+                    "There are json and yaml.",
+                ));
+            }
+        };
+        Ok(Self { yaml, managed: params.yes("managed")? })
+    }
+
+    fn address(self, seq: Seq) -> String {
+        let form = if self.yaml { "yaml" } else { "json" };
+        format!("/states/{seq}?as={form}&managed={}", self.managed)
+    }
+
+    /// Links to the other ways to show it.
+    fn others(self, seq: Seq) -> Markup {
+        html! {
+            a href=(Self { yaml: !self.yaml, ..self }.address(seq)) { (if self.yaml { "As JSON" } else { "As YAML" }) } " · "
+            a href=(Self { managed: !self.managed, ..self }.address(seq)) {
+                (if self.managed { "Without " } else { "With " }) code { (MANAGED_FIELDS) }
+            } " · "
+        }
+    }
+}
+
+/// The document in another shape; as it came where nothing of it changes.
+fn shaped(document: &[u8], shape: Shape) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(document) else { return document.to_vec() };
+    let is_less = !shape.managed && without_managed_fields(&mut value);
+    let text = match (shape.yaml, is_less) {
+        (false, false) => None,
+        (false, true) => serde_json::to_string(&value).ok(),
+        (true, _) => serde_saphyr::to_string(&value).ok(),
+    };
+    text.map_or_else(|| document.to_vec(), String::into_bytes)
+}
+
+fn without_managed_fields(value: &mut Value) -> bool {
+    let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+    metadata.is_some_and(|metadata| metadata.remove(MANAGED_FIELDS).is_some())
+}
+
+/// Who wrote this version, as the server's book-keeping of fields tells: the managers of the newest time.
+fn changed_by(document: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(document).ok()?;
+    let entries = value.pointer("/metadata/managedFields")?.as_array()?;
+    let text =
+        |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let newest = entries.iter().map(|entry| text(entry, "time")).max().filter(|time| !time.is_empty())?;
+    let managers = entries.iter().filter(|entry| text(entry, "time") == newest).map(|entry| {
+        match text(entry, "subresource").as_str() {
+            "" => text(entry, "manager"),
+            part => format!("{} (its {part})", text(entry, "manager")),
+        }
+    });
+    let mut managers: Vec<_> = managers.filter(|name| !name.is_empty()).collect();
+    managers.dedup();
+    (!managers.is_empty()).then(|| format!("Last changed by {} at {newest}.", managers.join(" and ")))
+}
+
+/// Two versions that a form has chosen, as the address of what changed between them.
+pub(super) async fn compare(uri: Uri) -> Result<Redirect, Shown> {
+    let params = Params::read(&uri, &["from", "to"])?;
+    let (Some(from), Some(to)) = (params.number("from")?, params.number("to")?) else {
+        return Err(Shown(Problem::invalid(
+            "Two versions are needed.",
+            "Choose one to compare from and one to compare to.",
+        )));
+    };
+    Ok(Redirect::to(&format!("/states/{to}?from={from}")))
 }
 
 fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
@@ -87,9 +179,10 @@ fn whole(document: &[u8]) -> Markup {
     }
     let cut = document.len() > SHOWN_BYTES;
     let text = String::from_utf8_lossy(&document[..document.len().min(SHOWN_BYTES)]);
+    let is_json = text.starts_with(['{', '[']);
     html! {
         @if cut { p.note { "Only the first " (figure(SHOWN_BYTES as u64)) " bytes are shown." } }
-        pre.document tabindex="0" aria-label="Document" { code { (lay_out(&text)) } }
+        pre.document tabindex="0" aria-label="Document" { code { @if is_json { (lay_out(&text)) } @else { (text) } } }
     }
 }
 
@@ -129,9 +222,7 @@ fn comparable(document: &[u8]) -> String {
     let Ok(mut value) = serde_json::from_slice::<Value>(document) else {
         return String::from_utf8_lossy(document).into_owned();
     };
-    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove(MANAGED_FIELDS);
-    }
+    without_managed_fields(&mut value);
     serde_json::to_string_pretty(&value).unwrap_or_else(|_| value.to_string())
 }
 
@@ -197,6 +288,23 @@ mod tests {
         let laid = lay_out(text);
         assert_eq!(laid, "{\n  \"b\": {},\n  \"a\": [\n    1.50,\n    \"x\\\"{,\"\n  ],\n  \"e\": \"\"\n}");
         assert_eq!(serde_json::from_str::<Value>(&laid).ok(), serde_json::from_str::<Value>(text).ok());
+    }
+
+    #[test]
+    fn a_document_has_other_shapes_and_says_who_wrote_it_last() {
+        let document = br#"{"kind":"Job","metadata":{"name":"a","managedFields":[
+            {"manager":"kubectl-create","time":"2026-11-20T13:00:00Z"},
+            {"manager":"kube-controller-manager","time":"2026-11-20T13:05:00Z","subresource":"status"}]}}"#;
+        let text = |yaml, managed| String::from_utf8(shaped(document, Shape { yaml, managed })).unwrap();
+        assert_eq!(text(false, true).as_bytes(), document, "as it came");
+        assert_eq!(text(false, false), r#"{"kind":"Job","metadata":{"name":"a"}}"#);
+        assert_eq!(text(true, false).trim(), "kind: Job\nmetadata:\n  name: a");
+        assert_eq!(
+            changed_by(document).unwrap(),
+            "Last changed by kube-controller-manager (its status) at 2026-11-20T13:05:00Z."
+        );
+        assert_eq!((changed_by(b"{}"), changed_by(b"")), (None, None));
+        assert_eq!(shaped(b"no json", Shape { yaml: true, managed: false }), b"no json");
     }
 
     #[test]

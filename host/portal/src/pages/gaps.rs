@@ -7,7 +7,7 @@ use kubewitness_core::Gap;
 use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
-use super::{ROWS, at, at_text, empty, encode, figure, object_link, plural};
+use super::parts::{ROWS, at, at_text, empty, encode, figure, object_link, plural};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -48,7 +48,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
                 h2 #holes { "Missing versions" }
                 @if restricted && gaps.is_empty() { (none_to_see()) } @else { (holes(&gaps, &query, &sources)) }
             }
-            @if restricted { section { (super::restricted("What came and was no object, and what audits found,")) } }
+            @if restricted { section { (super::parts::restricted("What came and was no object, and what audits found,")) } }
             @else if query.uid.is_none() {
                 section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
                 section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }

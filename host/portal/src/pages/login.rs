@@ -8,16 +8,21 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use maud::{Markup, html};
 
-use super::expect_own_page;
+use super::parts::expect_own_page;
 use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
 use crate::access::{Access, AccessControl};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
 use crate::app::{App, Route};
+use crate::guard::is_foreign;
 
 pub(crate) fn routes() -> Vec<Route> {
-    vec![(LOGIN, get(page).post(enter)), (ONCE, get(enter_once)), (LOGOUT, post(leave))]
+    vec![
+        (LOGIN, get(page).post(enter)),
+        (ONCE, get(once_by_address).post(once_by_form)),
+        (LOGOUT, post(leave)),
+    ]
 }
 
 async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
@@ -108,29 +113,54 @@ fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Resu
     Ok(with(Redirect::to(next).into_response(), &cookies))
 }
 
-/// Takes a code that a command of this person has got. A link on another site can't bring anybody into a session of
-/// somebody else: a browser says whether a person has opened the address, or which site.
-async fn enter_once(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+/// Takes a code from the address that `kubewitness dashboard` prints. A browser says whether a person has opened it, or
+/// a page of which site.
+async fn once_by_address(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+    let params = Params::read(&uri, &["code"])?;
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    let by_person = matches!(site, Some("none" | "same-origin"));
+    once(&app, params.text("code").unwrap_or_default(), by_person).await
+}
+
+/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on.
+async fn once_by_form(
+    State(app): State<App>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    let Form(fields) = fields?;
+    let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
+    let by_person = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
+    once(&app, code, by_person).await
+}
+
+/// Another site could bring people into a session of somebody else, and see what they do there. So whoever does not
+/// come by themselves is asked first, and told whose session it is.
+async fn once(app: &App, code: &str, by_person: bool) -> Result<Response, Shown> {
     let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
         return Ok(Redirect::to("/").into_response());
     };
-    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
-    if !matches!(site, Some("none" | "same-origin")) {
-        let problem = Problem::new(
-            StatusCode::FORBIDDEN,
-            "A one-time login is opened by a person, and not by a link of another site.",
-            "Run `kubewitness dashboard`, or open /login and sign in with a token.",
-        );
-        return Err(problem.into());
-    }
-    let params = Params::read(&uri, &["code"])?;
-    let Some(token) = params.text("code").and_then(|code| control.redeem(code)) else {
-        return Ok(Redirect::to("/login?used=true").into_response());
-    };
+    let token = if by_person { control.redeem(code) } else { control.token_of(code) };
+    let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
     match control.person(&token).await.map_err(Problem::from)? {
-        Some(_) => begin(control, &token, *secure, "/"),
+        Some(_) if by_person => begin(control, &token, *secure, "/"),
+        Some(known) => Ok(go_on(&known.person.user, code).into_response()),
         None => Ok(Redirect::to("/login?ended=true").into_response()),
     }
+}
+
+fn go_on(name: &str, code: &str) -> Page {
+    let content = html! {
+        div.login {
+            h1 { "Sign in" }
+            p { "Go on if you have just run " code { "kubewitness dashboard" } ", and this is you." }
+            form method="post" action=(ONCE) {
+                input type="hidden" name="code" value=(code);
+                button.strong autofocus { "Sign in as " (name) }
+            }
+        }
+    };
+    Page::new("Sign in", "", content)
 }
 
 async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {

@@ -5,129 +5,31 @@ mod dead_letters;
 mod diff;
 mod document;
 mod gaps;
+mod health;
 mod jobs;
-mod lanes;
 pub(crate) mod login;
 mod object;
-mod pausing;
+mod parts;
 mod plugins;
 mod sources;
 
-use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::get;
-use kubewitness_core::{ObjectRef, Status};
-use maud::{Markup, html};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
-use crate::answer::{Problem, time};
 use crate::app::Route;
-
-/// Rows that a person gets at once; filters find the others.
-const ROWS: usize = 500;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         ("/", get(jobs::page)),
         ("/objects/{uid}", get(object::page)),
         ("/states/{seq}", get(document::page)),
+        ("/compare", get(document::compare)),
+        ("/health", get(health::page)),
         ("/plugins", get(plugins::page)),
-        ("/plugins/{name}/pause", get(pausing::pause_form).post(pausing::pause)),
-        ("/plugins/{name}/resume", get(pausing::resume_form).post(pausing::resume)),
+        ("/plugins/{name}/pause", get(plugins::pausing::pause_form).post(plugins::pausing::pause)),
+        ("/plugins/{name}/resume", get(plugins::pausing::resume_form).post(plugins::pausing::resume)),
         ("/sources", get(sources::page)),
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),
         ("/gaps", get(gaps::page)),
     ]
-}
-
-/// A script without a browser has the API. A form comes from a browser, which says from where; that it was not
-/// another site's page has been looked at by then.
-fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
-    if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
-        return Ok(());
-    }
-    Err(Problem::new(
-        StatusCode::FORBIDDEN,
-        "It is not known which page this form was sent from.",
-        "Send it from the portal, or use the API, which /api/v1/openapi.json describes.",
-    ))
-}
-
-/// Percent-encodes everything that is not plainly a part of a name.
-fn encode(text: &str) -> PercentEncode<'_> {
-    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
-    utf8_percent_encode(text, ESCAPED)
-}
-
-/// A page, or the part of one, that has nothing to show, and why.
-fn empty(what: &str, why: &Markup) -> Markup {
-    html! { div.empty { h2 { (what) } p.hint { (why) } } }
-}
-
-/// In place of figures that the reader has no right to.
-fn restricted(what: &str) -> Markup {
-    empty(
-        "For operators",
-        &html! {
-            (what) " is for people who may " code { "get" } " " code { "status" } " in " code { "kubewitness.dev" }
-            ". What you see of objects is all that Kubernetes lets you list."
-        },
-    )
-}
-
-fn badge(phase: &str) -> Markup {
-    html! { span.phase data-phase=(phase) { (phase) } }
-}
-
-fn at(ms: u64) -> Markup {
-    html! { time datetime=(time::rfc3339(ms)) { (time::readable(ms)) } }
-}
-
-/// A time that is RFC 3339 text already, down to the second.
-fn at_text(text: &str) -> Markup {
-    let short = text.get(..19).unwrap_or(text).replace('T', " ");
-    html! { time datetime=(text) { (short) } }
-}
-
-fn object_link(object: &ObjectRef) -> Markup {
-    html! { a href={ "/objects/" (object.uid) } { (object.kind) "/" (object.name) } }
-}
-
-/// Reason, exit code and message of a status, in one cell.
-fn why(status: &Status) -> Markup {
-    html! {
-        @if !status.reason.is_empty() { span.reason { (status.reason) } }
-        @if let Some(code) = status.exit_code { " " span.exit { "exit " (code) } }
-        @if !status.message.is_empty() { " " span.message title=(status.message) { (status.message) } }
-    }
-}
-
-/// Figures of four digits and more are read in groups.
-fn figure(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push('\u{202f}');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
-    if count == 1 { one } else { many }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_grouped_by_thousands() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(figure),
-            ["0", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]
-        );
-    }
 }

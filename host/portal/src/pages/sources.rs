@@ -5,8 +5,8 @@ use axum::http::Uri;
 use kubewitness_core::views::{JournalView, ReplicaView, SourceView, StreamView};
 use maud::{Markup, html};
 
+use super::parts::{at_text, empty, encode, figure, plural};
 use super::plugins::notices;
-use super::{at_text, empty, encode, figure, plural};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -60,7 +60,7 @@ fn restricted(sources: &[SourceView]) -> Markup {
                 }
             }
         } } }
-        section { (super::restricted("How the sources do their work")) }
+        section { (super::parts::restricted("How the sources do their work")) }
     }
 }
 

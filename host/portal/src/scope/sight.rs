@@ -10,7 +10,9 @@ use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
-use kubewitness_core::views::{DeadLetterView, ObjectQuery, PoisonQuery, PoisonView, TimelineView, Views};
+use kubewitness_core::views::{
+    DeadLetterView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView, Views,
+};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
 use crate::access::ages::Ages;
@@ -205,10 +207,13 @@ impl Sight {
         };
         let mut within = Within::default();
         let mut left = NAMESPACES;
+        let past = query.gone != Gone::No || query.at.is_some();
         for known in self.witnessed.iter().filter(is_asked) {
             let shown = match self.right(Verb::List, &known.group, &known.kind, "").await? {
                 Right::Everywhere => Shown::Everything,
-                _ => Shown::Namespaces(self.namespaces(known, query.namespace.as_deref(), &mut left).await?),
+                _ => Shown::Namespaces(
+                    self.namespaces(known, query.namespace.as_deref(), past, &mut left).await?,
+                ),
             };
             within.sources.insert(known.source.clone(), shown);
         }
@@ -219,11 +224,12 @@ impl Sight {
         &self,
         known: &Watched,
         asked: Option<&str>,
+        past: bool,
         left: &mut usize,
     ) -> Result<BTreeMap<String, u64>, Problem> {
         let names = match asked {
             Some(name) => [name.to_owned()].into(),
-            None => self.views.namespaces(&known.source, *left + 1).await?,
+            None => self.views.namespaces(&known.source, past, *left + 1).await?,
         };
         *left = left.checked_sub(names.len()).ok_or_else(too_wide)?;
         let rights = stream::iter(names).map(async |name| {
@@ -237,6 +243,18 @@ impl Sight {
             Right::Nowhere => None,
         };
         Ok(rights.into_iter().filter_map(since).collect())
+    }
+
+    /// How far plugins are is for operators, and so are their names.
+    pub(crate) async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
+        let has_details = page.objects.iter().any(|view| view.details.is_some());
+        if has_details && !self.is_operators().await? {
+            page.objects
+                .iter_mut()
+                .filter_map(|view| view.details.as_mut())
+                .for_each(|told| told.plugins.clear());
+        }
+        Ok(page)
     }
 
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.

@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\n\
-    content-length: 120\r\n\
+    content-length: 141\r\n\
     retry-after: 2\r\n\
     cache-control: no-store\r\n\
     connection: close\r\n\r\n\
-    {\"error\":{\"message\":\"There are too many connections.\",\
+    {\"error\":{\"code\":\"unavailable\",\"message\":\"There are too many connections.\",\
     \"hint\":\"Try again in a moment, or close others of this machine.\"}}";
 /// A client's request comes with its connection. Closing before it was read would take the answer back.
 const LINGER: Duration = Duration::from_secs(1);
@@ -45,6 +45,6 @@ mod tests {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         assert_eq!(length, body.len().to_string());
-        assert!(serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["hint"].is_string());
+        assert!(serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["code"] == "unavailable");
     }
 }

@@ -141,6 +141,44 @@ async fn objects_are_filtered_and_bounded() {
 }
 
 #[tokio::test]
+async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers() {
+    let portal = portal(Fake::default());
+    let first =
+        get(&portal, "/api/v1/objects?kind=jobs.batch&gone=true&search=a%20b&limit=2&namespace=").await;
+    assert_eq!(first.json().as_array().unwrap().len(), 2);
+    let link = first.header("link");
+    let next = "</api/v1/objects?kind=jobs%2Ebatch&gone=true&search=a%20b&limit=2&cursor=99>; rel=\"next\"";
+    assert_eq!(link, next);
+    let all = get(&portal, "/api/v1/objects").await;
+    assert_eq!(all.header("link"), "", "there is no page after the last");
+    assert_eq!(all.header("kubewitness-notice"), "");
+    let then = get(&portal, "/api/v1/objects?at=2026-11-20T12:00:00Z").await;
+    assert_eq!(then.header("kubewitness-notice"), "The journal begins at 2026-11-20T11:00:00.000Z.");
+    assert_eq!(then.json()[0]["then"]["known"], "missing");
+    let gone = get(&portal, "/api/v1/objects?gone=only&details=true").await.json();
+    assert_eq!(gone[0]["object"]["name"], "deleted-yesterday");
+    assert_eq!(gone[0]["details"]["plugins"]["notification"], "dead");
+    for query in ["gone=perhaps", "details=maybe"] {
+        assert_eq!(get(&portal, &format!("/api/v1/objects?{query}")).await.status, 400, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_has_a_code_that_programs_can_rely_on() {
+    let whole = portal(Fake::default());
+    for (path, code) in [
+        ("/api/v1/objects?limit=0", "invalid"),
+        ("/api/v1/nowhere", "not-found"),
+        ("/api/v1/states/99/document", "not-found"),
+        ("/api/v1/deadletters/replay", "method-not-allowed"),
+    ] {
+        assert_eq!(get(&whole, path).await.json()["error"]["code"], code, "{path}");
+    }
+    let broken = portal(Fake { broken: true, ..Fake::default() });
+    assert_eq!(get(&broken, "/api/v1/objects").await.json()["error"]["code"], "unavailable");
+}
+
+#[tokio::test]
 async fn objects_are_found_by_name_label_and_index_and_a_bad_question_is_refused() {
     let portal = portal(Fake::default());
     let count = async |query: &str| {
@@ -227,7 +265,7 @@ async fn unknown_and_repeated_parameters_are_refused_with_those_that_are_allowed
             .await
             .problem()
             .1
-            .contains("source, kind, namespace, name, labelSelector, index, phase, limit")
+            .contains("source, kind, namespace, name, labelSelector, index, phase, gone, since")
     );
     assert_eq!(get(&portal, "/api/v1/objects?kind=Job&kind=Pod").await.status, 400);
 }

@@ -208,6 +208,7 @@ fn jobs() -> Vec<ObjectView> {
                 status: status(phase, reason, message),
                 seq: 100 - index as u64,
                 observed_at: format!("2026-11-20T13:{:02}:11.250Z", 59 - index),
+                ..ObjectView::default()
             }
         })
         .collect()
@@ -402,11 +403,11 @@ impl Views for Fake {
         vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
     }
 
-    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
         Ok(jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.check().await?;
         let fits = |asked: &Option<String>, value: &str| {
             asked.as_ref().is_none_or(|asked| asked.eq_ignore_ascii_case(value))
@@ -429,7 +430,48 @@ impl Views for Fake {
                 && fits(&query.name, &view.object.name)
                 && query.source.as_ref().is_none_or(|source| *source == view.source)
         });
-        Ok(jobs)
+        if query.gone != Gone::No {
+            let ended_at = Some("2026-11-20T12:00:00.000Z".into());
+            let gone = ObjectView { ended_at, ..jobs[jobs.len() - 1].clone() };
+            let object = object("Job", "research", "deleted-yesterday", "uid-deleted");
+            jobs.push(ObjectView { object, status: status("Deleted", "Failed", ""), seq: 2, ..gone });
+        }
+        jobs.retain(|view| query.gone != Gone::Only || view.ended_at.is_some());
+        let mut page = ObjectPage { objects: jobs, ..ObjectPage::default() };
+        if query.at.is_some() {
+            page.notices.push("The journal begins at 2026-11-20T11:00:00.000Z.".into());
+            let message = Some("Between 12:00 and 12:05 versions are missing.".into());
+            let then = ThenView { known: "missing".into(), until: None, message };
+            page.objects.iter_mut().for_each(|view| view.then = Some(then.clone()));
+        }
+        if query.details {
+            let plugins = [("audit", "delivered"), ("notification", "dead")];
+            let plugins = plugins.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
+            let details = DetailsView {
+                queued_ms: 240_000,
+                running_ms: 7_800_000,
+                restarts: 2,
+                submitter: Some("ana@example.com".into()),
+                cut: false,
+                plugins,
+            };
+            page.objects.iter_mut().for_each(|view| view.details = Some(details.clone()));
+        }
+        let limit = query.limit.unwrap_or(usize::MAX);
+        if page.objects.len() > limit {
+            page.objects.truncate(limit);
+            page.next = page.objects.last().map(|view| view.seq.to_string());
+        }
+        Ok(page)
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        let mut counts = Counts::default();
+        for view in self.objects(query).await?.objects {
+            *counts.phases.entry(view.status.phase).or_default() += 1;
+            counts.namespaces.insert(view.object.namespace);
+        }
+        Ok(counts)
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
@@ -441,6 +483,15 @@ impl Views for Fake {
         let states = self.states.lock().unwrap().clone();
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
         Ok(TimelineView { states, related })
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let told = states.iter().map(|state| match state.seq {
+            3 => (state.seq, Told::Dead),
+            18.. => (state.seq, Told::Waiting),
+            seq => (seq, Told::Delivered),
+        });
+        Ok(Deliveries::from([("audit".to_owned(), told.collect())]))
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

@@ -46,6 +46,12 @@ async fn every_page_is_whole() {
         "/gaps?uid=uid-train",
         "/sources",
         "/?labelSelector=team%3Da",
+        "/?gone=true&range=day&sort=queued",
+        "/?at=2026-11-20+12:00",
+        "/objects/uid-train?all=true",
+        "/objects/uid-train?at=2026-11-20+13:50&state=3",
+        "/states/1?as=yaml&managed=true",
+        "/health",
     ] {
         let answer = get(&portal, path).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -58,6 +64,10 @@ async fn every_page_is_whole() {
         ("/states/x", 400),
         ("/?phase=odd", 400),
         ("/?x=1", 400),
+        ("/?range=century", 400),
+        ("/objects/uid-train?at=soon", 400),
+        ("/states/1?as=xml", 400),
+        ("/compare?from=1", 400),
     ] {
         let answer = get(&portal, path).await;
         assert_eq!(answer.status.as_u16(), status, "{path}");
@@ -80,6 +90,41 @@ async fn jobs_are_counted_by_phase_and_filtered() {
     let running = get(&portal, "/?phase=running&namespace=research").await.text;
     assert!(running.contains("1 object, newest change first") && running.contains("llm-train-7"));
     assert!(running.contains("<b>1</b> Queued"), "the figures of other phases stay, to go to them");
+}
+
+#[tokio::test]
+async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
+    let portal = portal(Fake::default());
+    assert!(!get(&portal, "/").await.text.contains("deleted-yesterday"));
+    let text = get(&portal, "/?gone=true").await.text;
+    for words in [
+        "deleted-yesterday",
+        "<span class=\"mark\">gone</span>",
+        "<span class=\"phase\" data-phase=\"Failed\">Failed</span> <span class=\"mark\">gone",
+        "4 m 0 s",
+        "2 h 10 m",
+        "ana@example.com",
+        "notification: dead",
+        "audit: delivered",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    assert!(
+        text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=queued\""),
+        "the order keeps the question"
+    );
+    let range = get(&portal, "/?range=hour").await.text;
+    assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
+}
+
+#[tokio::test]
+async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
+    let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
+    assert!(text.contains("Jobs at 2026-11-20 12:00:00 UTC"), "{text}");
+    assert!(text.contains("The journal begins at 2026-11-20T11:00:00.000Z."));
+    assert!(text.contains("missing<span class=\"unseen\">: Between 12:00 and 12:05 versions are missing."));
+    assert!(text.contains("/objects/uid-train?state=100"), "a row leads to the state of that moment");
+    assert!(!text.contains("data-after"), "nothing keeps it up to date");
 }
 
 #[tokio::test]
@@ -197,7 +242,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
 async fn an_objects_story_is_a_picture_and_a_table() {
     let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
     assert!(text.contains("role=\"img\"") && text.contains("Phases of 3 objects"));
-    assert_eq!(text.matches("class=\"label\"").count(), 3, "one lane for the job, one a pod");
+    assert_eq!(text.matches("class=\"label\"").count(), 4, "one lane for the job, one a pod, one a plugin");
     for words in ["Queued", "PreemptionByScheduler", "CompletionsReached", "What it owns", "/states/2?from=1"]
     {
         assert!(text.contains(words), "{words}");
@@ -206,6 +251,31 @@ async fn an_objects_story_is_a_picture_and_a_table() {
     assert!(text.contains("Versions are missing here, between 1013 and 1019: Compacted"), "in the picture");
     assert!(text.contains("The API server had compacted these versions"), "and in the table");
     assert!(text.contains("href=\"/gaps?uid=uid-train\">1</a>"));
+}
+
+#[tokio::test]
+async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/objects/uid-train").await.text;
+    assert!(text.contains("<p class=\"story\">Waited "), "{text}");
+    assert!(text.contains("<title>audit: dead at position 3</title>"), "who was told is drawn: {text}");
+    assert!(
+        text.contains("audit: delivered at position 1") && text.contains("audit: waiting at position 18")
+    );
+    assert!(text.contains("action=\"/compare\"") && text.contains("name=\"from\" value=\"1\" checked"));
+    assert!(text.contains("kubectl get job.batch llm-train-7 -n research -o yaml"));
+    let compare = get(&portal, "/compare?from=1&to=3").await;
+    assert_eq!((compare.status.as_u16(), compare.header("location")), (303, "/states/3?from=1"));
+    let chosen = get(&portal, "/objects/uid-train?state=3").await.text;
+    assert!(chosen.contains("chosen\" id=\"state-3\""), "{chosen}");
+}
+
+#[tokio::test]
+async fn health_is_one_page_with_a_verdict() {
+    let text = get(&portal(Fake::default()), "/health").await.text;
+    for words in ["Not all is well", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
 }
 
 #[tokio::test]

@@ -75,9 +75,10 @@ async fn a_browser_that_comes_back_gets_what_it_missed() {
 }
 
 #[tokio::test]
-async fn without_a_position_only_what_comes_is_given() {
+async fn without_a_position_the_stream_tells_its_own_and_gives_only_what_comes() {
     let fake = Arc::new(Fake::default());
     let mut stream = Stream::open(&with(fake.clone()), "/api/v1/events", None).await;
+    assert_eq!(stream.next().await, ("position".into(), "18".into(), "18".into()));
     let object = fake::object("Job", "research", "next", "uid-next");
     fake.push(fake::state(19, &object, Change::Gone, 1000, fake::status("Deleted", "", "")));
     assert_eq!(stream.next().await.1, "19");

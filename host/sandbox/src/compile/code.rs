@@ -1,12 +1,17 @@
 //! The compiled code of a component: from the cache, or compiled now.
+//!
+//! One component is compiled at a time, in the order in which they were asked for. All who ask for the same component
+//! within the same limits wait for one process. It ends when the last of them gives up.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
 use kubewitness_core::config::ComponentsSpec;
 use ring::digest::{SHA256, digest};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -21,10 +26,22 @@ pub struct CodeStore {
     engine: Engine,
     cache: Option<Cache>,
     compiler: Compiler,
-    /// One process compiles at a time: each may take the memory that one may.
-    turn: Arc<Mutex<()>>,
+    /// One process compiles at a time: each may take the memory that one may. Who asks first is first.
+    turn: Arc<tokio::sync::Mutex<()>>,
     refusals: Refusals,
+    under_way: Mutex<Vec<UnderWay>>,
+    /// The digest of what is being compiled.
+    now: watch::Sender<Option<Arc<str>>>,
 }
+
+/// A component that waits for its turn or is compiled, for as long as somebody waits for it.
+struct UnderWay {
+    digest: String,
+    limits: ComponentsSpec,
+    code: WeakShared<Code>,
+}
+
+type Code = BoxFuture<'static, Result<Component, SandboxError>>;
 
 /// A component that may run in the engine.
 pub struct Compiled {
@@ -42,7 +59,20 @@ impl CodeStore {
                 None
             }
         });
-        Self { engine, cache, compiler, turn: Arc::default(), refusals: Refusals::default() }
+        Self {
+            engine,
+            cache,
+            compiler,
+            turn: Arc::default(),
+            refusals: Refusals::default(),
+            under_way: Mutex::default(),
+            now: watch::Sender::new(None),
+        }
+    }
+
+    /// The digest of what is being compiled.
+    pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.now.subscribe()
     }
 
     /// What the component is, if it is within its limits.
@@ -59,31 +89,67 @@ impl CodeStore {
         let (store, component) = (self.clone(), bytes.clone());
         let look = move || {
             let digest = hex::encode(digest(&SHA256, &component));
-            let kept = store.cache.as_ref().and_then(|cache| cache.load(&store.engine, &digest));
+            let kept = store.kept(&digest);
             (digest, kept)
         };
         let (digest, kept) = blocking(look).await?;
         if let Some(component) = kept {
             return Ok(Compiled { digest, component });
         }
+        let component = self.under_way(bytes, &digest, limits).await?;
+        Ok(Compiled { digest, component })
+    }
+
+    fn kept(&self, digest: &str) -> Option<Component> {
+        self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
+    }
+
+    /// What was asked for before, or begun now.
+    fn under_way(self: &Arc<Self>, bytes: &Arc<[u8]>, digest: &str, limits: &ComponentsSpec) -> Shared<Code> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.retain(|it| it.code.upgrade().is_some());
+        let same = under_way.iter().filter(|it| it.digest == digest && it.limits == *limits);
+        if let Some(code) = same.filter_map(|it| it.code.upgrade()).next() {
+            return code;
+        }
+        let (store, component, of, within) = (self.clone(), bytes.clone(), digest.to_owned(), limits.clone());
+        let code: Code = async move { store.in_turn(component, of, within).await }.boxed();
+        let code = code.shared();
+        if let Some(weak) = code.downgrade() {
+            under_way.push(UnderWay { digest: digest.into(), limits: limits.clone(), code: weak });
+        }
+        code
+    }
+
+    async fn in_turn(
+        self: Arc<Self>,
+        bytes: Arc<[u8]>,
+        digest: String,
+        limits: ComponentsSpec,
+    ) -> Result<Component, SandboxError> {
         let turn = self.turn.clone().lock_owned().await;
-        if let Some(why) = self.refusals.why(&digest, limits) {
+        if let Some(why) = self.refusals.why(&digest, &limits) {
             return Err(SandboxError::Unfit(why));
         }
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
-        let (store, component, of, most) = (self.clone(), bytes.clone(), digest.clone(), limits.clone());
+        let (store, of, most) = (self.clone(), digest.clone(), limits.clone());
         // A thread of its own to the end: the process ends with the thread that started it.
         let compiled = blocking(move || {
             let _turn = turn;
-            let compiling = store.compile(&component, &of, &most);
+            // It may have been compiled within other limits meanwhile.
+            if let Some(component) = store.kept(&of) {
+                return Some(Ok(component));
+            }
+            let _shown = Shown::of(&store.now, &of);
+            let compiling = store.compile(&bytes, &of, &most);
             Handle::current().block_on(stop.run_until_cancelled(compiling))
         });
         match compiled.await? {
-            Some(Ok(component)) => Ok(Compiled { digest, component }),
+            Some(Ok(component)) => Ok(component),
             Some(Err(NoCode::Refused(why))) => {
                 let why = format!("{why}. It is compiled again when its bytes or these limits change");
-                self.refusals.add(&digest, limits, &why);
+                self.refusals.add(&digest, &limits, &why);
                 Err(SandboxError::Unfit(why))
             }
             Some(Err(NoCode::Broken(why))) => Err(SandboxError::Compiler(why)),
@@ -141,7 +207,89 @@ impl CodeStore {
     }
 }
 
+/// Says what is being compiled, until it is dropped.
+struct Shown<'a>(&'a watch::Sender<Option<Arc<str>>>);
+
+impl<'a> Shown<'a> {
+    fn of(now: &'a watch::Sender<Option<Arc<str>>>, digest: &str) -> Self {
+        now.send_replace(Some(digest.into()));
+        Self(now)
+    }
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
+}
+
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SandboxError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| SandboxError::Engine(format!("compiling ended early: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use kubewitness_core::config::Bytes;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::compile::configuration;
+
+    /// Long enough for a process to begin that should not.
+    const MOMENT: Duration = Duration::from_millis(200);
+
+    /// Its compiler never ends by itself.
+    fn store() -> (Arc<CodeStore>, ComponentsSpec) {
+        let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
+        let engine = Engine::new(&configuration()).unwrap();
+        let store = CodeStore::new(engine, None, Compiler::Child(program));
+        (Arc::new(store), ComponentsSpec { compile_memory: Bytes(2), ..ComponentsSpec::default() })
+    }
+
+    fn digest_of(bytes: &[u8]) -> String {
+        hex::encode(digest(&SHA256, bytes))
+    }
+
+    #[tokio::test]
+    async fn one_is_compiled_at_a_time_in_the_order_of_asking_and_who_gives_up_makes_room() {
+        let (store, limits) = store();
+        let mut now = store.compiling();
+        let all: Vec<Arc<[u8]>> = (0..3).map(|number| vec![number].into()).collect();
+        let mut asked: Vec<_> = Vec::new();
+        for bytes in &all {
+            let mut code = store.code(bytes, &limits).boxed();
+            assert!(timeout(MOMENT, &mut code).await.is_err(), "its turn comes once the first has ended");
+            asked.push(code);
+            assert_eq!(now.borrow().as_deref(), Some(digest_of(&all[0]).as_str()));
+        }
+        for bytes in &all {
+            let mut first = asked.remove(0);
+            let is_its_turn = now.wait_for(|now| now.as_deref() == Some(digest_of(bytes).as_str()));
+            tokio::select! {
+                _ = &mut first => panic!("its compiler does not end"),
+                shown = timeout(Duration::from_secs(30), is_its_turn) => drop(shown.unwrap().unwrap()),
+            }
+        }
+        timeout(Duration::from_secs(30), now.wait_for(Option::is_none)).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn all_who_ask_for_the_same_share_one_process_until_the_last_gives_up() {
+        let (store, limits) = store();
+        let bytes: Arc<[u8]> = vec![7].into();
+        let mut now = store.compiling();
+        let (mut first, mut second) =
+            (store.code(&bytes, &limits).boxed(), store.code(&bytes, &limits).boxed());
+        assert!(timeout(MOMENT, futures::future::join(&mut first, &mut second)).await.is_err());
+        assert!(now.borrow_and_update().is_some());
+        drop(first);
+        assert!(timeout(MOMENT, &mut second).await.is_err());
+        assert!(!now.has_changed().unwrap(), "the same process goes on");
+        drop(second);
+        timeout(Duration::from_secs(30), now.wait_for(Option::is_none)).await.unwrap().unwrap();
+    }
 }

@@ -1,9 +1,11 @@
 //! The HTTP client of the commands: it asks a running controller, with bounds on time, and turns a refusal into an
 //! error that says what to do.
 
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use kubewitness_core::shortened;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
@@ -20,21 +22,60 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
 const SILENCE: Duration = Duration::from_secs(50);
 
+/// An answer has at most 10,000 rows of some KiB, or one document.
+const ANSWER: usize = 256 << 20;
+/// A refusal is a sentence and a hint.
+const REFUSAL: usize = 1 << 20;
+/// Bytes that are told of what an answer has instead.
+const WHY: usize = 300;
+
 pub struct Client {
+    args: ReachArgs,
+    /// It is another one after the pod at its end was replaced.
+    to: RwLock<Arc<To>>,
+}
+
+/// A controller, and the client that asks it.
+struct To {
     reached: Reached,
     http: reqwest::Client,
 }
 
-impl Client {
-    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+impl To {
+    async fn find(args: &ReachArgs) -> Result<Arc<Self>> {
         let reached = reach::controller(args).await?;
         let http = builder(&reached)?.timeout(TIMEOUT).build().context("making an HTTP client")?;
-        Ok(Self { reached, http })
+        Ok(Arc::new(Self { reached, http }))
+    }
+
+    fn url(&self, path: &str) -> Result<Url> {
+        let url = &self.reached.url;
+        url.join(path).with_context(|| format!("joining {url} and {path}"))
+    }
+}
+
+impl Client {
+    pub async fn reach(args: &ReachArgs) -> Result<Self> {
+        let to = RwLock::new(To::find(args).await?);
+        Ok(Self { args: args.clone(), to })
+    }
+
+    /// Looks for the pod again where the way leads into one: a pod that was replaced has another name.
+    pub async fn find_again(&self) -> Result<()> {
+        if self.to().reached.is_forwarded {
+            let found = To::find(&self.args).await?;
+            *self.to.write().unwrap_or_else(PoisonError::into_inner) = found;
+        }
+        Ok(())
+    }
+
+    fn to(&self) -> Arc<To> {
+        self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where it is, and by what it knows who asks.
-    pub fn reached(&self) -> &Reached {
-        &self.reached
+    pub fn reached<T>(&self, of: impl FnOnce(&Reached) -> T) -> T {
+        of(&self.to().reached)
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
@@ -47,20 +88,16 @@ impl Client {
 
     /// The bytes of an answer, as they are.
     pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
-        let answer = self.answer(self.http.get(self.url(path)?)).await?;
-        Ok(answer.bytes().await.context("reading the controller's answer")?.to_vec())
+        let to = self.to();
+        body(to.answer(to.http.get(to.url(path)?)).await?, ANSWER).await
     }
 
     /// An answer that does not end by itself.
     pub async fn stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
-        let http = builder(&self.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
+        let to = self.to();
+        let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
-        self.answer(http.get(self.url(path)?).query(query)).await
-    }
-
-    fn url(&self, path: &str) -> Result<Url> {
-        let url = &self.reached.url;
-        url.join(path).with_context(|| format!("joining {url} and {path}"))
+        to.answer(http.get(to.url(path)?).query(query)).await
     }
 
     async fn send<T: DeserializeOwned>(
@@ -69,12 +106,20 @@ impl Client {
         path: &str,
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<T> {
-        let answer = self.answer(with(self.http.request(method, self.url(path)?))).await?;
-        let body = answer.bytes().await.context("reading the controller's answer")?;
-        serde_json::from_slice(&body)
-            .with_context(|| format!("{} does not answer as a Kubewitness controller does", self.reached.url))
+        let to = self.to();
+        let answer = to.answer(with(to.http.request(method, to.url(path)?))).await?;
+        let body = body(answer, ANSWER).await?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let (url, why) = (&to.reached.url, error.to_string());
+            anyhow!(
+                "{url} does not answer as a Kubewitness controller does: {}",
+                clean(&shortened(&why, WHY))
+            )
+        })
     }
+}
 
+impl To {
     /// Sends it; a refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
@@ -96,7 +141,7 @@ impl Client {
         })?;
         let status = answer.status();
         if !status.is_success() {
-            let body = answer.bytes().await.context("reading the controller's answer")?;
+            let body = body(answer, REFUSAL).await?;
             // The controller knows requests, and this command the way by which a person gives it a token.
             let own_hint = (status == StatusCode::UNAUTHORIZED).then_some(self.reached.to_sign_in.as_str());
             let refusal = refusal(status, &body, own_hint);
@@ -109,6 +154,21 @@ impl Client {
         }
         Ok(answer)
     }
+}
+
+/// All of an answer, up to its bound.
+async fn body(mut answer: Response, most: usize) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.context("reading the controller's answer")? {
+        anyhow::ensure!(
+            body.len() + chunk.len() <= most,
+            "the answer of {} is larger than {} MiB: ask for less, such as one namespace",
+            answer.url().host_str().unwrap_or("the controller"),
+            most >> 20
+        );
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
@@ -152,5 +212,13 @@ mod tests {
             refusal(StatusCode::BAD_GATEWAY, b"<html>", None),
             "the controller answered 502 Bad Gateway"
         );
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_bound() {
+        let of = |bytes: usize| Response::from(http::Response::new(vec![b'a'; bytes]));
+        assert_eq!(body(of(1 << 20), 1 << 20).await.unwrap().len(), 1 << 20);
+        let told = body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
+        assert!(told.contains("larger than 1 MiB: ask for less"), "{told}");
     }
 }

@@ -5,27 +5,21 @@
 //! given, each changed object is looked up again.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use kubewitness_core::views::{ObjectQuery, ObjectView, StatusView};
-use kubewitness_core::{Change, Seq, State, calendar};
-use reqwest::Response;
+use anyhow::Result;
+use kubewitness_core::views::{ObjectQuery, ObjectView};
+use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::client::Client;
-use super::get::{Asked, concerns, document, name, parameters, tell_blind};
+use super::live::{Heard, Live};
 use crate::cli::GetOutput;
-use crate::commands::print::{self, ReaderLeft, Table, clean};
-use crate::commands::{End, Ended};
+use crate::commands::Ended;
+use crate::commands::api::client::Client;
+use crate::commands::api::get::{Asked, concerns, document, name, parameters, tell_blind};
+use crate::commands::print::{self, Table, clean};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;
-/// A controller that restarts is back within this time; then it is given up.
-const RETRIES: u32 = 30;
-const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// A line of the stream is one state without its document. What is longer is none of ours.
-const LONGEST_LINE: usize = 4 << 20;
 
 /// One change for programs: the object as a list shows it, and what happened to it.
 #[derive(Serialize)]
@@ -36,51 +30,17 @@ struct Event<'a> {
 }
 
 pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
-    let ended = tokio::select! {
-        ended = go_on(client, asked) => ended,
-        () = print::reader_left() => Ok(End::Fine),
-    };
-    match ended {
-        Err(error) if error.is::<ReaderLeft>() => Ok(End::Fine),
-        ended => ended,
-    }
+    print::until_reader_leaves(go_on(client, asked)).await
 }
 
 async fn go_on(client: &Client, asked: &Asked) -> Ended {
-    // Where a controller that restarts goes on from, if nothing changes before.
-    let status: StatusView = client.get("api/v1/status", &()).await?;
-    let mut last = status.journal.newest_seq;
-    let mut stream = Some(Stream::open(client, None).await?);
+    let mut live = Live::open(client, None).await?;
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
     tell_blind(client, &asked.query).await;
     loop {
-        let Some(open) = &mut stream else {
-            stream = Some(again(client, last).await?);
-            continue;
-        };
-        match open.next().await {
-            Ok(Some(state)) => {
-                last = state.seq;
-                shown.changed(&state).await?;
-            }
-            Ok(None) => stream = None,
-            Err(error) => {
-                eprintln!("kubewitness: the stream broke off, going on from where it was: {error:#}");
-                stream = None;
-            }
-        }
-    }
-}
-
-async fn again(client: &Client, last: Seq) -> Result<Stream> {
-    let mut tries = 0;
-    loop {
-        tokio::time::sleep(RETRY_AFTER).await;
-        match Stream::open(client, Some(last)).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) if tries >= RETRIES => return Err(error),
-            Err(_) => tries += 1,
+        if let Heard::State(state, _) = live.next().await? {
+            shown.changed(&state).await?;
         }
     }
 }
@@ -135,7 +95,7 @@ impl<'a> Shown<'a> {
         if !matches && known.is_none() {
             return Ok(());
         }
-        self.show(&view(state), state.change).await?;
+        self.show(&ObjectView::from(state), state.change).await?;
         if over || !matches {
             self.rows.remove(uid);
         }
@@ -178,121 +138,4 @@ impl<'a> Shown<'a> {
 /// Whether only a look-up tells if an object matches.
 fn is_looked_up(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some()
-}
-
-fn view(state: &State) -> ObjectView {
-    ObjectView {
-        source: state.source.to_string(),
-        object: (*state.object).clone(),
-        owner: state.owner.as_ref().map(|owner| (**owner).clone()),
-        resource_version: state.resource_version.to_string(),
-        status: (*state.status).clone(),
-        seq: state.seq,
-        observed_at: calendar::rfc3339(state.observed_ms),
-    }
-}
-
-// ---- the stream --------------------------------------------------------------------------
-
-/// Server-sent events, of which only the states count.
-struct Stream {
-    answer: Response,
-    lines: Lines,
-}
-
-impl Stream {
-    async fn open(client: &Client, after: Option<Seq>) -> Result<Self> {
-        let after: Vec<_> = after.map(|seq| ("after", seq.to_string())).into_iter().collect();
-        Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: Lines::default() })
-    }
-
-    /// `None` when the controller has ended the stream.
-    async fn next(&mut self) -> Result<Option<State>> {
-        loop {
-            while let Some(event) = self.lines.next() {
-                if event.kind == "state" {
-                    let state = serde_json::from_str(&event.data).context("reading a state of the stream")?;
-                    return Ok(Some(state));
-                }
-            }
-            match self.answer.chunk().await.context("reading the stream")? {
-                Some(chunk) => self.lines.push(&chunk)?,
-                None => return Ok(None),
-            }
-        }
-    }
-}
-
-#[derive(Debug, Default, PartialEq)]
-struct SentEvent {
-    kind: String,
-    data: String,
-}
-
-#[derive(Default)]
-struct Lines {
-    bytes: Vec<u8>,
-    open: SentEvent,
-}
-
-impl Lines {
-    fn push(&mut self, chunk: &[u8]) -> Result<()> {
-        self.bytes.extend_from_slice(chunk);
-        if self.bytes.len() > LONGEST_LINE && !chunk.contains(&b'\n') {
-            bail!("a line of the stream is longer than {LONGEST_LINE} bytes");
-        }
-        Ok(())
-    }
-
-    /// The next event that is whole.
-    fn next(&mut self) -> Option<SentEvent> {
-        while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.bytes.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            let line = line.trim_end_matches(['\r', '\n']);
-            if line.is_empty() {
-                let event = std::mem::take(&mut self.open);
-                if !event.kind.is_empty() {
-                    return Some(event);
-                }
-                continue;
-            }
-            let (field, value) = line.split_once(':').unwrap_or((line, ""));
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            match field {
-                "event" => self.open.kind = value.into(),
-                "data" => self.open.data.push_str(value),
-                // A comment keeps the connection alive; ids are in the states themselves.
-                _ => {}
-            }
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_read_however_the_stream_is_cut() {
-        let text = ": hello\n\nevent: state\nid: 7\ndata: {\"a\":1}\n\nevent:reset\r\ndata:9\r\n\r\nevent: state\ndata: x\n";
-        for size in [1, 3, 7, text.len()] {
-            let (mut lines, mut events) = (Lines::default(), Vec::new());
-            for chunk in text.as_bytes().chunks(size) {
-                lines.push(chunk).unwrap();
-                events.extend(std::iter::from_fn(|| lines.next()));
-            }
-            let told: Vec<_> =
-                events.iter().map(|event| (event.kind.as_str(), event.data.as_str())).collect();
-            assert_eq!(told, [("state", "{\"a\":1}"), ("reset", "9")], "in pieces of {size}");
-        }
-    }
-
-    #[test]
-    fn a_line_without_an_end_is_refused() {
-        let mut lines = Lines::default();
-        lines.push(&vec![b'x'; LONGEST_LINE]).unwrap();
-        assert!(lines.push(b"x").is_err());
-    }
 }

@@ -9,6 +9,7 @@ use kubewitness_core::views::{DiscrepancyView, PoisonView, SourceView, StatusVie
 use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
+use super::named::is_uid;
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs};
 use crate::commands::print::{self, Table, clean, remarks};
@@ -105,12 +106,6 @@ fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
         words.push(format!("of source {source}"));
     }
     Ok((parameters, words.join(" ")))
-}
-
-/// As the API server makes them. A kind has no digits between hyphens.
-fn is_uid(text: &str) -> bool {
-    let parts: Vec<_> = text.split('-').map(str::len).collect();
-    parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 fn is_one_object(parameters: &Parameters) -> bool {

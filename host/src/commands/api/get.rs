@@ -136,7 +136,7 @@ impl Asked {
             index: args.index.clone(),
             phase: args.phase.clone(),
             limit: Some(args.limit),
-            within: None,
+            ..ObjectQuery::default()
         };
         Ok(Self { query, output: args.output, kind: kind.to_owned(), every_kind })
     }
@@ -352,6 +352,7 @@ mod tests {
             status: Status { phase: "Running".into(), ready: 1, total: 2, ..Status::default() },
             seq: 1,
             observed_at: "not a time".into(),
+            ..ObjectView::default()
         }
     }
 

@@ -1,20 +1,23 @@
 //! The commands that ask a running controller. They see its HTTP API only: no file, no journal, no cluster.
 
 mod client;
-mod dashboard;
-mod dead_letters;
+mod diff;
 mod follow;
 mod gaps;
 mod get;
-mod pausing;
+mod live;
+mod named;
+mod operate;
 mod status;
+#[cfg(test)]
+mod testing;
 mod timeline;
 
-pub use dashboard::dashboard;
-pub use dead_letters::dead_letters;
+pub use diff::diff;
 pub use gaps::{gaps, poison};
 pub use get::{get, jobs};
-pub use pausing::{pause, resume};
+pub use live::{tap, wait};
+pub use operate::{dashboard, dead_letters, pause, resume};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
 pub use status::{plugins, status};

@@ -286,7 +286,9 @@ enum Columns {
 
 fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     if plugins.is_empty() {
-        return "no plugin is configured: apply a ConfigMap labelled kubewitness.dev/plugin=true\n".into();
+        return "no plugin is configured, or the configuration is still being read: `kubewitness status` says which. A \
+                plugin is a manifest in the folder of --config, or a ConfigMap labelled kubewitness.dev/plugin=true\n"
+            .into();
     }
     let mut header =
         vec!["PLUGIN", "STATE", "OBSERVED", "DELIVERED", "FILTERED", "DEAD", "WAITING", "RETRYING", "LAG"];

@@ -262,7 +262,7 @@ async fn check_plugin(
     folders: &[PathBuf],
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
-    let what = format!("plugin {}", entry.shown());
+    let what = format!("plugin {}", entry.shown_as());
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
@@ -286,12 +286,12 @@ async fn check_plugin(
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
         let bytes = component::find(&parsed, folders).await?;
-        plugins::examine_component(engine, parsed, bytes, &host.limits.components).await
+        plugins::examine_component(engine, &parsed, &bytes.into(), &host.limits.components).await
     };
     let mut details = Vec::new();
     match examined.await {
-        Ok(candidate) => {
-            let digest: String = candidate.component.digest().chars().take(12).collect();
+        Ok(component) => {
+            let digest: String = component.digest().chars().take(12).collect();
             details.push(format!("component {digest}"));
         }
         Err(found) => problems.extend(texts(&found)),

@@ -235,20 +235,30 @@ fn destination(journal: &JournalArgs, data: Option<PathBuf>) -> Result<Place> {
 }
 
 async fn import(args: ImportArgs) -> Ended {
+    // Before a folder is made for it.
+    let input = args.file.as_deref().map(opened).transpose()?;
     let place = destination(&args.journal, args.data.clone())?;
     if args.discard {
         kubewitness_journal::discard(&place).await?;
         eprintln!("the unfinished import in {place} is discarded");
         return Ok(End::Fine);
     }
-    let Some(file) = args.file else {
+    let (Some(file), Some(mut input)) = (args.file, input) else {
         return Err(Usage::error("no file is given: name one that `journal export` wrote"));
     };
     if !args.goes_on && place.kind() == EMBEDDED {
         holds_nothing_else(&place, args.data.as_deref()).await?;
     }
     let options = JournalOptions { continues_import: args.goes_on, ..JournalOptions::default() };
-    take_in(&file, &place, options).await
+    take_in(&file, &mut *input, &place, options).await
+}
+
+fn opened(file: &Path) -> Result<Box<dyn io::BufRead + Send>> {
+    if file.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
+    Ok(Box::new(BufReader::new(opened)))
 }
 
 /// What a folder for a journal may hold: the journal, whose content is looked at when it is opened, and
@@ -279,15 +289,14 @@ async fn holds_nothing_else(place: &Place, data: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-async fn take_in(file: &Path, place: &Place, options: JournalOptions) -> Ended {
-    let mut input: Box<dyn io::BufRead + Send> = if file.as_os_str() == "-" {
-        Box::new(BufReader::new(io::stdin()))
-    } else {
-        let opened = files::named(file).with_context(|| format!("opening {}", file.display()))?;
-        Box::new(BufReader::new(opened))
-    };
+async fn take_in(
+    file: &Path,
+    input: &mut (dyn io::BufRead + Send),
+    place: &Place,
+    options: JournalOptions,
+) -> Ended {
     let journal = kubewitness_journal::Journal::open_at(place, options).await?;
-    let done = journal.import(&mut *input).await;
+    let done = journal.import(input).await;
     let closed = journal.close().await;
     match done {
         Ok(done) => {

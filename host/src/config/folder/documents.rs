@@ -275,6 +275,8 @@ mod tests {
         let entry = &nameless.plugins[0];
         assert_eq!(entry.config_map, "Plugin/a.yaml.1");
         assert_eq!(entry.set_apart(), "document.a.yaml.1");
+        assert_eq!(entry.shown_as(), "document.a.yaml.1", "`check` and the controller call it the same");
+        assert_eq!(read_one(PLUGIN).plugins[0].shown_as(), "notify");
         let told = parse_plugin(entry, &Default::default()).unwrap_err();
         assert!(told[0].to_string().contains("metadata.name: `n` is the boolean to YAML"), "{told:?}");
     }

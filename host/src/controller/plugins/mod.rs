@@ -1,8 +1,9 @@
-//! The plugins that run, and how one version replaces another. A change is parsed, checked and compiled before it is
+//! The plugins that run, and how one version replaces another. A change is parsed, compiled and checked before it is
 //! taken. Then the old version drains, and the new one goes on from the cursor. A change that fails a check leaves
 //! the running version as it is. It decides nothing about configuration: `reconcile` does.
 
 mod calls;
+mod candidate;
 mod filters;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,12 @@ use anyhow::{Context, Result};
 use futures::FutureExt;
 use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{ComponentsSpec, HostSpec, PluginSpec};
+use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Component, Engine, Plugin};
+use kubewitness_sandbox::{Engine, Plugin};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -28,22 +29,13 @@ use tracing::{info, warn};
 use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
 use crate::config::component;
-use crate::config::manifest::{Entry, Parsed, Problem, parse_plugin};
+use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
+pub use candidate::{Candidate, Question, Wanted, examine_component};
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
-
-/// A configuration that passed every check, ready to run.
-#[derive(Clone)]
-pub struct Candidate {
-    pub parsed: Parsed<PluginSpec>,
-    pub component: Component,
-    pub bytes: Arc<[u8]>,
-    /// Told once it is taken.
-    pub warnings: Vec<Problem>,
-}
 
 struct Running {
     candidate: Candidate,
@@ -110,14 +102,12 @@ impl Plugins {
         Self { election, ..self }
     }
 
-    /// Parses, finds, compiles and checks. Nothing that runs is touched.
-    pub async fn examine(&self, entry: &Entry, host: &HostSpec) -> Result<Candidate, Vec<Problem>> {
+    /// Parses, and finds the component. Nothing that runs is touched.
+    pub async fn find(&self, entry: &Entry, host: &HostSpec) -> Result<Wanted, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
         let bytes = component::find(&parsed, &self.folders).await?;
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        let limits = &host.limits.components;
-        let candidate = examine_component(&self.engine, parsed, bytes, limits).await?;
-        Ok(Candidate { warnings, ..candidate })
+        Ok(Wanted { warnings, ..Wanted::new(parsed, bytes, host) })
     }
 
     pub fn is_running(&self, name: &str) -> bool {
@@ -144,11 +134,21 @@ impl Plugins {
             .unwrap_or_default()
     }
 
-    pub fn runs(&self, candidate: &Candidate) -> bool {
-        self.running.get(&candidate.parsed.name).is_some_and(|running| {
-            running.candidate.parsed.spec == candidate.parsed.spec
-                && running.candidate.component.digest() == candidate.component.digest()
-        })
+    /// Whether this very document with this component was examined, and runs.
+    pub fn runs_as(&self, wanted: &Wanted) -> bool {
+        let running = self.running.get(&wanted.parsed.name);
+        running.is_some_and(|running| running.candidate.question == wanted.question)
+    }
+
+    /// Whether what runs does what the candidate would do. Then the candidate's document stands for it from now on.
+    pub fn runs(&mut self, candidate: &Candidate) -> bool {
+        let Some(running) = self.running.get_mut(&candidate.parsed.name) else { return false };
+        let is_same = running.candidate.parsed.spec == candidate.parsed.spec
+            && running.candidate.component.digest() == candidate.component.digest();
+        if is_same {
+            running.candidate = candidate.clone();
+        }
+        is_same
     }
 
     /// Takes the candidate. If it can't be started after all, what ran before runs again. `false`: what
@@ -352,24 +352,4 @@ fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {
         resync: s.resync,
     };
     spec.subscribe.iter().map(subscription).collect()
-}
-
-/// The one judge of a component: `kubewitness check` asks it too.
-pub async fn examine_component(
-    engine: &Engine,
-    parsed: Parsed<PluginSpec>,
-    bytes: Vec<u8>,
-    limits: &ComponentsSpec,
-) -> Result<Candidate, Vec<Problem>> {
-    let bytes: Arc<[u8]> = bytes.into();
-    let refused = |message: String| {
-        let fault = kubewitness_core::config::Fault { field: "spec.module".into(), message };
-        parsed.problems(vec![fault])
-    };
-    let component = engine.load(&bytes, limits).await.map_err(|error| refused(error.to_string()))?;
-    let faults = component.check(&parsed.spec).await.map_err(|error| refused(error.to_string()))?;
-    if !faults.is_empty() {
-        return Err(parsed.problems(faults));
-    }
-    Ok(Candidate { parsed, component, bytes, warnings: Vec::new() })
 }

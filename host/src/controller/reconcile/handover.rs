@@ -15,21 +15,23 @@ use crate::controller::shared::{Phase, PluginState};
 impl Control {
     /// Whatever ran in a term that is over ends before the next one begins: what it writes afterwards
     /// would be taken for the next one's.
-    pub(super) async fn change_office(&mut self) -> Result<()> {
-        if self.office.is_over() {
+    pub(super) async fn change_role(&mut self) -> Result<()> {
+        if self.role.is_lost() {
             self.give_up().await;
         }
-        self.office.enter().await
+        self.role.take().await
     }
 
     /// The next one may have begun: nothing is waited for that is not under way.
     async fn give_up(&mut self) {
         warn!("this replica no longer holds the Lease: its plugins are stopped, and it goes on witnessing");
+        self.examinations.give_up();
+        self.waiting.clear();
         self.resyncs.shut_down();
         self.retentions.shut_down();
         self.plugins.give_up().await;
         self.streams.reconcile(&[]).await;
-        self.office.leave().await;
+        self.role.step_down().await;
         self.capabilities = None;
         if let Some(host) = self.host.clone() {
             let rules = host.rules().unwrap_or_else(|_| Rules::builtin());
@@ -41,7 +43,7 @@ impl Control {
     /// pod has no data folder that remembers it.
     pub(super) async fn agreed(&self, spec: &HostSpec) -> Result<BTreeMap<String, SourceSpec>, Vec<String>> {
         let mut agreed = BTreeMap::new();
-        if !self.office.is_shared() {
+        if !self.role.is_elected() {
             return Ok(agreed);
         }
         for source in &spec.sources {
@@ -59,7 +61,7 @@ impl Control {
 
     /// What lies beside one replica is not there for the next.
     pub(super) fn warn_of_files(&self, spec: &HostSpec) {
-        if !self.office.is_shared() {
+        if !self.role.is_elected() {
             return;
         }
         let files = spec.databases.iter().filter(|database| database.sqlite.is_some());

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::SourceSpec;
 use kubewitness_core::ports::{Append, Witness, Witnessed};
 use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
 use kubewitness_journal::{Journal, JournalOptions};
@@ -8,8 +9,10 @@ use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::{ConnectOptions, connect};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::settings::changed_sources;
 use super::*;
-use crate::config::manifest::Origin;
+use crate::config::manifest::{Entry, Origin};
+use crate::controller::shared::Phase;
 use crate::tasks::Tasks;
 
 fn source(kind: &str, api_version: &str, namespace: Option<&str>) -> SourceSpec {
@@ -35,7 +38,7 @@ async fn control(data: &std::path::Path) -> Control {
     let journal = Journal::open(&data.join("journal.db"), JournalOptions::default()).await.unwrap();
     let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
     let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-    let (witness, office) = (Arc::new(journal.clone()), Office::new(None, journal.clone()));
+    let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
     let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
     // What was compiled once is found again at once.
     let engine =
@@ -46,7 +49,18 @@ async fn control(data: &std::path::Path) -> Control {
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
-    Control::new(data.to_path_buf(), office, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+    Control::new(data.to_path_buf(), role, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+}
+
+/// Until everything is examined that the snapshot wants.
+async fn settled(control: &mut Control, snapshot: &Snapshot) {
+    loop {
+        control.reconcile(snapshot, &CancellationToken::new()).await;
+        if control.waiting.is_empty() {
+            return;
+        }
+        control.examinations.answered().await;
+    }
 }
 
 #[tokio::test]
@@ -128,14 +142,14 @@ impl Hanging {
         std::fs::write(&url, format!("postgres://ann:hush@{}/d", silent.local_addr().unwrap())).unwrap();
         witness_a_job(&control.plugins.journal).await;
         let snapshot = wanted(&url, &[("hung", 1), ("quick", 1)]);
-        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        settled(&mut control, &snapshot).await;
         assert_eq!(control.shared.problems(), [""; 0]);
         Self { control, url, call: silent.accept().await.unwrap().0, _folder: folder }
     }
 
     async fn change(&mut self, plugins: &[(&str, u32)]) {
         let snapshot = wanted(&self.url, plugins);
-        self.control.reconcile(&snapshot, &CancellationToken::new()).await;
+        settled(&mut self.control, &snapshot).await;
     }
 
     fn taken(&self, name: &str) -> (Phase, Entry) {
@@ -161,7 +175,7 @@ async fn while_a_plugin_drains_the_changes_of_others_are_taken_and_its_own_wait(
     drop(hanging.call);
     hanging.control.plugins.has_drained().await;
     let snapshot = wanted(&hanging.url, &[("hung", 3), ("quick", 3)]);
-    hanging.control.reconcile(&snapshot, &CancellationToken::new()).await;
+    settled(&mut hanging.control, &snapshot).await;
     let good = &hanging.control.good_plugins["hung"].entry;
     assert_eq!(good, &writer("hung", 3), "the newest of its changes is taken");
     assert!(hanging.control.plugins.is_running("hung"));
@@ -186,6 +200,47 @@ async fn a_shut_down_waits_for_whoever_was_left_draining() {
     assert!(tokio::time::timeout(Duration::from_millis(100), &mut shut_down).await.is_err());
     drop(hanging.call);
     shut_down.await;
+}
+
+/// As after a restart with a bad manifest and without a cache.
+#[tokio::test]
+async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_all_the_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
+    let good = GoodPlugin { entry: writer("quick", 1), component };
+    control.good_plugins.insert("quick".into(), good);
+    let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
+    let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
+    loop {
+        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        let state = control.shared.plugin("quick").unwrap();
+        assert!(state.message.unwrap().contains("nonsense"), "whatever else is told");
+        if control.waiting.is_empty() {
+            break;
+        }
+        assert_eq!(state.phase, Phase::Starting);
+        control.examinations.answered().await;
+    }
+    assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Degraded);
+    assert!(control.plugins.is_running("quick"));
+}
+
+#[tokio::test]
+async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
+    let mut hanging = Hanging::begin().await;
+    let snapshot = wanted(&hanging.url, &[("quick", 2)]);
+    hanging.control.examinations.begin_round();
+    let (host, quick) = (hanging.control.host.clone().unwrap(), &snapshot.plugins[0]);
+    let wanted = hanging.control.plugins.find(quick, &host).await.unwrap();
+    let number = hanging.control.examinations.ask(wanted);
+    assert!(hanging.control.examinations.told(number).is_some());
+    hanging.control.examinations.give_up();
+    hanging.control.examinations.settle().await;
+    assert!(hanging.control.examinations.told(number).is_none());
+    assert!(hanging.control.examinations.take(number).is_none());
 }
 
 #[test]

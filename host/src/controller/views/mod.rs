@@ -1,9 +1,13 @@
 //! Answers the portal and the API from the journal, the cache and the dispatchers. On request it
 //! replays and drops dead letters, and pauses and resumes plugins. It changes nothing else.
 
+mod details;
+mod gone;
 mod held;
+mod objects;
 mod shapes;
 mod standby;
+mod then;
 mod within;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -13,9 +17,10 @@ use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
-    DeadLetterView, DropView, EpochView, GapQuery, HeldView, JournalView, LetterRecordView, ObjectQuery,
-    ObjectView, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView,
-    SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
+    LetterRecordView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView,
+    ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError,
+    Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -138,48 +143,24 @@ impl Views for HostViews {
         sources.iter().map(|(spec, _)| witnessed(spec)).collect()
     }
 
-    async fn namespaces(&self, source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        match within::namespaces(&self.shared.listers, source, most).await {
+    async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        let mut names = match within::namespaces(&self.shared.listers, source, most).await {
             // It ended a moment ago.
-            Err(SelectError::Source { .. }) => Ok(BTreeSet::new()),
-            found => found.map_err(unavailable),
+            Err(SelectError::Source { .. }) => BTreeSet::new(),
+            found => found.map_err(unavailable)?,
+        };
+        if past {
+            self.add_ended(source, most, &mut names).await?;
         }
+        Ok(names)
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
-        let selection = selection(query)?;
-        let mut found = Vec::new();
-        let (mut answered, mut refused) = (false, None);
-        for (spec, handle) in self.shared.sources_with_specs() {
-            let source = handle.name();
-            if !is_asked(&spec, query) {
-                continue;
-            }
-            let shown = query.within.as_ref().map(|within| within.sources.get(&spec.name));
-            if shown == Some(None) {
-                answered = true;
-                continue;
-            }
-            match within::select(&self.shared.listers, source, &selection, shown.flatten()) {
-                // Less than all would be taken for all.
-                Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
-                Ok(selected) => {
-                    answered = true;
-                    found.extend(selected.into_iter().map(|current| (source.to_string(), current)));
-                }
-                Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
-                // It ended a moment ago.
-                Err(SelectError::Source { .. }) => {}
-            }
-        }
-        // An index that only some sources have is no fault; one that none has is.
-        if let (false, Some(error)) = (answered, refused) {
-            return Err(ViewError::Invalid(error));
-        }
-        // What changed last comes first.
-        found.sort_by_key(|(_, current)| std::cmp::Reverse(current.seq));
-        found.truncate(selection.limit);
-        Ok(found.into_iter().map(|(source, current)| object_view(source, current)).collect())
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        self.page(query).await
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        self.tally(query)
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
@@ -187,6 +168,10 @@ impl Views for HostViews {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        self.told_of(states).await
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

@@ -6,6 +6,7 @@ use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
+use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView,
@@ -164,8 +165,9 @@ pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
         labels,
         index: index.transpose()?,
         limit: query.limit.unwrap_or(OBJECTS).min(OBJECTS),
+        search: query.search.as_deref().and_then(Search::new),
         newest: true,
-        after: None,
+        ..Selection::default()
     })
 }
 
@@ -178,6 +180,7 @@ pub fn object_view(source: String, current: Current) -> ObjectView {
         status: (*current.status).clone(),
         seq: current.seq,
         observed_at: calendar::rfc3339(current.observed_ms),
+        ..ObjectView::default()
     }
 }
 

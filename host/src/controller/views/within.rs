@@ -2,11 +2,28 @@
 
 use std::collections::BTreeSet;
 
+use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
-use kubewitness_core::ports::{Current, Lister, SelectError, Selection, Shown, created_ms};
+use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection, Shown, created_ms};
+use kubewitness_core::views::Counts;
 
 /// Objects that are looked at before others have a turn.
 const PAGE: usize = 1024;
+
+/// Objects, and how far the search for them went.
+#[derive(Default)]
+pub struct Found {
+    pub objects: Vec<Current>,
+    /// Objects whose last change has a lower position may have been left out; 0 where none was.
+    pub floor: Seq,
+}
+
+impl Found {
+    fn lower(&mut self, selected: &Selected, limit: usize) {
+        let last = selected.objects.last().filter(|_| selected.objects.len() >= limit).map(|last| last.seq);
+        self.floor = self.floor.max(selected.looked.or(last).unwrap_or_default());
+    }
+}
 
 /// As the selection says, of what is shown.
 pub fn select(
@@ -14,18 +31,41 @@ pub fn select(
     source: &str,
     selection: &Selection,
     shown: Option<&Shown>,
-) -> Result<Vec<Current>, SelectError> {
+) -> Result<Found, SelectError> {
+    let mut found = Found::default();
     let Some(Shown::Namespaces(namespaces)) = shown else {
-        return listers.select(source, selection).map(|selected| selected.objects);
+        let selected = listers.select(source, selection)?;
+        found.lower(&selected, selection.limit);
+        found.objects = selected.objects;
+        return Ok(found);
     };
-    let mut found = Vec::new();
     let is_asked = |name: &&String| selection.namespace.as_ref().is_none_or(|asked| asked == *name);
     for name in namespaces.keys().filter(is_asked) {
         let selection = Selection { namespace: Some(name.clone()), ..selection.clone() };
         let selected = listers.select(source, &selection)?;
-        found.extend(selected.objects.into_iter().filter(|current| is_of(current, namespaces[name])));
+        found.lower(&selected, selection.limit);
+        let of_now = selected.objects.into_iter().filter(|current| is_of(current, namespaces[name]));
+        found.objects.extend(of_now);
     }
     Ok(found)
+}
+
+/// Counts what is shown.
+pub fn tally(
+    listers: &dyn Lister,
+    source: &str,
+    selection: &Selection,
+    shown: Option<&Shown>,
+    counts: &mut Counts,
+) -> Result<(), SelectError> {
+    let Some(Shown::Namespaces(_)) = shown else { return listers.tally(source, selection, counts) };
+    let found = select(listers, source, selection, shown)?;
+    counts.more |= found.floor > 0;
+    for current in found.objects {
+        *counts.phases.entry(current.status.phase.clone()).or_default() += 1;
+        counts.namespaces.insert(current.object.namespace.clone());
+    }
+    Ok(())
 }
 
 /// Whether it was created in the namespace that is there now.
@@ -63,8 +103,7 @@ mod tests {
 
     use async_trait::async_trait;
     use kubewitness_core::document::pack;
-    use kubewitness_core::ports::Selected;
-    use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
+    use kubewitness_core::{ObjectRef, Status, Version, calendar};
 
     use super::*;
 
@@ -84,7 +123,12 @@ mod tests {
             };
             let page = self.0.iter().skip(from).take(2);
             let next = (from + 2 < self.0.len()).then_some(from as u32 + 2);
-            Ok(Selected { objects: page.filter(is_in).cloned().collect(), next })
+            Ok(Selected { objects: page.filter(is_in).cloned().collect(), next, looked: None })
+        }
+
+        fn tally(&self, _: &str, _: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
+            counts.phases.insert("all".into(), self.0.len() as u64);
+            Ok(())
         }
 
         fn count(&self, _: &str) -> usize {
@@ -116,8 +160,9 @@ mod tests {
         let none = Cache(vec![current("a", "{}"), current("b", &created(5_000))]);
         let shown = |since| Shown::Namespaces(BTreeMap::from([("a".to_owned(), since)]));
         let found = |cache: &Cache, shown: Option<&Shown>, asked: Option<&str>| {
-            let selection = Selection { namespace: asked.map(Into::into), ..Selection::default() };
-            select(cache, "jobs", &selection, shown).unwrap().len()
+            let namespace = asked.map(Into::into);
+            let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
+            select(cache, "jobs", &selection, shown).unwrap().objects.len()
         };
         assert_eq!(found(&cache, Some(&shown(999)), None), 2);
         assert_eq!(found(&cache, Some(&shown(1_000)), None), 1);

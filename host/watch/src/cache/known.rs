@@ -9,7 +9,7 @@ use kubewitness_core::document::{Packed, unpack};
 use kubewitness_core::ports::{Current, Witnessed};
 use kubewitness_core::state::{ObjectRef, Status};
 
-use crate::cache::{Hot, Keys};
+use crate::cache::{Keys, RecentObject};
 
 pub(crate) struct Known {
     pub object: Arc<ObjectRef>,
@@ -38,14 +38,14 @@ impl Known {
         }
     }
 
-    pub fn hot(hot: &Hot, status: &Arc<Status>) -> Self {
+    pub fn recent(recent: &RecentObject, status: &Arc<Status>) -> Self {
         Self {
-            object: Arc::clone(&hot.object),
-            owner: hot.owner.clone(),
-            version: hot.version.clone(),
+            object: Arc::clone(&recent.object),
+            owner: recent.owner.clone(),
+            version: recent.version.clone(),
             status: Arc::clone(status),
-            keys: Some(hot.keys.clone()),
-            held: Held::Plain(hot.document.clone()),
+            keys: Some(recent.keys.clone()),
+            held: Held::Plain(recent.document.clone()),
         }
     }
 

@@ -3,19 +3,20 @@
 //! Objects lie in slots, each as one immutable [`Record`]. The indexes hold hashes and slot numbers, eight
 //! bytes for each entry, and compare what they find with the object itself. A reader takes a page of records
 //! under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
-//! lately ([`hot`]). Knows nothing about the API server.
+//! lately ([`recent`]). Knows nothing about the API server.
 
 mod fill;
-mod hot;
 mod keys;
 pub(crate) mod known;
 mod multimap;
+mod recent;
 mod record;
 mod select;
 mod statuses;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -28,12 +29,12 @@ use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::cache::known::Known;
 pub(crate) use fill::Filling;
-use hot::Heat;
-pub(crate) use hot::{Cooling, HOT_DOCUMENT, Hot};
 pub(crate) use keys::{Keyer, Keys};
 use multimap::Multimap;
+use recent::RecentOrder;
+pub(crate) use recent::{RECENT_DOCUMENT, RecentObject, ToPack};
 use record::{Kind, Read, Record, Uid};
-pub(crate) use select::Search;
+pub(crate) use select::{Plan, Search};
 pub(crate) use statuses::Statuses;
 
 type Slot = u32;
@@ -48,21 +49,21 @@ struct Held {
 enum Kept {
     Packed(Record),
     /// The object changed lately.
-    Plain(Arc<Hot>),
+    Plain(Arc<RecentObject>),
 }
 
 impl Kept {
     fn read(&self) -> Read<'_> {
         match self {
             Self::Packed(record) => record::read(record),
-            Self::Plain(hot) => Read::of(hot),
+            Self::Plain(recent) => Read::of(recent),
         }
     }
 
     fn is_of(&self, uid: &str, as_kept: Uid<'_>) -> bool {
         match self {
             Self::Packed(record) => record::read(record).uid == as_kept,
-            Self::Plain(hot) => *hot.object.uid == *uid,
+            Self::Plain(recent) => *recent.object.uid == *uid,
         }
     }
 
@@ -72,7 +73,7 @@ impl Kept {
                 let read = record::read(record);
                 (read.namespace, read.name)
             }
-            Self::Plain(hot) => (&*hot.object.namespace, &*hot.object.name),
+            Self::Plain(recent) => (&*recent.object.namespace, &*recent.object.name),
         };
         held_name == name && held_namespace == namespace
     }
@@ -81,7 +82,7 @@ impl Kept {
     fn keys(&self) -> Arc<[u32]> {
         match self {
             Self::Packed(record) => record::read(record).keys().collect(),
-            Self::Plain(hot) => Arc::clone(&hot.keys.hashes),
+            Self::Plain(recent) => Arc::clone(&recent.keys.hashes),
         }
     }
 }
@@ -99,8 +100,10 @@ pub(crate) struct Cache {
     by_uid: HashTable<Slot>,
     by_name: HashTable<Slot>,
     by_key: Multimap,
+    /// By the position of the last change.
+    by_seq: BTreeSet<(u64, Slot)>,
     keyer: Arc<Keyer>,
-    heat: Heat,
+    order: RecentOrder,
     /// The kind of the first object. The records of other objects of this kind leave it out.
     kind: Option<Arc<Kind>>,
     hasher: DefaultHashBuilder,
@@ -118,8 +121,9 @@ impl Cache {
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
             by_key: Multimap::default(),
+            by_seq: BTreeSet::new(),
             keyer,
-            heat: Heat::default(),
+            order: RecentOrder::default(),
             kind: None,
             hasher: DefaultHashBuilder::default(),
         }
@@ -155,7 +159,7 @@ impl Cache {
     pub fn known(&self, uid: &str) -> Option<Known> {
         let slot = self.slot_of_uid(uid)?;
         match self.at(slot)? {
-            Held { kept: Kept::Plain(hot), status } => Some(Known::hot(hot, status)),
+            Held { kept: Kept::Plain(recent), status } => Some(Known::recent(recent, status)),
             _ => self.current(slot).map(Known::cached),
         }
     }
@@ -216,9 +220,11 @@ impl Cache {
         });
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.entered(slot, hot);
+        let seq = read.seq;
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.entered(slot, recent);
         }
+        self.by_seq.insert((seq, slot));
         self.slots[slot as usize] = Some(held);
         let Self { slots, hasher, .. } = self;
         let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
@@ -232,12 +238,15 @@ impl Cache {
 
     /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
     fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.entered(slot, hot);
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.entered(slot, recent);
         }
+        let seq = held.kept.read().seq;
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
-        if let Kept::Plain(hot) = &before.kept {
-            self.heat.left(hot);
+        self.by_seq.remove(&(before.kept.read().seq, slot));
+        self.by_seq.insert((seq, slot));
+        if let Kept::Plain(recent) = &before.kept {
+            self.order.left(recent);
         }
         let before = before.kept.keys();
         if *before == *keys {
@@ -261,8 +270,9 @@ impl Cache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
-        if let Kept::Plain(hot) = &held.kept {
-            self.heat.left(hot);
+        self.by_seq.remove(&(read.seq, slot));
+        if let Kept::Plain(recent) = &held.kept {
+            self.order.left(recent);
         }
         held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
         self.free.push(slot);
@@ -292,9 +302,9 @@ impl Cache {
     }
 
     fn brief_of(&self, held: &Held) -> Brief {
-        if let Kept::Plain(hot) = &held.kept {
-            let (object, owner) = (Arc::clone(&hot.object), hot.owner.clone());
-            return Brief { object, owner, resource_version: hot.version.clone() };
+        if let Kept::Plain(recent) = &held.kept {
+            let (object, owner) = (Arc::clone(&recent.object), recent.owner.clone());
+            return Brief { object, owner, resource_version: recent.version.clone() };
         }
         let read = held.kept.read();
         Brief {

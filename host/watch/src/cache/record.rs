@@ -18,7 +18,7 @@ use kubewitness_core::document::{DocumentError, as_is, unpack};
 use kubewitness_core::ports::Current;
 use kubewitness_core::state::{ObjectRef, Status};
 
-use super::hot::Hot;
+use super::recent::RecentObject;
 
 const OWN_KIND: u8 = 1;
 const UID_AS_TEXT: u8 = 2;
@@ -59,7 +59,7 @@ impl<'a> Uid<'a> {
         raw_uid(text).map_or(Self::Text(text), Self::Raw)
     }
 
-    fn text(self) -> String {
+    pub fn text(self) -> String {
         let raw = match self {
             Self::Raw(raw) => raw,
             Self::Text(text) => return text.to_owned(),
@@ -272,25 +272,25 @@ fn kind_of(object: &ObjectRef) -> [&str; 3] {
 }
 
 impl<'a> Read<'a> {
-    /// Reads a hot object, which has no record.
-    pub fn of(hot: &'a Hot) -> Self {
-        let owner = hot.owner.as_deref().map(|owner| Owner {
+    /// Reads a recent object, which has no record.
+    pub fn of(recent: &'a RecentObject) -> Self {
+        let owner = recent.owner.as_deref().map(|owner| Owner {
             kind: kind_of(owner),
             namespace: &owner.namespace,
             name: &owner.name,
             uid: Uid::of(&owner.uid),
         });
         Self {
-            seq: hot.seq,
-            observed_ms: hot.observed_ms,
+            seq: recent.seq,
+            observed_ms: recent.observed_ms,
             keys: &[],
-            kind: Some(kind_of(&hot.object)),
-            namespace: &hot.object.namespace,
-            name: &hot.object.name,
-            uid: Uid::of(&hot.object.uid),
-            version: hot.version.as_str(),
+            kind: Some(kind_of(&recent.object)),
+            namespace: &recent.object.namespace,
+            name: &recent.object.name,
+            uid: Uid::of(&recent.object.uid),
+            version: recent.version.as_str(),
             owner,
-            document: Document::Plain(&hot.document),
+            document: Document::Plain(&recent.document),
         }
     }
 }

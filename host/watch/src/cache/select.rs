@@ -6,8 +6,9 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use kubewitness_core::index::{IndexError, Indexes, Key};
-use kubewitness_core::ports::{Current, Selection};
+use kubewitness_core::ports::{Current, Selected, Selection};
 use kubewitness_core::state::Status;
+use kubewitness_core::views::{Counts, NAMESPACES};
 
 use super::record::{Kind, Read};
 use super::{Cache, Kept, Slot};
@@ -15,12 +16,20 @@ use super::{Cache, Kept, Slot};
 /// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
 
+/// Pages up to this size, newest first, are taken from the index over positions.
+const ORDERED: usize = 1024;
+
+/// Documents that one page of such a search reads: some 100 ms.
+const READ: usize = 4_000;
+
 /// Where the candidates come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     All,
     Name(Slot),
     Keyed(u32),
+    /// Newest change first.
+    Newest,
     Nothing,
 }
 
@@ -29,6 +38,8 @@ pub(crate) struct Page {
     found: Vec<(Slot, Kept, Arc<Status>)>,
     kind: Option<Arc<Kind>>,
     pub next: Option<Slot>,
+    /// With [`Plan::Newest`]: below which position the next page begins.
+    pub below: Option<u64>,
 }
 
 impl Cache {
@@ -42,7 +53,26 @@ impl Cache {
         let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.map(|key| self.keyer.hash(key));
-        hashes.min_by_key(|hash| self.by_key.estimate(*hash)).map_or(Plan::All, Plan::Keyed)
+        let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
+        // A search reads documents, so it must be one that ends early.
+        let is_ordered = selection.newest && (selection.limit <= ORDERED || selection.search.is_some());
+        match fewest {
+            Some((few, hash)) if !is_ordered || few < self.len() / 8 => Plan::Keyed(hash),
+            _ if is_ordered => Plan::Newest,
+            _ => Plan::All,
+        }
+    }
+
+    /// The objects that changed last before a position. An object that changes between two pages is newer than
+    /// both, and in neither.
+    pub fn newest_page(&self, below: u64) -> Page {
+        let slots: Vec<(u64, Slot)> = self.by_seq.range(..(below, 0)).rev().take(PAGE).copied().collect();
+        let below = slots.last().filter(|_| slots.len() == PAGE).map(|(seq, _)| *seq);
+        let held = |(_, slot): (u64, Slot)| {
+            self.at(slot).map(|held| (slot, held.kept.clone(), Arc::clone(&held.status)))
+        };
+        let found = slots.into_iter().filter_map(held).collect();
+        Page { found, kind: self.kind.clone(), next: None, below }
     }
 
     pub fn page(&self, plan: Plan, from: Slot) -> Page {
@@ -50,11 +80,16 @@ impl Cache {
             Plan::All => (from..self.slots.len() as Slot).take(PAGE).collect(),
             Plan::Name(slot) => (slot >= from).then_some(slot).into_iter().collect(),
             Plan::Keyed(hash) => self.by_key.from(hash, from).take(PAGE).collect(),
-            Plan::Nothing => Vec::new(),
+            Plan::Newest | Plan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
         let held = |slot: Slot| self.at(slot).map(|held| (slot, held.kept.clone(), Arc::clone(&held.status)));
-        Page { found: slots.into_iter().filter_map(held).collect(), kind: self.kind.clone(), next }
+        Page {
+            found: slots.into_iter().filter_map(held).collect(),
+            kind: self.kind.clone(),
+            next,
+            below: None,
+        }
     }
 
     pub fn indexes(&self) -> Arc<Indexes> {
@@ -70,6 +105,8 @@ pub(crate) struct Search<'s> {
     found: Vec<Current>,
     newest: BinaryHeap<Reverse<Newest>>,
     next: Option<Slot>,
+    read: usize,
+    looked: Option<u64>,
 }
 
 struct Newest {
@@ -102,7 +139,16 @@ impl Ord for Newest {
 impl<'s> Search<'s> {
     pub fn new(selection: &'s Selection, indexes: &'s Indexes) -> Result<Self, IndexError> {
         let key = selection.index.as_ref().map(|(name, key)| indexes.key(name, key)).transpose()?;
-        Ok(Self { selection, key, indexes, found: Vec::new(), newest: BinaryHeap::new(), next: None })
+        Ok(Self {
+            selection,
+            key,
+            indexes,
+            found: Vec::new(),
+            newest: BinaryHeap::new(),
+            next: None,
+            read: 0,
+            looked: None,
+        })
     }
 
     /// Takes the matches of a page. Returns `true` once the search needs no more.
@@ -112,6 +158,9 @@ impl<'s> Search<'s> {
         for (slot, kept, status) in page.found {
             let read = kept.read();
             if self.selection.newest {
+                if self.selection.before.is_some_and(|before| read.seq >= before) {
+                    continue;
+                }
                 let old = self.newest.len() >= limit
                     && self.newest.peek().is_none_or(|Reverse(oldest)| oldest.seq >= read.seq);
                 if old || !self.matches(&read, &status) {
@@ -133,20 +182,49 @@ impl<'s> Search<'s> {
         false
     }
 
+    /// Takes the matches of a page that is newest first. Returns `true` once the search needs no more.
+    pub fn take_newest(&mut self, page: Page) -> bool {
+        let below = page.below;
+        let is_over = self.take(page);
+        if let Some(below) = below.filter(|_| !is_over && self.read >= READ) {
+            self.looked = Some(below);
+            return true;
+        }
+        is_over || self.newest.len() >= self.selection.limit
+    }
+
+    /// Counts the matches of a page.
+    pub fn tally(&mut self, page: Page, counts: &mut Counts) {
+        for (_, kept, status) in page.found {
+            let read = kept.read();
+            if !self.matches(&read, &status) {
+                continue;
+            }
+            match counts.phases.get_mut(&status.phase) {
+                Some(count) => *count += 1,
+                None => drop(counts.phases.insert(status.phase.clone(), 1)),
+            }
+            if !counts.namespaces.contains(read.namespace) && counts.namespaces.len() < NAMESPACES {
+                counts.namespaces.insert(read.namespace.to_owned());
+            }
+        }
+    }
+
     /// The objects found, and the slot from which a further search begins.
-    pub fn end(self) -> (Vec<Current>, Option<Slot>) {
+    pub fn end(self) -> Selected {
+        let Self { found, next, looked, .. } = self;
         if !self.selection.newest {
-            return (self.found, self.next);
+            return Selected { objects: found, next, looked: None };
         }
         // The heap holds reversed values, so this is ascending: the newest comes first.
         let newest = self.newest.into_sorted_vec().into_iter();
         let current = |Reverse(Newest { kept, status, kind, .. })| kept.read().current(&kind, status);
-        (newest.map(current).collect(), None)
+        Selected { objects: newest.map(current).collect(), next: None, looked }
     }
 
     /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
-    fn matches(&self, read: &Read<'_>, status: &Status) -> bool {
-        let Selection { namespace, name, phase, labels, .. } = self.selection;
+    fn matches(&mut self, read: &Read<'_>, status: &Status) -> bool {
+        let Selection { namespace, name, phase, labels, search, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
             || name.as_deref().is_some_and(|name| name != read.name)
             || phase.as_deref().is_some_and(|phase| !phase.eq_ignore_ascii_case(&status.phase))
@@ -159,10 +237,18 @@ impl<'s> Search<'s> {
             Some(Key::Namespace(_)) => None,
             key => key,
         };
+        let search = search.as_ref().filter(|search| !search.fits_name(read.name, &read.uid.text()));
+        if wanted.is_none() && labels.is_empty() && search.is_none() {
+            return true;
+        }
+        self.read += 1;
+        let Ok(document) = read.document.read() else { return false };
+        if search.is_some_and(|search| !search.fits_document(&document)) {
+            return false;
+        }
         if wanted.is_none() && labels.is_empty() {
             return true;
         }
-        let Ok(document) = read.document.read() else { return false };
         let mut has_key = wanted.is_none();
         let mut own: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
         let scanned = self.indexes.keys(&document, |key| {

@@ -22,7 +22,7 @@ fn cache() -> Cache {
 enum Put {
     Packed,
     Plain,
-    Hot,
+    RecentObject,
 }
 
 fn witnessed(current: &Current, document: &str) -> Witnessed {
@@ -41,9 +41,9 @@ fn witnessed(current: &Current, document: &str) -> Witnessed {
     }
 }
 
-fn cool(cache: &mut Cache, most: usize) {
-    let cooled: Vec<_> = cache.coolest(most).into_iter().map(Cooling::packed).collect();
-    cooled.into_iter().for_each(|cooled| cache.cool(cooled));
+fn put_packed(cache: &mut Cache, most: usize) {
+    let packed: Vec<_> = cache.longest_quiet(most).into_iter().map(ToPack::packed).collect();
+    packed.into_iter().for_each(|packed| cache.put_packed(packed));
 }
 
 /// An object in the model.
@@ -85,15 +85,15 @@ impl Model {
             observed_ms: 0,
             packed: pack(document.as_bytes()),
         };
-        if how != Put::Hot {
+        if how != Put::RecentObject {
             return cache.put(&current, (how == Put::Plain).then_some(document.as_bytes()));
         }
         let outline = Outline::of(document.as_bytes()).unwrap();
         let (keyer, before) = (cache.keyer(), cache.known(uid).and_then(|known| known.keys));
         let (object, owner) = (&current.object, current.owner.as_deref());
         let keys = keyer.next(object, owner, document.as_bytes(), &outline, before.as_ref());
-        let (hot, status) = Hot::of(witnessed(&current, &document), current.seq, keys);
-        cache.put_hot(hot, status);
+        let (recent, status) = RecentObject::of(witnessed(&current, &document), current.seq, keys);
+        cache.put_recent(recent, status);
     }
 }
 
@@ -101,6 +101,17 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
     let indexes = cache.indexes();
     let mut search = Search::new(selection, &indexes).unwrap();
     let plan = cache.plan(&search);
+    if let Plan::Newest = plan {
+        let mut below = Some(selection.before.unwrap_or(u64::MAX));
+        while let Some(at) = below {
+            let page = cache.newest_page(at);
+            below = page.below;
+            if search.take_newest(page) {
+                break;
+            }
+        }
+        return search.end();
+    }
     let mut from = Some(selection.after.unwrap_or_default());
     while let Some(slot) = from {
         let page = cache.page(plan, slot);
@@ -109,8 +120,7 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
             break;
         }
     }
-    let (objects, next) = search.end();
-    Selected { objects, next }
+    search.end()
 }
 
 fn by(index: &str, key: &str) -> Selection {
@@ -146,7 +156,7 @@ fn pages_of_any_size_show_each_object_once() {
         Model { name: format!("x{number}"), seq: number, labels, ..Model::default() }.put(
             &mut cache,
             &format!("u{number:03}"),
-            if number % 3 == 0 { Put::Hot } else { Put::Packed },
+            if number % 3 == 0 { Put::RecentObject } else { Put::Packed },
         );
     }
     for size in [1, 7, 256, 300, 1_000] {
@@ -176,23 +186,23 @@ fn what_changed_lately_is_plain_until_it_cools_the_longest_unchanged_first() {
     let mut cache = cache();
     let put = |cache: &mut Cache, name: &str, seq: u64| {
         let labels = [("seq".to_string(), seq.to_string())].into();
-        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::Hot);
+        Model { name: name.into(), seq, labels, ..Model::default() }.put(cache, name, Put::RecentObject);
     };
     for (seq, name) in ["a", "b", "c", "a"].into_iter().enumerate() {
         put(&mut cache, name, seq as u64);
     }
     let is_plain = |cache: &Cache, name: &str| cache.known(name).unwrap().keys.is_some();
-    cool(&mut cache, 1);
+    put_packed(&mut cache, 1);
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, true]);
     // The object changes while it is packed. The change must win.
-    let cooling = cache.coolest(2);
+    let to_pack = cache.longest_quiet(2);
     put(&mut cache, "a", 9);
-    cooling.into_iter().for_each(|cooling| cache.cool(cooling.packed()));
+    to_pack.into_iter().for_each(|to_pack| cache.put_packed(to_pack.packed()));
     assert_eq!(["a", "b", "c"].map(|name| is_plain(&cache, name)), [true, false, false]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=9"))), ["a"]);
     assert_eq!(uids(&select(&cache, &by("label", "seq=3"))), [""; 0]);
     cache.remove("a");
-    assert!(!cache.is_hot());
+    assert!(!cache.has_recent());
 }
 
 #[test]
@@ -200,7 +210,11 @@ fn changes_without_end_leave_no_trace_of_old_ones() {
     let mut cache = cache();
     for number in 0..10_000 {
         let name = format!("x{}", number % 7);
-        Model { name: name.clone(), seq: number, ..Model::default() }.put(&mut cache, &name, Put::Hot);
+        Model { name: name.clone(), seq: number, ..Model::default() }.put(
+            &mut cache,
+            &name,
+            Put::RecentObject,
+        );
         if number % 3 == 0 {
             cache.remove(&name);
         }
@@ -265,12 +279,12 @@ fn selection() -> impl Strategy<Value = Selection> {
             index,
             limit: usize::MAX,
             newest,
-            after: None,
+            ..Selection::default()
         })
 }
 
 fn put() -> impl Strategy<Value = Put> {
-    prop::sample::select(vec![Put::Packed, Put::Plain, Put::Hot, Put::Hot])
+    prop::sample::select(vec![Put::Packed, Put::Plain, Put::RecentObject, Put::RecentObject])
 }
 
 fn holds(model: &Model, selection: &Selection) -> bool {
@@ -288,6 +302,26 @@ fn holds(model: &Model, selection: &Selection) -> bool {
         && selection.labels.matches(|key| model.labels.get(key).map(String::as_str))
 }
 
+#[test]
+fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
+    let mut cache = cache();
+    for seq in 1..=5_000 {
+        let model = Model { name: format!("x{seq}"), seq, ..Model::default() };
+        model.put(&mut cache, &format!("u{seq}"), Put::Plain);
+    }
+    let search = kubewitness_core::search::Search::new("nobody");
+    let mut selection = Selection { newest: true, limit: usize::MAX, search, ..Selection::default() };
+    let first = select(&cache, &selection);
+    assert!(first.objects.is_empty());
+    let looked = first.looked.expect("it has not looked at all of them");
+    assert!((1..1_000).contains(&looked), "{looked}");
+    selection.before = Some(looked);
+    assert_eq!(select(&cache, &selection).looked, None);
+    selection.search = kubewitness_core::search::Search::new("X4999");
+    selection.before = None;
+    assert_eq!(uids(&select(&cache, &selection)), ["u4999"]);
+}
+
 proptest! {
     #[test]
     fn every_index_agrees_with_a_plain_map(
@@ -296,7 +330,7 @@ proptest! {
     ) {
         let (mut cache, started) = (cache(), cache());
         let mut models: BTreeMap<String, Model> = BTreeMap::new();
-        for (seq, (put, id, how, cooled)) in steps.into_iter().enumerate() {
+        for (seq, (put, id, how, packed)) in steps.into_iter().enumerate() {
             match put {
                 Some(mut model) => {
                     // A uid keeps its namespace and name, as in a cluster.
@@ -310,7 +344,7 @@ proptest! {
                     prop_assert_eq!(cache.remove(&uid), models.remove(&uid).is_some());
                 }
             }
-            cool(&mut cache, cooled);
+            put_packed(&mut cache, packed);
         }
         prop_assert_eq!(cache.len(), models.len());
         prop_assert_eq!(cache.all().count(), models.len());
@@ -322,6 +356,21 @@ proptest! {
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
+        // Page by page, the newest change first: each object once, in order.
+        let mut newest = Selection { newest: true, limit: 2, ..Selection::default() };
+        let mut pages: Vec<u64> = Vec::new();
+        loop {
+            let page = select(&cache, &newest);
+            let Some(last) = page.objects.last() else { break };
+            newest.before = Some(last.seq);
+            pages.extend(page.objects.iter().map(|current| current.seq));
+        }
+        let mut expected: Vec<u64> = models.values().map(|model| model.seq).collect();
+        expected.sort_unstable_by(|a, b| b.cmp(a));
+        prop_assert_eq!(pages, expected);
+        let indexes = cache.indexes();
+        let found = Search::new(&newest, &indexes).unwrap();
+        prop_assert!(matches!(cache.plan(&found), Plan::Newest));
         // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();
@@ -337,8 +386,8 @@ proptest! {
                 prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
             }
         }
-        cool(&mut cache, usize::MAX);
-        prop_assert!(!cache.is_hot());
+        put_packed(&mut cache, usize::MAX);
+        prop_assert!(!cache.has_recent());
         for (uid, model) in &models {
             let (document, held) = (model.document(), cache.by_uid(uid).unwrap());
             prop_assert_eq!(&unpack(&held.packed).unwrap()[..], document.as_bytes());

@@ -21,10 +21,10 @@ use kube::client::{Body, ClientBuilder, ConfigExt};
 use percent_encoding::percent_decode_str;
 use tower::{BoxError, Service, ServiceBuilder};
 
+use crate::connect::LOGIN;
 use crate::connect::liveness::Telling;
 use crate::connect::login::Login;
 use crate::connect::pool::Pool;
-use crate::connect::{LOGIN, login_command};
 
 /// What one stream may send before it is read: a large object, or a second of a busy watch. A watch that the
 /// journal holds up occupies this much of the connection's window.
@@ -62,29 +62,38 @@ enum Protocol {
 }
 
 /// Must be called within a tokio runtime: the client's connections live in it.
-pub(crate) fn client(config: &Config, keep_alive: &KeepAlive) -> Result<kube::Client, BoxError> {
-    Ok(made(config, keep_alive, Protocol::Shared)?.0)
+pub(crate) fn client(
+    config: &Config,
+    login: Option<Login>,
+    keep_alive: &KeepAlive,
+) -> Result<kube::Client, BoxError> {
+    Ok(made(config, login, keep_alive, Protocol::Shared)?.0)
 }
 
 /// The same for WebSockets, with what it signs in by.
-pub(crate) fn upgradable(config: &Config) -> Result<(kube::Client, Option<Login>), BoxError> {
-    made(config, &KeepAlive::default(), Protocol::Upgradable)
+pub(crate) fn upgradable(config: &Config, login: Option<Login>) -> Result<Made, BoxError> {
+    made(config, login, &KeepAlive::default(), Protocol::Upgradable)
 }
 
-type Made = (kube::Client, Option<Login>);
+pub(crate) type Made = (kube::Client, Option<Login>);
 
-fn made(config: &Config, keep_alive: &KeepAlive, protocol: Protocol) -> Result<Made, BoxError> {
+fn made(
+    config: &Config,
+    login: Option<Login>,
+    keep_alive: &KeepAlive,
+    protocol: Protocol,
+) -> Result<Made, BoxError> {
     let mut direct = HttpConnector::new();
     // The layer above decides about TLS.
     direct.enforce_http(false);
-    let Some(proxy) = &config.proxy_url else { return over(direct, config, keep_alive, protocol) };
+    let Some(proxy) = &config.proxy_url else { return over(direct, config, login, keep_alive, protocol) };
     match proxy.scheme_str() {
-        Some("http") => over(tunnel(proxy, direct)?, config, keep_alive, protocol),
+        Some("http") => over(tunnel(proxy, direct)?, config, login, keep_alive, protocol),
         Some("https") => {
             let secured = config.rustls_https_connector_with_connector(direct)?;
-            over(tunnel(proxy, secured)?, config, keep_alive, protocol)
+            over(tunnel(proxy, secured)?, config, login, keep_alive, protocol)
         }
-        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, keep_alive, protocol),
+        Some("socks5") => over(SocksV5::new(proxy.clone(), direct), config, login, keep_alive, protocol),
         scheme => Err(format!(
             "a proxy of the scheme `{}` is not supported: use http, https or socks5",
             scheme.unwrap_or("no scheme")
@@ -108,6 +117,7 @@ fn tunnel<C>(proxy: &Uri, connector: C) -> Result<Tunnel<C>, BoxError> {
 fn over<C>(
     connector: C,
     config: &Config,
+    login: Option<Login>,
     keep_alive: &KeepAlive,
     protocol: Protocol,
 ) -> Result<Made, BoxError>
@@ -134,13 +144,10 @@ where
         .http2_keep_alive_while_idle(true);
     let client = Pool::new(move || -> Client<_, Body> { builder.build(connector.clone()) });
     let auth = config.auth_layer()?;
-    let command = match protocol {
-        Protocol::Shared => login_command(config),
-        Protocol::Upgradable => Some(login_command(config).unwrap_or_else(|| "kubeconfig".into())),
-    };
-    let (auth, login) = match command {
-        Some(command) => (None, auth.map(|auth| Login::of(&command, LOGIN, &auth))),
-        None => (auth, None),
+    let (auth, login) = match (login, protocol) {
+        (Some(login), _) => (None, Some(login)),
+        (None, Protocol::Shared) => (auth, None),
+        (None, Protocol::Upgradable) => (None, auth.map(|auth| Login::of("kubeconfig", LOGIN, &auth))),
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -177,7 +184,7 @@ mod tests {
         let mut config = Config::new(address.parse().unwrap());
         assert_eq!(config.connect_timeout, Some(Duration::from_secs(30)));
         config.connect_timeout = Some(Duration::from_millis(100));
-        let client = client(&config, &KeepAlive::default()).unwrap();
+        let client = client(&config, None, &KeepAlive::default()).unwrap();
         let asked = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
         assert!(asked.expect("it is given up").is_err());
     }

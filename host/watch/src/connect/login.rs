@@ -1,8 +1,7 @@
 //! Renews the authorization header, where a command or a file supplies it.
 //!
-//! kube runs the command for the first request that finds the token too old. If that request is dropped, kube
-//! forgets the command, and the next request starts another one. So this module has one renewal at a time,
-//! which outlives the requests that wait for it. A command that hangs costs one process and one thread.
+//! The first request that finds the token too old begins a renewal. It outlives that request, and is the only one: all
+//! requests wait for it. A command that hangs costs one process, for as long as its limit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -15,6 +14,8 @@ use http::{HeaderValue, Request, Response};
 use kube::client::Body;
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service, ServiceExt};
+
+use crate::connect::exec::Exec;
 
 /// `None` if requests need no header.
 type Header = Result<Option<HeaderValue>, Arc<str>>;
@@ -31,6 +32,20 @@ pub(crate) struct Login {
 }
 
 impl Login {
+    /// Takes the header from a command. A renewal that takes longer than the limit ends, and the command with it.
+    pub fn by(exec: Exec, limit: Duration) -> Self {
+        let (command, exec) = (exec.command().to_owned(), Arc::new(exec));
+        let told = command.clone();
+        Self::new(&command, limit, move || {
+            let (exec, command) = (exec.clone(), told.clone());
+            async move {
+                let header = timeout(limit, exec.header()).await.map_err(|_| late(&command, limit))?;
+                header.map_err(|why| format!("the command `{command}` for logging in: {why}").into())
+            }
+            .boxed()
+        })
+    }
+
     /// Takes the header from kube's own layer.
     pub fn of<L>(command: &str, limit: Duration, layer: &L) -> Self
     where
@@ -65,16 +80,16 @@ impl Login {
                 _ => held.insert((self.begin)().shared()).clone(),
             }
         };
-        let late = |_| {
-            format!(
-                "the command `{}` for logging in has not ended within {} s: run it by hand to see what it waits for",
-                self.command,
-                self.limit.as_secs()
-            )
-        };
-        let header = timeout(self.limit, renewal).await.map_err(late)?;
+        let header = timeout(self.limit, renewal).await.map_err(|_| late(&self.command, self.limit))?;
         header.map_err(|why| why.to_string().into())
     }
+}
+
+fn late(command: &str, limit: Duration) -> String {
+    format!(
+        "the command `{command}` for logging in has not ended within {} s: run it by hand to see what it waits for",
+        limit.as_secs()
+    )
 }
 
 /// A service that answers with the header of its request.

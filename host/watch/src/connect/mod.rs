@@ -6,6 +6,8 @@
 
 pub(crate) mod backoff;
 pub(crate) mod client;
+mod exec;
+mod kubeconfig;
 mod liveness;
 mod login;
 mod pool;
@@ -13,15 +15,12 @@ pub(crate) mod request;
 pub(crate) mod resource;
 mod signed_in;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kubewitness_core::files;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -29,14 +28,12 @@ use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::connect::client::KeepAlive;
+use crate::connect::exec::Exec;
+use crate::connect::kubeconfig::{Configured, configuration};
+use crate::connect::login::Login;
 use crate::connect::request::{Api, causes};
 
 pub use crate::connect::signed_in::SignedIn;
-
-/// A kubeconfig's clusters with their certificates take some KiB each.
-const FILE_BYTES: u64 = 16 << 20;
-/// A bundle of certificates has some hundred KiB, a key and a token some KiB.
-const NAMED_FILE_BYTES: u64 = 1 << 20;
 
 /// A login command may ask a person, in a browser or for a second factor.
 pub(crate) const LOGIN: Duration = Duration::from_secs(60);
@@ -110,64 +107,6 @@ pub enum ConnectError {
     Unreachable { server: String, why: String },
 }
 
-/// Reads a kubeconfig. It may come from a shell's `<(…)`, and then takes as long as the program behind it.
-async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
-    let asked = path.to_owned();
-    files::within(path, files::WORK, move || {
-        if !files::is_handed_over(&asked) && files::look(&asked)?.is_some_and(|file| file.len() > FILE_BYTES)
-        {
-            return Err(io::Error::other(format!("it is larger than {} MiB", FILE_BYTES >> 20)));
-        }
-        Kubeconfig::read_from(&asked).map_err(io::Error::other)
-    })
-    .await
-}
-
-/// The files that the chosen context names, with their fields. The client library would open whatever is there.
-fn named_files(config: &Kubeconfig, context: Option<&str>) -> Vec<(&'static str, String)> {
-    let Some(name) = context.or(config.current_context.as_deref()) else { return Vec::new() };
-    let chosen = config.contexts.iter().find(|context| context.name == name);
-    let Some(chosen) = chosen.and_then(|chosen| chosen.context.as_ref()) else { return Vec::new() };
-    let mut files = Vec::new();
-    let cluster = config.clusters.iter().find(|cluster| cluster.name == chosen.cluster);
-    if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
-        // What stands in the kubeconfig itself comes first, and the file is not read.
-        let file = cluster.certificate_authority.clone();
-        let file = file.filter(|_| cluster.certificate_authority_data.is_none());
-        files.extend(file.map(|file| ("certificate-authority", file)));
-    }
-    let user = config.auth_infos.iter().find(|user| Some(&user.name) == chosen.user.as_ref());
-    if let Some(user) = user.and_then(|named| named.auth_info.as_ref()) {
-        let certificate = user.client_certificate.clone().filter(|_| user.client_certificate_data.is_none());
-        let key = user.client_key.clone().filter(|_| user.client_key_data.is_none());
-        let token = user.token_file.clone().filter(|_| user.token.is_none());
-        files.extend(certificate.map(|file| ("client-certificate", file)));
-        files.extend(key.map(|file| ("client-key", file)));
-        files.extend(token.map(|file| ("tokenFile", file)));
-    }
-    files
-}
-
-async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::Result<()> {
-    for (field, file) in named_files(config, context) {
-        let path = PathBuf::from(&file);
-        if files::is_handed_over(&path) {
-            continue;
-        }
-        let told = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
-        let asked = path.clone();
-        let looked = files::within(&path, files::ANSWER, move || files::look(&asked)).await;
-        match looked.map_err(|error| told(error.to_string()))? {
-            None => return Err(told("it is not there".into())),
-            Some(found) if found.len() > NAMED_FILE_BYTES => {
-                return Err(told(format!("it is larger than {} MiB", NAMED_FILE_BYTES >> 20)));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(())
-}
-
 /// Must be called within a tokio runtime and used there: the client's connections live in it.
 pub async fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     connect_with(options, &KeepAlive::default()).await
@@ -188,7 +127,8 @@ async fn connect_within(
     let keep_alive = keep_alive.clone();
     let Configured { config, in_cluster } = configured(options, limit).await?;
     let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
-    let client = signing_in(config, limit, move |config| client::client(config, &keep_alive)).await?;
+    let client =
+        signing_in(config, limit, move |config, login| client::client(config, login, &keep_alive)).await?;
     Ok(Connection { client, namespace, server, in_cluster })
 }
 
@@ -206,28 +146,45 @@ async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configu
 
 /// Makes a client. That may run a command, and ask a person.
 async fn signing_in<T: Send + 'static>(
-    config: kube::Config,
+    mut config: kube::Config,
     limit: Duration,
-    make: impl FnOnce(&kube::Config) -> Result<T, BoxError> + Send + 'static,
+    make: impl FnOnce(&kube::Config, Option<Login>) -> Result<T, BoxError> + Send + 'static,
 ) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
-    let what = login_command(&config).map_or_else(
-        || "reading the credentials that the kubeconfig names".to_owned(),
-        |command| format!("the command `{command}`, which the kubeconfig names for logging in to {server},"),
-    );
+    let fault = |why: String| ConnectError::Client { server: server.clone(), why };
+    let provider = config.auth_info.auth_provider.as_ref();
+    if provider.is_some_and(|provider| provider.config.contains_key("cmd-path")) {
+        return Err(fault(
+            "the kubeconfig names a command in `auth-provider`, which Kubernetes has removed: name one in `exec`".into(),
+        ));
+    }
+    let login = match Exec::take_from(&mut config.auth_info) {
+        Some(exec) => Some(logged_in(exec, &mut config, &server, limit).await?),
+        None => None,
+    };
+    let advice = "a pipe or a network mount among the files that the kubeconfig names may hang; name others";
+    let making = move || make(&config, login).map_err(|error| causes(&*error));
+    let what = "reading the credentials that the kubeconfig names";
+    aside(what, limit, advice, making).await?.map_err(fault)
+}
+
+/// Runs the command for the first time.
+async fn logged_in(
+    exec: Exec,
+    config: &mut kube::Config,
+    server: &str,
+    limit: Duration,
+) -> Result<Login, ConnectError> {
+    let what =
+        format!("the command `{}`, which the kubeconfig names for logging in to {server},", exec.command());
     let advice = "run it by hand to see what it waits for, and log in before you start";
-    let making = move || make(&config).map_err(|error| causes(&*error));
-    aside(&what, limit, advice, making).await?.map_err(|why| ConnectError::Client { server, why })
+    let logged_in = within(&what, limit, advice, exec.log_in(&mut config.auth_info)).await?;
+    let failed = |why: String| format!("the command `{}` for logging in: {why}", exec.command());
+    logged_in.map_err(|why| ConnectError::Client { server: server.into(), why: failed(why) })?;
+    Ok(Login::by(exec, limit))
 }
 
-/// The command that kube runs for a login, without its arguments, which may be secret.
-pub(crate) fn login_command(config: &kube::Config) -> Option<String> {
-    let user = &config.auth_info;
-    let command = user.exec.as_ref().and_then(|exec| exec.command.clone());
-    command.or_else(|| user.auth_provider.as_ref()?.config.get("cmd-path").cloned())
-}
-
-/// Runs `work` on a thread of its own. kube opens files and runs commands that may never return. On one of
+/// Runs `work` on a thread of its own. kube opens files that may never answer. On one of
 /// the runtime's threads such a call would block others, and a stop would wait for it.
 async fn aside<T: Send + 'static>(
     what: &str,
@@ -235,7 +192,6 @@ async fn aside<T: Send + 'static>(
     advice: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ConnectError> {
-    let hangs = || ConnectError::Hangs { what: what.to_owned(), within: limit, advice };
     let failed = |why: String| ConnectError::NotConfigured(format!("{what}: {why}"));
     let (sender, answer) = oneshot::channel();
     let runtime = Handle::current();
@@ -245,61 +201,30 @@ async fn aside<T: Send + 'static>(
         drop(sender.send(work()));
     });
     thread.map_err(|error| failed(error.to_string()))?;
-    let mut answer = pin!(timeout(limit, answer));
-    let answered = match timeout(TELL, &mut answer).await {
-        Ok(answered) => answered,
+    within(what, limit, advice, answer).await?.map_err(|_| failed("it panicked".into()))
+}
+
+/// Gives up at the limit, and tells an operator before what is waited for.
+async fn within<T>(
+    what: &str,
+    limit: Duration,
+    advice: &'static str,
+    work: impl Future<Output = T>,
+) -> Result<T, ConnectError> {
+    let mut work = pin!(timeout(limit, work));
+    let ended = match timeout(TELL, &mut work).await {
+        Ok(ended) => ended,
         Err(_) => {
             tracing::warn!("{what} is still running; it is given up after {} s", limit.as_secs());
-            answer.await
+            work.await
         }
     };
-    answered.map_err(|_| hangs())?.map_err(|_| failed("it panicked".into()))
-}
-
-struct Configured {
-    config: kube::Config,
-    in_cluster: bool,
-}
-
-impl Configured {
-    fn of_file(config: kube::Config) -> Self {
-        Self { config, in_cluster: false }
-    }
-}
-
-async fn configuration(options: &ConnectOptions) -> Result<Configured, ConnectError> {
-    let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    if let Some(path) = &options.kubeconfig {
-        let fault = |why: String| ConnectError::Kubeconfig { path: path.display().to_string(), why };
-        let read = read_kubeconfig(path).await.map_err(|error| fault(error.to_string()))?;
-        let looked = look_at_named_files(&read, chosen.context.as_deref()).await;
-        looked.map_err(|error| fault(error.to_string()))?;
-        let config = kube::Config::from_custom_kubeconfig(read, &chosen).await;
-        return config.map(Configured::of_file).map_err(|error| fault(error.to_string()));
-    }
-    // The environment names the files.
-    let of_environment = || Kubeconfig::read().map_err(io::Error::other);
-    let read = files::within(Path::new("the kubeconfig"), files::WORK, of_environment).await;
-    let config = async {
-        let read = read?;
-        look_at_named_files(&read, chosen.context.as_deref()).await?;
-        kube::Config::from_custom_kubeconfig(read, &chosen).await.map_err(io::Error::other)
-    };
-    let from_file = match config.await {
-        Ok(config) => return Ok(Configured::of_file(config)),
-        Err(error) => error.to_string(),
-    };
-    // A context that an operator named is never replaced by another cluster.
-    if let Some(context) = &options.context {
-        return Err(ConnectError::Kubeconfig { path: format!("context {context}"), why: from_file });
-    }
-    let config = kube::Config::incluster();
-    let config = config.map_err(|error| ConnectError::NotConfigured(format!("{from_file}; {error}")))?;
-    Ok(Configured { config, in_cluster: true })
+    ended.map_err(|_| ConnectError::Hangs { what: what.to_owned(), within: limit, advice })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::kubeconfig::NAMED_FILE_BYTES;
     use super::*;
 
     #[tokio::test]
@@ -338,6 +263,23 @@ mod tests {
         let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
         std::fs::write(&end, "").unwrap();
         assert!(told.contains("the command `sh`") && told.contains("run it by hand"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_and_one_that_only_the_client_library_would_run_are_refused_with_what_to_do()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let failing = options(&folder, &exec("echo expired >&2; exit 1"));
+        let told = connect(&failing).await.unwrap_err().to_string();
+        assert!(
+            told.contains("the command `sh` for logging in: it ended with exit status: 1: expired"),
+            "{told}"
+        );
+        let provider = serde_json::json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "touch",
+            "cmd-args": folder.path().join("ran")}}});
+        let told = connect(&options(&folder, &provider)).await.unwrap_err().to_string();
+        assert!(told.contains("`auth-provider`") && told.contains("name one in `exec`"), "{told}");
+        assert!(!folder.path().join("ran").exists());
     }
 
     #[tokio::test]

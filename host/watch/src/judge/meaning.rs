@@ -10,7 +10,7 @@ pub(crate) enum Event {
     Present,
     Deleted,
     /// An item of the first list of a new epoch: what is known belongs to another history.
-    Anew,
+    RelistedObject,
 }
 
 /// The parts of an event that decide something.
@@ -59,7 +59,7 @@ pub(crate) fn judge(seen: &Seen<'_>, known: Option<&Version>, rival: Option<&Ver
     // The name's newer object is known. So this event is older: it is a replay, or comes from a server that
     // lags behind.
     if let (None, Some(rival)) = (known, rival)
-        && seen.event != Event::Anew
+        && seen.event != Event::RelistedObject
         && is_upto(seen.version, rival)
     {
         let missed = seen.complete.is_some_and(|complete| seen.version.is_newer_than(complete));
@@ -105,7 +105,7 @@ fn deleted(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
 }
 
 fn present(seen: &Seen<'_>, known: Option<&Version>) -> Meaning {
-    if let Some(known) = known.filter(|_| seen.event != Event::Anew) {
+    if let Some(known) = known.filter(|_| seen.event != Event::RelistedObject) {
         match seen.version.compare(known) {
             Some(Ordering::Equal) => return Meaning::Duplicate,
             Some(Ordering::Less) if seen.matches && is_out_of_order(seen) => return Meaning::Late,
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn in_a_new_epoch_a_lower_version_is_news() {
-        assert_eq!(judged(Event::Anew, "10", true, Some("11"), None), (false, Meaning::Present));
-        assert_eq!(judged(Event::Anew, "10", true, None, Some("11")), (true, Meaning::Present));
+        assert_eq!(judged(Event::RelistedObject, "10", true, Some("11"), None), (false, Meaning::Present));
+        assert_eq!(judged(Event::RelistedObject, "10", true, None, Some("11")), (true, Meaning::Present));
     }
 
     #[test]

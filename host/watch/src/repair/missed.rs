@@ -25,8 +25,8 @@ use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::requests::may_pass;
 use crate::repair::walk_back::versions::between;
 use crate::source::handle::count;
-use crate::source::hole::reason;
 use crate::source::input::{Closed, Input, Step, Story, sync};
+use crate::source::missing::reason;
 use crate::source::parts::Parts;
 use crate::source::round::{Job, MISSED_AT_ONCE, MissedObject, Moved, Since, newest};
 
@@ -142,11 +142,11 @@ impl MissedRepair {
         let mut steps = Vec::new();
         if let Some((rival, since)) = rival {
             let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
-            steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&rival), hole)));
+            steps.extend(hole.map(|hole| Step::MissingVersions(Arc::clone(&rival), hole)));
             steps.push(Step::Ended(rival, None));
         }
         let hole = between(&since.floor, &version, reason::UNREADABLE, &failure.to_string());
-        steps.extend(hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
+        steps.extend(hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole)));
         steps.push(came_of(&document, is_end));
         let story = Story { round: None, epoch: Some(epoch), steps, release: Some(object) };
         self.send(Input::Story(story)).await

@@ -14,7 +14,7 @@ use crate::repair::report::discrepancy::discrepancy;
 use crate::repair::report::other_witnesses::OtherWitnesses;
 use crate::repair::report::{NameReport, Reporter};
 use crate::repair::sweep::Sweep;
-use crate::repair::sweep::counts::Told;
+use crate::repair::sweep::counts::KnownVersions;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Compaction;
 use crate::repair::walk_back::versions::{Answer, Met};
@@ -37,7 +37,7 @@ pub(crate) struct RoundWorker {
 /// A name that was read back, and what the sweep learns from it.
 pub(crate) struct Walk {
     pub report: NameReport,
-    told: Vec<Told>,
+    told: Vec<KnownVersions>,
     /// Lost versions from a time in which the watch counted as complete.
     lost: Vec<DiscrepancyView>,
 }
@@ -120,7 +120,7 @@ impl RoundWorker {
         jobs: Vec<Job>,
         compaction: &Arc<Compaction>,
         reporter: &mut Reporter,
-    ) -> Result<(Vec<Told>, Vec<String>, bool), Closed> {
+    ) -> Result<(Vec<KnownVersions>, Vec<String>, bool), Closed> {
         let budget = &self.parts.tuning.walk;
         let limits = Budget::new(budget.requests, budget.time, budget.rate);
         let exact =
@@ -151,10 +151,10 @@ pub(crate) async fn walk(exact: &OldVersions, job: Job, outage: Option<&Outage>)
 
 /// Reads back the versions below a listed object, and the end of its name's former object.
 async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) -> Walk {
-    let errand = exact.errand();
+    let deadline = exact.deadline();
     let Moved { object, since, version, document, witnessed, is_end, rival } = moved;
     let last = since.last.clone();
-    let walked = exact.versions(errand, &object, since, &version).await;
+    let walked = exact.versions(deadline, &object, since, &version).await;
     let mut lost = Vec::new();
     if walked.lost {
         lost.push(discrepancy(&exact.parts(), &object, last.as_ref().filter(|_| witnessed), Some(&version)));
@@ -169,7 +169,7 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
     let waits = outage.and(number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
         let Since { floor, last } = since.clone();
-        let ended = exact.end(errand, &rival, since, &begins).await;
+        let ended = exact.end(deadline, &rival, since, &begins).await;
         lost.extend(ended.was_lost.then(|| discrepancy(&exact.parts(), &rival, last.as_ref(), None)));
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
         told.push(end_of(&ended));
@@ -180,7 +180,7 @@ async fn moved_back(exact: &OldVersions, moved: Moved, outage: Option<&Outage>) 
         between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
         before = ending(rival, ended);
     }
-    told.extend(between.iter().map(Told::from));
+    told.extend(between.iter().map(KnownVersions::from));
     let mut after = Vec::new();
     if witnessed || walked.hole.is_some() || !is_watched(outage, number(&begins)) {
         after = missed(&object, walked);
@@ -197,7 +197,7 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
     };
     let Vanished { object, since, absent } = vanished;
     let Since { floor, last } = since.clone();
-    let ended = exact.end(exact.errand(), &object, since, &absent).await;
+    let ended = exact.end(exact.deadline(), &object, since, &absent).await;
     let lost = ended.was_lost.then(|| discrepancy(&exact.parts(), &object, last.as_ref(), None));
     let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
     let is_over = outage.is_some_and(|outage| outage.is_whole);
@@ -205,7 +205,7 @@ async fn vanished_back(exact: &OldVersions, vanished: Vanished, outage: Option<&
     let mut between = met_back(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
     between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.begins())));
     let mut told = vec![end_of(&ended)];
-    told.extend(between.iter().map(Told::from));
+    told.extend(between.iter().map(KnownVersions::from));
     let before = ending(Arc::clone(&object), ended);
     // Other objects may have come and gone under its name until the very end.
     let waits = outage.map(|_| u128::MAX);
@@ -263,7 +263,7 @@ async fn met_back(
     for met in met {
         let told = lives.iter().any(|life| life.object.uid == met.uid);
         if !told && !known(&met.uid) {
-            lives.extend(exact.lives(exact.errand(), met.clone(), span, known).await);
+            lives.extend(exact.lives(exact.deadline(), met.clone(), span, known).await);
         }
     }
     lives
@@ -295,16 +295,19 @@ fn ending(object: Arc<ObjectRef>, ended: Ended) -> Vec<Step> {
 
 fn missed(object: &Arc<ObjectRef>, walked: Walked) -> Vec<Step> {
     let mut steps: Vec<Step> =
-        walked.hole.into_iter().map(|hole| Step::Hole(Arc::clone(object), hole)).collect();
+        walked.hole.into_iter().map(|hole| Step::MissingVersions(Arc::clone(object), hole)).collect();
     steps.extend(walked.found.into_iter().map(|(_, document)| Step::Missed(document)));
     steps
 }
 
-fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> Told {
+fn story_of<'a>(walked: impl IntoIterator<Item = &'a Walked>) -> KnownVersions {
     let found = walked.into_iter().flat_map(|walked| &walked.found);
-    Told { versions: found.filter_map(|(version, _)| number(version)).collect(), ..Told::default() }
+    KnownVersions {
+        versions: found.filter_map(|(version, _)| number(version)).collect(),
+        ..KnownVersions::default()
+    }
 }
 
-fn end_of(ended: &Ended) -> Told {
-    Told { died: ended.version.as_ref().and_then(number), ..story_of(&ended.walked) }
+fn end_of(ended: &Ended) -> KnownVersions {
+    KnownVersions { died: ended.version.as_ref().and_then(number), ..story_of(&ended.walked) }
 }

@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::request::Failure;
-use crate::source::hole::Hole;
 use crate::source::life::Life;
+use crate::source::missing::MissingVersions;
 use crate::source::round::RoundId;
 
 pub(crate) enum Input {
@@ -33,7 +33,7 @@ pub(crate) enum Input {
     /// The differences that an audit found. Their stories follow.
     Differs(Vec<DiscrepancyView>),
     /// A hole of the source, with its round if it has one.
-    SourceHole(Option<RoundId>, Hole),
+    SourceHole(Option<RoundId>, MissingVersions),
     /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays where it is
     /// until the round is settled.
     Listed(Version, Option<RoundId>),
@@ -64,13 +64,13 @@ pub(crate) struct Story {
 }
 
 pub(crate) enum Step {
-    Hole(Arc<ObjectRef>, Hole),
+    MissingVersions(Arc<ObjectRef>, MissingVersions),
     /// A missed version, older than the following ones.
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
     /// The same, of a new epoch.
-    Anew(Bytes),
+    RelistedObject(Bytes),
     /// A version of an object that has ended or left. It counts only if it was not witnessed before.
     Late(Bytes),
     /// The end of an object, as it arrived.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::state::ObjectRef;
 
-use crate::source::hole::Hole;
+use crate::source::missing::MissingVersions;
 use crate::version::number;
 
 /// The result of walking back.
@@ -13,7 +13,7 @@ pub(crate) struct Walked {
     /// The missed versions, oldest first.
     pub found: Vec<(Version, Bytes)>,
     /// What is missing below them.
-    pub hole: Option<Hole>,
+    pub hole: Option<MissingVersions>,
     /// Whether a lost version was found where the watch counted as complete.
     pub lost: bool,
 }

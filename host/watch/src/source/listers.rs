@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection};
 use kubewitness_core::state::ObjectRef;
+use kubewitness_core::views::Counts;
 
-use crate::cache::{Brief, Search};
+use crate::cache::{Brief, Plan, Search};
 use crate::source::handle::SourceHandle;
 
 /// The most levels of owners that are followed. Real chains have three.
@@ -83,12 +84,25 @@ impl Lister for Listers {
     }
 
     /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
-    /// before or after its change. An object that exists throughout is found once.
+    /// before or after its change. An object that exists throughout is found once. A short page of the newest
+    /// changes may lack an object that changes meanwhile: its change is newer than the page.
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
         let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(selection, &indexes)?;
         let plan = handle.shared.read().plan(&search);
+        if let Plan::Newest = plan {
+            let mut below = selection.before.unwrap_or(u64::MAX);
+            loop {
+                let page = handle.shared.read().newest_page(below);
+                let next = page.below;
+                let enough = search.take_newest(page);
+                match next {
+                    Some(next) if !enough => below = next,
+                    _ => return Ok(search.end()),
+                }
+            }
+        }
         let mut from = selection.after.unwrap_or_default();
         loop {
             let page = handle.shared.read().page(plan, from);
@@ -99,8 +113,22 @@ impl Lister for Listers {
                 _ => break,
             }
         }
-        let (objects, next) = search.end();
-        Ok(Selected { objects, next })
+        Ok(search.end())
+    }
+
+    fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
+        let selection = Selection { newest: false, after: None, ..selection.clone() };
+        let handle = self.loaded(source)?;
+        let indexes = handle.shared.read().indexes();
+        let mut search = Search::new(&selection, &indexes)?;
+        let plan = handle.shared.read().plan(&search);
+        let mut from = Some(0);
+        while let Some(slot) = from {
+            let page = handle.shared.read().page(plan, slot);
+            from = page.next;
+            search.tally(page, counts);
+        }
+        Ok(())
     }
 
     fn count(&self, source: &str) -> usize {

@@ -3,10 +3,10 @@
 //! Asks the server nothing, decides nothing and writes nothing. It may use `connect` and `cache`.
 
 pub(crate) mod handle;
-pub(crate) mod hole;
 pub(crate) mod input;
 pub(crate) mod landmarks;
 pub(crate) mod life;
 pub(crate) mod listers;
+pub(crate) mod missing;
 pub(crate) mod parts;
 pub(crate) mod round;

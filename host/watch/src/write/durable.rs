@@ -11,7 +11,7 @@ use kubewitness_core::state::Change;
 use tokio::time::Instant;
 
 use super::{FLIGHTS, Writer, Written};
-use crate::cache::{Cooling, Hot};
+use crate::cache::{RecentObject, ToPack};
 use crate::judge::batch::Batch;
 use crate::source::handle::count;
 use crate::source::input::Standing;
@@ -185,8 +185,8 @@ impl Writer {
                     // not known here. The position of the version before is the best one there is.
                     let seq = seq.or_else(|| cache.seq(&state.object.uid)).unwrap_or_default();
                     if let Some(keys) = note.keys {
-                        let (hot, status) = Hot::of(state, seq, keys);
-                        cache.put_hot(hot, status);
+                        let (recent, status) = RecentObject::of(state, seq, keys);
+                        cache.put_recent(recent, status);
                     } else {
                         let document = state.document.clone();
                         cache.put(&current(state, seq), Some(&document));
@@ -198,28 +198,28 @@ impl Writer {
                 Change::Gap => {}
             }
         }
-        if cache.is_hot() {
+        if cache.has_recent() {
             self.cool_at = Some(Instant::now() + COOL_AFTER);
         }
         drop(cache);
         while self.parts.shared.read().is_overheated() {
-            self.cool();
+            self.put_packed();
         }
     }
 
     /// Notes that nothing has arrived for a while.
     pub(super) fn cool_down(&mut self) {
-        self.cool();
-        let is_hot = self.parts.shared.read().is_hot();
-        self.cool_at = is_hot.then(|| Instant::now() + COOL_PAUSE);
+        self.put_packed();
+        let has_recent = self.parts.shared.read().has_recent();
+        self.cool_at = has_recent.then(|| Instant::now() + COOL_PAUSE);
     }
 
     /// Packs some of the objects that changed the longest ago. Readers wait for none of it.
-    fn cool(&self) {
-        let cooling = self.parts.shared.write().coolest(COOL_SLICE);
-        let cooled: Vec<_> = cooling.into_iter().map(Cooling::packed).collect();
+    fn put_packed(&self) {
+        let to_pack = self.parts.shared.write().longest_quiet(COOL_SLICE);
+        let packed: Vec<_> = to_pack.into_iter().map(ToPack::packed).collect();
         let mut cache = self.parts.shared.write();
-        cooled.into_iter().for_each(|cooled| cache.cool(cooled));
+        packed.into_iter().for_each(|packed| cache.put_packed(packed));
     }
 }
 

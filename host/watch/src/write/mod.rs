@@ -31,8 +31,8 @@ use crate::judge::meaning::Event;
 use crate::judge::object::matches;
 use crate::judge::states::{Came, Counted, StateMaker, Watched};
 use crate::source::handle::count;
-use crate::source::hole::{Hole, reason};
 use crate::source::input::{Input, Standing, Step, Story};
+use crate::source::missing::{MissingVersions, reason};
 use crate::source::parts::{Parts, SourceError};
 use crate::source::round::{MISSED_AT_ONCE, MissedObject, RoundId};
 use crate::write::append::Settled;
@@ -224,7 +224,7 @@ impl Writer {
     fn history_ends(&mut self) {
         let after = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         let message = format!("the history was replaced: what happened in it after {after} is not known");
-        let hole = Hole { after, before: String::new(), reason: reason::REPLACED, message };
+        let hole = MissingVersions { after, before: String::new(), reason: reason::REPLACED, message };
         self.maker.source_hole(&hole);
     }
 
@@ -244,10 +244,10 @@ impl Writer {
             // leaves half of either.
             let more = match &step {
                 Step::Life(life) => life.states(),
-                Step::Hole(..) => 1 + EVENT_STATES,
+                Step::MissingVersions(..) => 1 + EVENT_STATES,
                 Step::Missed(_)
                 | Step::Version(_)
-                | Step::Anew(_)
+                | Step::RelistedObject(_)
                 | Step::Late(_)
                 | Step::Gone(_)
                 | Step::Ended(..) => EVENT_STATES,
@@ -284,9 +284,9 @@ impl Writer {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Hole(object, hole) => self.maker.object_hole(object, &hole),
+            Step::MissingVersions(object, hole) => self.maker.object_hole(object, &hole),
             Step::Missed(document) | Step::Version(document) => self.maker.item(document, Event::Present),
-            Step::Anew(document) => self.maker.item(document, Event::Anew),
+            Step::RelistedObject(document) => self.maker.item(document, Event::RelistedObject),
             Step::Late(document) => self.maker.late(document),
             Step::Gone(document) => self.maker.item(document, Event::Deleted),
             Step::Ended(object, version) => self.maker.vanished(&object, version),
@@ -312,7 +312,7 @@ impl Writer {
             }
             // A list's items have no order of version. They are complete only with their list.
             Input::Item { document, anew } => {
-                self.maker.item(document, if anew { Event::Anew } else { Event::Present });
+                self.maker.item(document, if anew { Event::RelistedObject } else { Event::Present });
             }
             Input::Hold(object, epoch) => {
                 // In another epoch its story would be ignored and would never release it.

@@ -147,6 +147,24 @@ async fn a_namespace_that_is_made_again_shows_nothing_of_the_one_before() {
         refused(&world.ask(&eve, &story).await?, "nothing was witnessed of job/train-team-b")?;
         world.lab.kubectl.ok_with(&["-n", "team-b", "create", "-f", "-"], &job("again")).await?;
         world.sees(&eve, &["train-again"]).await?;
+        // Neither is what is gone, nor what was there: only what is of this namespace.
+        let gone = async || {
+            let url = format!("http://{}/api/v1/objects?kind=Job&gone=only", world.kubewitness.address());
+            let answer = kubewitness_harness::http().get(url).bearer_auth(&eve).send().await?;
+            let jobs: Vec<Value> = answer.json().await?;
+            anyhow::Ok(
+                jobs.iter()
+                    .filter_map(|job| job["object"]["name"].as_str().map(str::to_owned))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        ensure!(gone().await?.is_empty(), "{:?}", gone().await?);
+        world.lab.kubectl.ok(&["-n", "team-b", "delete", "job", "train-again"]).await?;
+        until_ok(WITHIN, "the job that is gone", async || {
+            ensure!(gone().await? == ["train-again"], "{:?}", gone().await?);
+            Ok(())
+        })
+        .await?;
         world.kubewitness.stop().await
     })
     .await;

@@ -106,12 +106,47 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let lanes = browser.script("return document.querySelectorAll('svg rect').length").await?;
     ensure!(lanes.as_u64() > Some(1), "its phases are drawn: {lanes}");
 
+    ensure!(browser.text().await?.contains("which plugin was told"), "the plugins' lanes");
+    let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
+    ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
+
+    at_hand(&browser, portal).await?;
+
     browser.open(&format!("{portal}/plugins")).await?;
     let text = browser.text().await?;
     for plugin in ["audit", "notification", "persistence"] {
         ensure!(text.contains(plugin), "{plugin} is missing: {text}");
     }
     browser.close().await
+}
+
+/// What is gone, what was there, and what a reader does by key and by choice.
+async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
+    let gone = async || {
+        browser.open(&format!("{portal}/?gone=only")).await?;
+        Ok(browser
+            .script("return document.querySelectorAll('tr.gone').length")
+            .await?
+            .as_u64()
+            .filter(|gone| *gone > 0))
+    };
+    until(WITHIN, "a job that is gone", gone).await?;
+    let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
+    let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
+    ensure!(focused == "search", "the key / leads to the search: {focused}");
+    let switch = "const theme = document.getElementById('theme'); theme.click(); theme.click();";
+    let theme = browser.script(&format!("{switch} return document.documentElement.dataset.theme")).await?;
+    ensure!(theme == "dark", "the theme is switched: {theme}");
+    browser.open(&format!("{portal}/health")).await?;
+    let kept = browser.script("return document.documentElement.dataset.theme").await?;
+    ensure!(kept == "dark", "and kept: {kept}");
+    ensure!(browser.text().await?.contains("Held beyond retention"), "{}", browser.text().await?);
+    let now = browser.script("return new Date().toISOString()").await?;
+    let now = now.as_str().context("a time")?;
+    browser.open(&format!("{portal}/?at={now}")).await?;
+    let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
+    ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
+    Ok(())
 }
 
 async fn some_running_job(portal: &str) -> Result<Option<Value>> {

@@ -13,7 +13,7 @@ use wasm_encoder::{
 
 use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(120);
+pub const WITHIN: Duration = Duration::from_secs(120);
 /// What the controller may grow by while a component is compiled.
 const GROWTH: u64 = 64 << 20;
 /// What it needs for the jobs of the test, and what an allocator does by chance.
@@ -22,7 +22,7 @@ const NOISE: u64 = 32 << 20;
 const SPEC: &str = "module: {file: bomb.wasm}\nsubscribe: [{source: jobs}]";
 
 /// Each local variable lives through each loop, so that what the compiler keeps is their product.
-fn bomb(functions: u32, locals: u32, loops: u32) -> Component {
+pub fn bomb(functions: u32, locals: u32, loops: u32) -> Component {
     let (mut types, mut of, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
     types.ty().function([ValType::I32], []);
     for _ in 0..functions {
@@ -141,7 +141,7 @@ async fn a_type_nested_without_end_ends_the_process_that_compiles_and_not_the_on
     .await;
 }
 
-fn plugin<'a>(status: &'a StatusView, name: &str) -> Option<&'a PluginView> {
+pub fn plugin<'a>(status: &'a StatusView, name: &str) -> Option<&'a PluginView> {
     status.plugins.iter().find(|plugin| plugin.name == name)
 }
 
@@ -174,7 +174,7 @@ fn count_anew(pid: u32) -> Result<u64> {
 }
 
 /// The processes that a process has started, whichever of its threads did.
-fn children(pid: u32) -> Result<Vec<u32>> {
+pub fn children(pid: u32) -> Result<Vec<u32>> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may have ended meanwhile.

@@ -1,6 +1,7 @@
 //! An import that is killed, from the command line: each command says that the journal is not whole,
 //! and the import is continued or thrown away.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -96,6 +97,45 @@ async fn reading_a_journal_that_is_not_there_names_the_flag_and_makes_nothing() 
             ensure!(!format!("{out}{errors}").contains("written"), "`{command}` writes nothing: {errors}");
         }
         ensure!(!folder.exists(), "the folder was made");
+        Ok(())
+    })
+    .await;
+}
+
+/// Whether a user of another group may do anything with it.
+fn is_open_to_others(path: &Path) -> Result<bool> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o007 != 0)
+}
+
+#[tokio::test]
+async fn other_users_of_the_machine_can_read_neither_a_journal_nor_an_export() {
+    in_scratch("imports", async |scratch| {
+        let (given, out) = (scratch.path().join("given.jsonl"), scratch.path().join("out.jsonl"));
+        std::fs::write(&given, exported(scratch).await?)?;
+        let data = scratch.path().join("data");
+        let [from, to, folder] = [&given, &out, &data].map(|path| path.to_string_lossy().into_owned());
+        says(&["journal", "import", &from, "--data", &folder], 0, &["2000 states"]).await?;
+        says(&["journal", "export", "--documents", "-f", &to, "--data", &folder], 0, &["2000 states"])
+            .await?;
+        for made in [data.clone(), data.join("journal.db"), out] {
+            ensure!(!is_open_to_others(&made)?, "{} is open to others", made.display());
+        }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_import_of_no_file_makes_no_folder_and_a_file_that_is_there_is_named_once() {
+    in_scratch("imports", async |scratch| {
+        let (given, data) = (scratch.path().join("given.jsonl"), scratch.path().join("data"));
+        let [file, folder] = [&given, &data].map(|path| path.to_string_lossy().into_owned());
+        says(&["journal", "import", &file, "--data", &folder], 1, &[&file]).await?;
+        ensure!(!data.exists(), "the folder was made");
+        std::fs::write(&given, exported(scratch).await?)?;
+        says(&["journal", "import", &file, "--data", &folder], 0, &["2000 states"]).await?;
+        let (_, out, errors) = command(&["journal", "export", "-f", &file, "--data", &folder]).await?;
+        ensure!(errors.matches("exists already").count() == 1, "{out}{errors}");
         Ok(())
     })
     .await;

@@ -6,10 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, Platform, RunOptions, command, command_json, in_scratch, until};
 use serde_json::{Value, json};
 
-use crate::support::{Load, SOURCES, example_copy, proofs, same_story, simulator, write};
+use crate::support::{
+    Load, SOURCES, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
+};
+use crate::visibility::{annotate, start};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// States of Jobs that are kept.
@@ -139,4 +143,60 @@ async fn agrees(
     let gaps = command_json(&["gaps", "-o", "json", "--server", &server]).await?;
     ensure!(!gaps.to_string().contains("Retention"), "what every plugin had finished is no gap: {gaps}");
     Ok(())
+}
+
+const SECOND: &str = "module: {file: persistence.wasm}
+subscribe:
+  - {source: jobs, mode: every, start: beginning}
+grants:
+  sql: [{name: main, database: second}]";
+
+#[tokio::test]
+async fn a_plugin_that_failed_for_good_is_named_on_the_first_screen_with_what_it_holds() {
+    in_scratch("retention-held", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let source = "{name: jobs, apiVersion: batch/v1, kind: Job";
+        let host = host.replace(source, &format!("{source}, retention: {{count: 5}}"));
+        write(&config, "host.yaml", &host)?;
+        write(&config, "second.yaml", &plugin_manifest("second", SECOND))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        create_job(&simulator, "one").await?;
+        let mut kubewitness = start(&options, scratch.path()).await?;
+        kubewitness.caught_up(WITHIN).await?;
+        kubewitness.stop().await?;
+        // Nothing of the last good version can be started, either.
+        write(&config, "host.yaml", &host.replace("name: second, sqlite", "name: other, sqlite"))?;
+        for turn in 0..20 {
+            annotate(&simulator, "one", &turn.to_string()).await?;
+        }
+        let mut kubewitness = start(&options, scratch.path()).await?;
+        let is_held = |status: &StatusView| {
+            status.held.iter().any(|held| held.source == "jobs" && held.holder == "plugin second")
+        };
+        let status = kubewitness.status_when(WITHIN, "what holds retention", is_held).await?;
+        let held = status.held.iter().find(|held| held.holder == "plugin second").context("held")?;
+        ensure!(held.states > 0 && held.remedy.starts_with("it failed ("), "{held:?}");
+        ensure!(
+            held.remedy.contains("repair it, remove it, or let `retention.pastCursors: true`"),
+            "{held:?}"
+        );
+
+        let server = format!("http://{}", kubewitness.address());
+        let (_, text, _) = command(&["status", "--server", &server]).await?;
+        ensure!(text.contains("beyond its bounds held by plugin second since"), "{text}");
+        for page in ["/", "/plugins", "/health"] {
+            let (code, text) = kubewitness.get(page).await?;
+            ensure!(code == 200 && text.contains("Retention of jobs"), "{page}: {code} {text}");
+            ensure!(text.contains("held by plugin second since"), "{page}: {text}");
+        }
+        kubewitness.stop().await
+    })
+    .await;
 }

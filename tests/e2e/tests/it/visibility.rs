@@ -33,16 +33,23 @@ impl<'a> Lab<'a> {
             data: scratch.folder("data")?,
             ..RunOptions::default()
         };
-        let kubewitness = run(&options, scratch.path()).await?;
+        let mut kubewitness = start(&options, scratch.path()).await?;
+        kubewitness.caught_up(WITHIN).await?;
         Ok(Self { simulator, kubewitness, options, scratch })
     }
 
     /// Stops the controller, does something behind its back, and starts it again.
     pub async fn behind_its_back(&mut self, deeds: impl AsyncFnOnce(&Simulator) -> Result<()>) -> Result<()> {
         self.kubewitness.caught_up(WITHIN).await?;
+        self.restart_after(deeds).await?;
+        self.kubewitness.caught_up(WITHIN).await.map(drop)
+    }
+
+    /// The same; the controller that starts again may still have to catch up.
+    pub async fn restart_after(&mut self, deeds: impl AsyncFnOnce(&Simulator) -> Result<()>) -> Result<()> {
         self.kubewitness.stop().await?;
         deeds(&self.simulator).await?;
-        self.kubewitness = run(&self.options, self.scratch.path()).await?;
+        self.kubewitness = start(&self.options, self.scratch.path()).await?;
         Ok(())
     }
 
@@ -84,10 +91,9 @@ impl<'a> Lab<'a> {
     }
 }
 
-async fn run(options: &RunOptions, logs: &Path) -> Result<Kubewitness> {
+pub async fn start(options: &RunOptions, logs: &Path) -> Result<Kubewitness> {
     let mut kubewitness = Kubewitness::start("kubewitness", options, logs)?;
     kubewitness.answers().await?;
-    kubewitness.caught_up(WITHIN).await?;
     Ok(kubewitness)
 }
 

@@ -104,7 +104,7 @@ pub struct Claims {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct ClaimRow {
     /// Of the receipt's states.
     sum: u32,
     claims: Vec<Claim>,
@@ -128,7 +128,7 @@ impl Claims {
         if self.takes || self.claims.is_empty() || marks.is_empty() {
             return None;
         }
-        let told = Told { sum: checksum(&receipts::encode(marks)), claims: self.claims.clone() };
+        let told = ClaimRow { sum: checksum(&receipts::encode(marks)), claims: self.claims.clone() };
         let text = serde_json::to_vec(&told).ok()?;
         Some([&checksum(&text).to_le_bytes()[..], &text].concat())
     }
@@ -140,7 +140,7 @@ pub fn decode(bytes: &[u8], states: &[u8]) -> Option<Vec<Claim>> {
     if u32::from_le_bytes(*sum) != checksum(text) {
         return None;
     }
-    let told: Told = serde_json::from_slice(text).ok()?;
+    let told: ClaimRow = serde_json::from_slice(text).ok()?;
     (told.sum == checksum(states)).then_some(told.claims)
 }
 

@@ -3,7 +3,7 @@
 mod model;
 use std::sync::Arc;
 
-use super::outlet::cut;
+use super::hand_out::cut;
 use super::*;
 use crate::config::{OnDeadLetter, RateSpec};
 use crate::limits;

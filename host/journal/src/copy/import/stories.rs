@@ -18,7 +18,7 @@ use crate::verify::story::{self, Bearers, Contradiction, Life};
 const SOURCE_BYTES: usize = 1024;
 
 /// One object in the newest epoch that was told of it.
-struct Told {
+struct ObjectSoFar {
     epoch: u32,
     life: Life,
     /// Of its namespace, name and version of its API: an export names an object as the journal does.
@@ -35,7 +35,7 @@ struct Stream {
 #[derive(Default)]
 pub(super) struct Stories {
     marks: Marks,
-    objects: HashMap<Mark, Told>,
+    objects: HashMap<Mark, ObjectSoFar>,
     bearers: Bearers,
     sources: HashMap<Arc<str>, Stream>,
     states: u64,
@@ -68,7 +68,7 @@ impl Stories {
         self.has_holes |= state.seq != self.states;
         let gap = named(state, document)?;
         self.source(state)?;
-        let fresh = || Told { epoch: state.epoch, life: Life::default(), name: name(&state.object) };
+        let fresh = || ObjectSoFar { epoch: state.epoch, life: Life::default(), name: name(&state.object) };
         let told = self.objects.entry(self.marks.of(&state.source, &state.object)).or_insert_with(fresh);
         if told.epoch != state.epoch {
             *told = fresh();

@@ -116,6 +116,45 @@ pub(crate) struct StoredDocument {
 /// A row of states as it lies there; the envelope may turn out to be damaged.
 pub(crate) type StoredRow = (i64, Answer<Envelope>, Vec<u8>);
 
+/// An object, with where its states are: enough to choose by, before anything of it is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub object: i64,
+    pub stream: i64,
+    /// The end of its chain.
+    pub tail: Seq,
+    pub namespace: String,
+    pub name: String,
+}
+
+/// The ends of objects that are asked for: between two positions, which are not among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub stream: i64,
+    pub after: i64,
+    pub before: i64,
+    /// The newest first; else the oldest first.
+    pub newest_first: bool,
+    pub limit: i64,
+}
+
+/// A state that a walk back along chains came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Where the walk began.
+    pub head: Seq,
+    pub seq: Seq,
+    pub back: u64,
+    pub flags: i64,
+}
+
+impl Step {
+    /// Whether it is a version that came in its turn, or an end: neither late nor a gap.
+    pub fn is_in_turn(&self) -> bool {
+        self.flags & 0b111 <= 2
+    }
+}
+
 /// How a document is kept, and what it must be once it is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {

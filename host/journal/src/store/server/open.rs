@@ -160,6 +160,11 @@ async fn make(session: &mut Session, shared: &str) -> Answer<()> {
     {
         return Ok(());
     }
+    if let (Dialect::Mysql, Some((table, index, ..))) = (session.dialect(), schema::indexed(shared))
+        && session.has_index(table, index).await?
+    {
+        return Ok(());
+    }
     match schema::statement(session.dialect(), shared) {
         Some(text) => session.script(&text).await,
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 6.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 7.
 //!
 //! Tables of one database, or of one schema of PostgreSQL, their names beginning with `kw_`, so that
 //! they can lie beside others. They hold the same rows as the embedded journal, under the same
@@ -33,11 +33,12 @@
 //! **Versions**: an older one is migrated when it is opened to be written, a newer one is refused.
 //! Version 1 did not keep what audits found; up to version 2 everything was kept, and only states, objects,
 //! documents and statuses had sums; up to version 3 no document was kept as edits; up to version 4 one process had
-//! it; up to version 5 replicas did not know of each other's watches.
+//! it; up to version 5 replicas did not know of each other's watches; up to version 6 no index found the objects that
+//! have ended.
 
 use super::engine::dialect::Dialect;
 
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 7;
 
 /// The version from which on replicas can share it.
 pub(super) const SHARED: i64 = 5;
@@ -47,7 +48,7 @@ pub(super) const SEALED: i64 = 3;
 
 /// The statements that make version `n + 1` of version `n`. Those that were released never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
-    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES];
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS];
 
 /// Without a transaction around them, as MySQL has none for tables: each may be done twice.
 const CREATE: [&str; 20] = [
@@ -131,6 +132,9 @@ const REPLICAS: [&str; 3] = [
 const WATCHES: [&str; 1] =
     ["CREATE TABLE IF NOT EXISTS kw_watches (slot @INT PRIMARY KEY, sources @BYTES NOT NULL)@TABLE"];
 
+/// Objects that have ended, by their ends. MySQL can't be told to leave out those that have not.
+const ENDS: [&str; 1] = ["@ADD_INDEX kw_objects.kw_objects_by_end (stream, tail) WHERE tail IS NOT NULL"];
+
 /// The tables that the steps make: all but the one that has the version.
 pub(super) fn tables() -> impl Iterator<Item = &'static str> {
     let made = |text: &'static str| text.strip_prefix("CREATE TABLE IF NOT EXISTS ")?.split(' ').next();
@@ -140,6 +144,15 @@ pub(super) fn tables() -> impl Iterator<Item = &'static str> {
 /// A column that a statement adds: its table and its name.
 pub(super) fn added(shared: &str) -> Option<(&str, &str)> {
     shared.strip_prefix("@COLUMN ")?.split_once('.')
+}
+
+/// An index that a statement adds to a table that is there: the table, the index, its columns, and which rows
+/// it has.
+pub(super) fn indexed(shared: &str) -> Option<(&str, &str, &str, &str)> {
+    let (table, rest) = shared.strip_prefix("@ADD_INDEX ")?.split_once('.')?;
+    let (index, rest) = rest.split_once(' ')?;
+    let (columns, rows) = rest.split_once(" WHERE ")?;
+    Some((table, index, columns, rows))
 }
 
 /// Where the version stands; there before anything else.
@@ -154,6 +167,14 @@ pub(super) fn statement(dialect: Dialect, shared: &str) -> Option<String> {
     };
     if let Some((table, column)) = added(shared) {
         return Some(format!("ALTER TABLE {table} ADD COLUMN {column} bigint NOT NULL DEFAULT 0"));
+    }
+    if let Some((table, index, columns, rows)) = indexed(shared) {
+        return Some(match dialect {
+            Dialect::Postgres => {
+                format!("CREATE INDEX IF NOT EXISTS {index} ON {table} {columns} WHERE {rows}")
+            }
+            Dialect::Mysql => format!("CREATE INDEX {index} ON {table} {columns}"),
+        });
     }
     let text = match (dialect, shared.strip_prefix("@PACKED ")) {
         (Dialect::Postgres, Some(column)) => {

@@ -57,6 +57,8 @@ const STEPS: [&str; VERSION as usize - 1] = [
      UPDATE owned SET sum = 31 * owner + 17 * object;",
     // 7: documents may be kept as edits, which an older program can't read. What is there stays.
     "",
+    // 8: objects that have ended are found by their ends.
+    "CREATE INDEX objects_by_end ON objects (stream, tail) WHERE tail IS NOT NULL;",
 ];
 
 /// The version from which on rows have sums.

@@ -17,7 +17,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use super::fault;
 use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
 use super::migrate::migrate;
-use super::schema::{APPLICATION_ID, TABLES, VERSION};
+use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers};
 use super::scribe::{BUSY, Scribe};
 use super::statements::fetch;
 use super::writer::Writer;
@@ -112,6 +112,7 @@ impl Store {
                 migrate(&mut connection, path, version, marked).await.map_err(fail)?;
             }
         }
+        expect_ours(&mut connection, path).await?;
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
         let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
@@ -200,6 +201,15 @@ async fn inspect(path: &Path) -> Result<Found, OpenError> {
             let reason = "it is another program's database".into();
             Err(OpenError::NotAJournal { path: path.to_path_buf(), reason })
         }
+    }
+}
+
+/// Refuses a file in which somebody made a trigger: each of our writes would do what the trigger says, too.
+async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
+    let triggers = triggers(connection).await.map_err(|error| open_error(path, error))?;
+    match triggers.first() {
+        None => Ok(()),
+        Some(name) => Err(OpenError::Foreign { path: path.to_path_buf(), name: name.clone() }),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The format of the file, version 7.
+//! The format of the file, version 8.
 //!
 //! One SQLite database in WAL mode, `application_id` 0x4B574A31 ("KWJ1"), `user_version` the
 //! format's version. Beside it lies `<file>.lock`, which the one writing process holds locked;
@@ -30,6 +30,9 @@
 //! end of the chain is `current.tail`, or `objects.tail` once the object has ended. So the states
 //! of one object are found without an index over them.
 //!
+//! **Ended objects** are found by `objects_by_end`: `objects.tail` is set once an object has ended.
+//! An object that came back after it had left keeps the number, and has a row in `current` again.
+//!
 //! **Documents**: `flags` holds the change (2 bits), late (1 bit), how the document is kept
 //! (2 bits: none, full, delta on the state before, delta on an anchor) and how many deltas it is
 //! away from a full one (at most `limits::DELTA_CHAIN`). An anchor is a full document of the same
@@ -44,8 +47,8 @@
 //! **Versions**: a file of an older version is migrated when it is opened to be written (`migrate`
 //! has the steps), one of a newer version is refused. Version 1 had the whole document of each live
 //! object in `current`, up to version 3 letters did not tell their tries, up to version 4 what audits found
-//! was not kept, up to version 5 only states, objects, documents and statuses had sums, and up to version
-//! 6 no document was kept as edits.
+//! was not kept, up to version 5 only states, objects, documents and statuses had sums, up to version
+//! 6 no document was kept as edits, and up to version 7 no index found the objects that have ended.
 //!
 //! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)), from the
 //! first append of an import until its end was taken in.
@@ -69,10 +72,12 @@
 //! Limits: 32,766 binds a statement (at most 256 rows of 13 columns are written in one); 2⁶³
 //! positions.
 
+use sqlx::SqliteConnection;
+
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (
@@ -91,6 +96,7 @@ CREATE TABLE objects (
 ) STRICT;
 CREATE INDEX objects_by_uid ON objects (uid_key);
 CREATE INDEX objects_by_name ON objects (name_key);
+CREATE INDEX objects_by_end ON objects (stream, tail) WHERE tail IS NOT NULL;
 CREATE TABLE owned (
     owner INTEGER NOT NULL, object INTEGER NOT NULL, sum INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (owner, object)
@@ -150,3 +156,12 @@ CREATE TABLE replays (
     sum INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 ";
+
+/// The names of triggers and views. A journal has none.
+pub(super) async fn triggers(connection: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name LIMIT 8",
+    )
+    .fetch_all(connection)
+    .await
+}

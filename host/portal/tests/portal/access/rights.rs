@@ -96,6 +96,12 @@ async fn two_tenants_never_see_each_others_words_counts_or_ids() {
                     && page.text.contains(&format!("user-{tenant}"))
             );
         }
+        for path in
+            ["/".into(), "/api/v1/objects?details=true&gone=true".into(), format!("/objects/uid-{tenant}")]
+        {
+            let answer = portal.as_token(tenant, &path).await;
+            assert!(!answer.text.contains("hidden-plugin"), "{path}: {}", answer.text);
+        }
         let letters = portal.as_token(tenant, "/api/v1/deadletters").await.json();
         assert_eq!(letters.as_array().unwrap().len(), 1);
         let status = portal.as_token(tenant, "/api/v1/status").await.json();

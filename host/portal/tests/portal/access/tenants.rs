@@ -165,12 +165,12 @@ impl Views for Tenants {
         vec![watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")]
     }
 
-    async fn namespaces(&self, _source: &str, most: usize) -> Result<BTreeSet<String>, ViewError> {
+    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
         let others = (0..self.others).map(|index| format!("other-{index}"));
         Ok(TENANTS.into_iter().map(Into::into).chain(others).take(most).collect())
     }
 
-    async fn objects(&self, query: &ObjectQuery) -> Result<Vec<ObjectView>, ViewError> {
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         let source = |object: &ObjectRef| if object.kind == "Job" { "jobs" } else { "pods" };
         let objects = TENANTS.into_iter().flat_map(|tenant| [job(tenant), pod(tenant)]);
         let is_shown = |object: &ObjectRef| match &query.within {
@@ -197,9 +197,24 @@ impl Views for Tenants {
             resource_version: "1".into(),
             status: fake::status("Running", &format!("{}-reason", object.namespace), ""),
             observed_at: calendar::rfc3339(MADE_MS),
+            details: query.details.then(|| DetailsView {
+                plugins: [("hidden-plugin".to_owned(), "delivered".to_owned())].into(),
+                ..DetailsView::default()
+            }),
             object,
+            ..ObjectView::default()
         };
-        Ok(objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect())
+        let objects = objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect();
+        Ok(ObjectPage { objects, ..ObjectPage::default() })
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        let mut counts = Counts::default();
+        for view in self.objects(query).await?.objects {
+            *counts.phases.entry(view.status.phase).or_default() += 1;
+            counts.namespaces.insert(view.object.namespace);
+        }
+        Ok(counts)
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
@@ -212,6 +227,15 @@ impl Views for Tenants {
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
         Ok(TimelineView { states, related })
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let told = states.iter().map(|state| match state.seq {
+            3 => (state.seq, Told::Dead),
+            18.. => (state.seq, Told::Waiting),
+            seq => (seq, Told::Delivered),
+        });
+        Ok(Deliveries::from([("hidden-plugin".to_owned(), told.collect())]))
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

@@ -15,7 +15,7 @@ use kubewitness_core::state::{Change, Gap, ObjectRef, StateId, Status};
 use kubewitness_core::status::Rules;
 
 use crate::cache::known::Known;
-use crate::cache::{HOT_DOCUMENT, Keyer, Statuses};
+use crate::cache::{Keyer, RECENT_DOCUMENT, Statuses};
 use crate::connect::resource::group_version;
 use crate::judge::batch::{Batch, Note};
 use crate::judge::gap_log::GapLog;
@@ -252,8 +252,8 @@ impl StateMaker {
         let Owners { outermost: owner, controller } = owners(&self.parts.listers, &seen.envelope, known);
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
-        let is_hot = matches!(seen.came, Came::Watched(_)) && document.len() <= HOT_DOCUMENT;
-        let keys = outline.filter(|_| is_hot && change == Change::Present && !past).map(|outline| {
+        let has_recent = matches!(seen.came, Came::Watched(_)) && document.len() <= RECENT_DOCUMENT;
+        let keys = outline.filter(|_| has_recent && change == Change::Present && !past).map(|outline| {
             let before = known.and_then(|known| known.keys.as_ref());
             self.keyer.next(&object, owner.as_deref(), &document, outline, before)
         });

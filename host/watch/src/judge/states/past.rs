@@ -14,8 +14,8 @@ use crate::judge::batch::Note;
 use crate::judge::meaning::Event;
 use crate::judge::object::matches;
 use crate::source::handle::count;
-use crate::source::hole::Hole;
 use crate::source::life::Life;
+use crate::source::missing::MissingVersions;
 
 impl StateMaker {
     /// Takes a version that came after the end of its object. The journal stores each version once.
@@ -40,7 +40,7 @@ impl StateMaker {
         }
     }
 
-    pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &Hole) {
+    pub fn object_hole(&mut self, object: Arc<ObjectRef>, hole: &MissingVersions) {
         let known = self.batch.known(&self.parts.shared.read(), &object.uid);
         let gap = self.gap(Some(ObjectRef::clone(&object)), hole);
         self.gap_log.gap(&gap);
@@ -60,14 +60,14 @@ impl StateMaker {
         self.push(made, Some(&gap));
     }
 
-    pub fn source_hole(&mut self, hole: &Hole) {
+    pub fn source_hole(&mut self, hole: &MissingVersions) {
         let gap = self.gap(None, hole);
         self.gap_log.gap(&gap);
         count(&self.parts.shared.counters.gaps, 1);
         self.batch.gaps.push(gap);
     }
 
-    fn gap(&self, object: Option<ObjectRef>, hole: &Hole) -> Gap {
+    fn gap(&self, object: Option<ObjectRef>, hole: &MissingVersions) -> Gap {
         Gap {
             source: self.parts.spec.name.clone(),
             object,

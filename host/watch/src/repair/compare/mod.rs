@@ -32,7 +32,7 @@ use crate::source::input::{Closed, Input};
 use crate::source::parts::Parts;
 use crate::source::round::{Job, Moved, Outage, Round, RoundId, Since, Uids, Vanished};
 
-use new_history::Anew;
+use new_history::RelistedObject;
 
 /// Why a list ended early.
 pub(crate) enum Broken {
@@ -101,7 +101,7 @@ pub(crate) struct Comparison {
     /// The version from which a new history is read.
     base: Option<Base>,
     /// Objects listed under another object's name. They wait until the fate of that one is known.
-    usurpers: Vec<Anew>,
+    usurpers: Vec<RelistedObject>,
     unseen: HashSet<Unseen>,
     /// Each object counts once, however often a stream repeats it.
     seen: Uids,
@@ -194,7 +194,7 @@ impl Comparison {
                 let is_outside = !matches(&self.parts, &envelope)
                     && self.parts.shared.read().brief(&envelope.uid).is_none();
                 let object = reference(&self.parts, &envelope);
-                self.anew(Anew { object, version, document, is_outside }).await?;
+                self.anew(RelistedObject { object, version, document, is_outside }).await?;
             }
             Some(Found::Item(document)) => {
                 self.at_once += 1;

@@ -14,9 +14,9 @@ use crate::repair::history::newest_common::{Base, asking, version};
 use crate::repair::lookup::is_absent;
 use crate::repair::walk_back::versions::{Answer, Met, after, between};
 use crate::repair::walk_back::{OldVersions, Span};
-use crate::source::hole::{Hole, reason};
 use crate::source::input::{Closed, Input, Step, Story};
 use crate::source::life::Life;
+use crate::source::missing::{MissingVersions, reason};
 
 /// The versions at which one object is searched for whose creation nobody saw, and their sum over all
 /// objects. As many again are searched for former objects of its name.
@@ -24,7 +24,7 @@ const LOOKED_FOR: u64 = 64;
 const LOOKED_FOR_ALL: u64 = 1024;
 
 /// One object as the new history has it.
-pub(super) struct Anew {
+pub(super) struct RelistedObject {
     pub object: ObjectRef,
     pub version: Version,
     pub document: Bytes,
@@ -35,7 +35,7 @@ pub(super) struct Anew {
 impl Comparison {
     /// Takes one object. If its name belonged to another object, it waits until the fate of that one is
     /// known.
-    pub(super) async fn anew(&mut self, found: Anew) -> Result<(), Broken> {
+    pub(super) async fn anew(&mut self, found: RelistedObject) -> Result<(), Broken> {
         self.at_once += 1;
         if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
             // A list that a kill ended told this object as it was then. The history before it can't be read.
@@ -49,12 +49,15 @@ impl Comparison {
         Ok(self.tell_anew(found).await?)
     }
 
-    async fn tell_anew(&self, found: Anew) -> Result<(), Closed> {
-        let Anew { object, version, document, is_outside } = found;
+    async fn tell_anew(&self, found: RelistedObject) -> Result<(), Closed> {
+        let RelistedObject { object, version, document, is_outside } = found;
         let hole = if is_outside { None } else { self.missing_of(&object, &version).await };
         match hole {
             None => self.send(Input::Item { document, anew: true }).await,
-            Some(hole) => self.story(vec![Step::Hole(object.into(), hole), Step::Anew(document)]).await,
+            Some(hole) => {
+                self.story(vec![Step::MissingVersions(object.into(), hole), Step::RelistedObject(document)])
+                    .await
+            }
         }
     }
 
@@ -94,7 +97,7 @@ impl Comparison {
                 }
                 _ => None,
             };
-            let hole = hole.map(|hole| Step::Hole(Arc::clone(&object), hole));
+            let hole = hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole));
             self.story(hole.into_iter().chain([Step::Ended(object, None)]).collect()).await?;
         }
         for found in std::mem::take(&mut self.usurpers) {
@@ -110,7 +113,7 @@ impl Comparison {
         Ok(())
     }
 
-    fn usurper_of(&mut self, object: &ObjectRef) -> Option<Anew> {
+    fn usurper_of(&mut self, object: &ObjectRef) -> Option<RelistedObject> {
         let at = self.usurpers.iter().position(|found| has_name_of(&found.object, object))?;
         Some(self.usurpers.swap_remove(at))
     }
@@ -123,7 +126,7 @@ impl Comparison {
 
     /// The hole of an object that may have been created before the two histories parted, and was not searched
     /// for at every version at which the new history may have had it.
-    fn may_have_been(&self, base: &Base, versions: u64, object: &ObjectRef) -> Option<Hole> {
+    fn may_have_been(&self, base: &Base, versions: u64, object: &ObjectRef) -> Option<MissingVersions> {
         let is_looked_through = base.edge.saturating_sub(base.at.number()?) <= versions;
         if is_looked_through || self.came_later(base, object) {
             return None;
@@ -148,7 +151,7 @@ impl Comparison {
     }
 
     /// The part of an object's history below a version that can no longer be read.
-    async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<Hole> {
+    async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<MissingVersions> {
         let base = self.base.as_ref().filter(|base| base.at != base.common && !base.is_the_beginning())?;
         let told = self.told_above(&base.common, &object.uid).await;
         let floor = told.as_ref().unwrap_or(&base.common);
@@ -193,7 +196,7 @@ async fn life_since(exact: &OldVersions, base: &Base, versions: u64, object: &Ob
         if uid == object.uid {
             let met = Met { uid, at, version, document };
             let span = Span { like: object, floor: &base.common, until: &base.newest, is_over: false };
-            let mine = exact.lives(exact.errand(), met, span, &|uid| uid != object.uid).await;
+            let mine = exact.lives(exact.deadline(), met, span, &|uid| uid != object.uid).await;
             return mine.into_iter().find(|life| life.object.uid == object.uid);
         }
     }
@@ -205,7 +208,7 @@ async fn bearers(
     exact: &OldVersions,
     base: &Base,
     left: &mut u64,
-    first: Option<Anew>,
+    first: Option<RelistedObject>,
     next: &Life,
 ) -> Vec<Life> {
     let (Some(lowest), Ok(born)) = (base.at.number(), u64::try_from(next.begins())) else {
@@ -227,7 +230,7 @@ async fn bearers(
             let met = Met { uid, at: asked, version, document };
             let is_known = |uid: &str| lives.iter().chain([next]).any(|life| life.object.uid == uid);
             if !is_known(&met.uid) {
-                let found = exact.lives(exact.errand(), met, span, &is_known).await;
+                let found = exact.lives(exact.deadline(), met, span, &is_known).await;
                 lives.extend(found);
                 // No other object had the name while one of these had it.
                 let begins = lives.iter().filter_map(|life| u64::try_from(life.begins()).ok()).min();
@@ -235,11 +238,11 @@ async fn bearers(
             }
         }
     }
-    if let Some(Anew { object, version, document, .. }) = first
+    if let Some(RelistedObject { object, version, document, .. }) = first
         && lives.iter().all(|life| life.object.uid != object.uid)
     {
         let met = Met { uid: object.uid, at: base.at.clone(), version, document };
-        lives.extend(exact.lives(exact.errand(), met, span, &|_| true).await);
+        lives.extend(exact.lives(exact.deadline(), met, span, &|_| true).await);
     }
     lives.sort_by_key(Life::begins);
     lives
@@ -248,8 +251,8 @@ async fn bearers(
 fn steps(life: Life) -> Vec<Step> {
     let (object, mut steps) = (Arc::new(life.object), Vec::new());
     for walked in life.walked {
-        steps.extend(walked.hole.map(|hole| Step::Hole(Arc::clone(&object), hole)));
-        steps.extend(walked.found.into_iter().map(|(_, document)| Step::Anew(document)));
+        steps.extend(walked.hole.map(|hole| Step::MissingVersions(Arc::clone(&object), hole)));
+        steps.extend(walked.found.into_iter().map(|(_, document)| Step::RelistedObject(document)));
     }
     if !life.survives {
         steps.push(Step::Ended(object, life.died));
@@ -264,12 +267,12 @@ impl Base {
     }
 
     /// The hole of unknown objects that can't be read.
-    fn missing(&self) -> Option<Hole> {
+    fn missing(&self) -> Option<MissingVersions> {
         if self.at == self.common || self.is_the_beginning() {
             return None;
         }
         let Self { at, common, .. } = self;
-        Some(Hole {
+        Some(MissingVersions {
             after: common.to_string(),
             before: after(at),
             reason: reason::COMPACTED,
@@ -282,8 +285,8 @@ impl Base {
 }
 
 /// It is not known from which version the two histories differ: a version can be equal in both by chance.
-fn replaced(listed: &Version) -> Hole {
-    Hole {
+fn replaced(listed: &Version) -> MissingVersions {
+    MissingVersions {
         after: String::new(),
         before: after(listed),
         reason: reason::REPLACED,

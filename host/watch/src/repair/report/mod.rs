@@ -15,9 +15,9 @@ use kubewitness_core::state::ObjectRef;
 use tokio::sync::mpsc;
 
 use crate::repair::report::other_witnesses::{OtherWitnesses, Waited};
-use crate::source::hole::Hole;
 use crate::source::input::{Closed, Input, Step, Story};
 use crate::source::life::Life;
+use crate::source::missing::MissingVersions;
 use crate::source::parts::Parts;
 use crate::source::round::RoundId;
 
@@ -44,7 +44,7 @@ impl NameReport {
 
     /// Whether versions are missing, the end among them.
     fn is_torn(&self) -> bool {
-        let torn = |step: &Step| matches!(step, Step::Hole(..) | Step::Ended(_, None));
+        let torn = |step: &Step| matches!(step, Step::MissingVersions(..) | Step::Ended(_, None));
         self.before.iter().chain(&self.after).any(torn) || self.between.iter().any(Life::is_torn)
     }
 }
@@ -134,7 +134,7 @@ impl Reporter {
     }
 
     /// Ends the report. Objects that were not found lie in these holes.
-    pub async fn end(mut self, mut holes: Vec<Hole>) -> Result<(), Closed> {
+    pub async fn end(mut self, mut holes: Vec<MissingVersions>) -> Result<(), Closed> {
         self.clean(u128::MAX).await?;
         let is_whole = holes.is_empty() && self.torn.is_empty();
         if let Some(others) = self.others.take().filter(|_| !is_whole)

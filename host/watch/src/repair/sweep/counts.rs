@@ -7,15 +7,15 @@
 //! again, an unknown object may end. So at the last counted version all names are listed: every object that
 //! came since still exists there. Deletions are counted, too, because several can share a version.
 
-use crate::source::hole::{Hole, reason};
 use crate::source::life::Life;
+use crate::source::missing::{MissingVersions, reason};
 use crate::version::number;
 
 const COMPACTED: &str = "compaction has removed the versions that would show them";
 
 /// What is known of one object within the outage.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct KnownVersions {
     /// The versions at which it was written.
     pub versions: Vec<u128>,
     /// The version among them that may be its creation, if that is not certain.
@@ -26,7 +26,7 @@ pub(crate) struct Told {
     pub died: Option<u128>,
 }
 
-impl From<&Life> for Told {
+impl From<&Life> for KnownVersions {
     fn from(life: &Life) -> Self {
         let found = life.walked.iter().flat_map(|walked| &walked.found);
         let versions: Vec<u128> = found.filter_map(|(version, _)| number(version)).collect();
@@ -36,13 +36,13 @@ impl From<&Life> for Told {
     }
 }
 
-/// What a count means.
+/// What to do after a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heed {
-    Fine,
+pub(crate) enum NextCount {
+    Continue,
     /// List all names at this version before the count is taken. At most this many objects are unknown, if
     /// that is certain.
-    Look(u128, Option<u64>),
+    ListNames(u128, Option<u64>),
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct SweepCounts {
     last: Option<(u128, u64)>,
     /// A known difference between the counts and the known objects.
     base: i128,
-    holes: Vec<Hole>,
+    holes: Vec<MissingVersions>,
 }
 
 impl SweepCounts {
@@ -102,7 +102,7 @@ impl SweepCounts {
         self.births.dedup();
     }
 
-    pub fn learn(&mut self, told: impl IntoIterator<Item = Told>) {
+    pub fn learn(&mut self, told: impl IntoIterator<Item = KnownVersions>) {
         for told in told {
             let unsure = told.unsure;
             self.accounted.extend(told.versions.into_iter().filter(|version| Some(*version) != unsure));
@@ -152,20 +152,20 @@ impl SweepCounts {
     }
 
     /// Takes the count at a version. Counts come in the order in which they were asked for.
-    pub fn counted(&mut self, at: u128, count: u64) -> Heed {
+    pub fn counted(&mut self, at: u128, count: u64) -> NextCount {
         let excess = self.excess(at, count);
         match self.last {
             None => {
                 (self.last, self.base) = (Some((at, count)), excess);
                 if at == self.after && self.expected == Some(count) {
-                    return Heed::Fine;
+                    return NextCount::Continue;
                 }
-                return Heed::Look(at, None);
+                return NextCount::ListNames(at, None);
             }
             Some((last, counted)) => {
                 let before = self.excess(last, counted);
                 if excess < before && before > self.base {
-                    return Heed::Look(last, u64::try_from(before - self.base).ok());
+                    return NextCount::ListNames(last, u64::try_from(before - self.base).ok());
                 }
             }
         }
@@ -174,7 +174,7 @@ impl SweepCounts {
         if excess == self.base {
             self.clean_to(at);
         }
-        Heed::Fine
+        NextCount::Continue
     }
 
     /// Every object up to here is known, apart from what compaction took.
@@ -197,12 +197,12 @@ impl SweepCounts {
     }
 
     /// What must still be listed once all versions are counted.
-    pub fn rest(&self) -> Heed {
+    pub fn rest(&self) -> NextCount {
         match self.last {
             Some((last, counted)) if self.excess(last, counted) > self.base => {
-                Heed::Look(last, u64::try_from(self.excess(last, counted) - self.base).ok())
+                NextCount::ListNames(last, u64::try_from(self.excess(last, counted) - self.base).ok())
             }
-            _ => Heed::Fine,
+            _ => NextCount::Continue,
         }
     }
 
@@ -244,7 +244,7 @@ impl SweepCounts {
             return;
         }
         let after = self.clean;
-        self.holes.push(Hole {
+        self.holes.push(MissingVersions {
             after: after.to_string(),
             before: before.to_string(),
             reason,
@@ -255,7 +255,7 @@ impl SweepCounts {
         });
     }
 
-    pub fn into_holes(mut self) -> Vec<Hole> {
+    pub fn into_holes(mut self) -> Vec<MissingVersions> {
         self.clean_to(self.listed);
         self.holes
     }

@@ -18,13 +18,13 @@ use crate::connect::request::Address;
 use crate::judge::object::{check, matches, reference};
 use crate::repair::lookup::fate;
 use crate::repair::report::Reporter;
-use crate::repair::sweep::counts::{Heed, SweepCounts, Told};
+use crate::repair::sweep::counts::{KnownVersions, NextCount, SweepCounts};
 use crate::repair::walk_back::requests::is_of;
 use crate::repair::walk_back::versions::Met;
 use crate::repair::walk_back::{CONTRADICTED, OldVersions, Span};
 use crate::source::handle::Limit;
-use crate::source::hole::{Hole, reason};
 use crate::source::input::Closed;
+use crate::source::missing::{MissingVersions, reason};
 use crate::source::parts::Parts;
 use crate::source::round::Outage;
 use crate::version::number;
@@ -51,7 +51,7 @@ pub(crate) struct Sweep<'a> {
     parts: Arc<Parts>,
     exact: OldVersions,
     outage: Outage,
-    told: Vec<Told>,
+    told: Vec<KnownVersions>,
     reporter: &'a mut Reporter,
     /// With a selector the server does not count, and the source knows only matching objects. So these are
     /// listed at every version.
@@ -62,7 +62,7 @@ impl<'a> Sweep<'a> {
     pub fn new(
         exact: OldVersions,
         mut outage: Outage,
-        told: Vec<Told>,
+        told: Vec<KnownVersions>,
         met: &[String],
         reporter: &'a mut Reporter,
     ) -> Self {
@@ -74,10 +74,10 @@ impl<'a> Sweep<'a> {
     }
 
     /// Returns the holes that stay unknown.
-    pub async fn run(mut self) -> Result<Vec<Hole>, Closed> {
+    pub async fn run(mut self) -> Result<Vec<MissingVersions>, Closed> {
         let (Some(after), Some(listed)) = (number(&self.outage.after), number(&self.outage.listed)) else {
             let Outage { after, listed, .. } = &self.outage;
-            let hole = Hole {
+            let hole = MissingVersions {
                 after: after.to_string(),
                 before: listed.to_string(),
                 reason: reason::UNREADABLE,
@@ -127,7 +127,7 @@ impl<'a> Sweep<'a> {
             }
             self.reporter.clean(sweep.clean()).await?;
         }
-        while let Heed::Look(at, most) = sweep.rest() {
+        while let NextCount::ListNames(at, most) = sweep.rest() {
             match self.look(sweep, at, most).await {
                 Err(Miss::Compacted) => {
                     self.resume(sweep);
@@ -149,7 +149,7 @@ impl<'a> Sweep<'a> {
             Err(Miss::Compacted) => return Ok(Flow::Compacted),
             count => count?,
         };
-        while let Heed::Look(version, most) = sweep.counted(at, count) {
+        while let NextCount::ListNames(version, most) = sweep.counted(at, count) {
             match self.look(sweep, version, most).await {
                 Err(Miss::Compacted) => return Ok(Flow::Compacted),
                 looked => looked?,
@@ -278,14 +278,14 @@ impl<'a> Sweep<'a> {
                 self.outage.known.insert(&met.uid);
                 continue;
             }
-            let errand = self.exact.errand();
+            let deadline = self.exact.deadline();
             // An object that was in the source's selector for a while may still exist. So may one of a part
             // that was listed later.
             let is_over = !self.by_names && self.outage.is_whole;
             let span = Span { like: &object, floor: &after, until: &listed, is_over };
             // Later objects of the name are found in their turn.
-            let lives = self.exact.lives(errand, met, span, &|_| true).await;
-            sweep.learn(lives.iter().map(Told::from));
+            let lives = self.exact.lives(deadline, met, span, &|_| true).await;
+            sweep.learn(lives.iter().map(KnownVersions::from));
             for life in lives {
                 self.outage.known.insert(&life.object.uid);
                 self.reporter.found(life).await?;

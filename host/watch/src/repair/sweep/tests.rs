@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::counts::*;
-use crate::source::hole::{Hole, reason};
+use crate::source::missing::{MissingVersions, reason};
 
 /// One object of a random store.
 #[derive(Clone, Debug)]
@@ -19,8 +19,8 @@ impl Object {
         self.versions[0] <= at && self.died.is_none_or(|died| died > at)
     }
 
-    fn told(&self, after: u128) -> Told {
-        Told {
+    fn told(&self, after: u128) -> KnownVersions {
+        KnownVersions {
             versions: self.versions.clone(),
             born: Some(self.versions[0]).filter(|v| *v > after),
             died: self.died,
@@ -82,7 +82,11 @@ fn swept_with(
         if certain(*i) {
             told
         } else {
-            Told { unsure: Some(told.versions[0]), versions: told.versions, ..Told::default() }
+            KnownVersions {
+                unsure: Some(told.versions[0]),
+                versions: told.versions,
+                ..KnownVersions::default()
+            }
         }
     }));
     let (mut found, mut looks) = (BTreeSet::new(), 0);
@@ -100,14 +104,14 @@ fn swept_with(
             sweep.compacted(Some(compacted));
             continue;
         }
-        while let Heed::Look(version, _) = sweep.counted(at, store.count(at)) {
+        while let NextCount::ListNames(version, _) = sweep.counted(at, store.count(at)) {
             look(&mut sweep, version, &mut found);
         }
     }
-    if let Heed::Look(version, _) = sweep.rest() {
+    if let NextCount::ListNames(version, _) = sweep.rest() {
         look(&mut sweep, version, &mut found);
     }
-    let bounds = |hole: Hole| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
+    let bounds = |hole: MissingVersions| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
     (found, sweep.into_holes().into_iter().map(bounds).collect(), looks)
 }
 
@@ -148,7 +152,7 @@ fn an_end_that_shares_its_version_with_a_known_one_hides_nobody() {
 fn nothing_is_asked_where_every_version_is_accounted_for() {
     let store = store(&[(0, 0), (1, 0), (1, 0), (1, 0)]);
     let mut sweep = SweepCounts::new(1, 4, Some(1));
-    sweep.learn([Told { versions: vec![2, 3, 4], ..Told::default() }]);
+    sweep.learn([KnownVersions { versions: vec![2, 3, 4], ..KnownVersions::default() }]);
     assert!(!sweep.is_needed());
     assert_eq!((sweep.sample(), sweep.sample()), (Some(1), None), "only the baseline");
     assert_eq!(swept(&store, 1, 0).2, 0);
@@ -157,10 +161,10 @@ fn nothing_is_asked_where_every_version_is_accounted_for() {
 #[test]
 fn giving_up_is_one_hole_from_the_last_version_that_is_clean() {
     let mut sweep = SweepCounts::new(10, 20, Some(4));
-    sweep.learn([Told { versions: vec![12, 13], ..Told::default() }]);
-    assert_eq!(sweep.counted(10, 4), Heed::Fine);
-    assert_eq!(sweep.counted(11, 4), Heed::Fine);
-    assert_eq!(sweep.counted(14, 5), Heed::Fine);
+    sweep.learn([KnownVersions { versions: vec![12, 13], ..KnownVersions::default() }]);
+    assert_eq!(sweep.counted(10, 4), NextCount::Continue);
+    assert_eq!(sweep.counted(11, 4), NextCount::Continue);
+    assert_eq!(sweep.counted(14, 5), NextCount::Continue);
     sweep.give_up(reason::BUDGET, "enough");
     let holes = sweep.into_holes();
     assert_eq!((holes.len(), holes[0].after.as_str(), holes[0].before.as_str()), (1, "11", "21"));

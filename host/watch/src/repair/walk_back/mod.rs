@@ -23,10 +23,10 @@ use crate::connect::resource::Resource;
 use crate::repair::lookup;
 use crate::repair::walk_back::budget::Budget;
 use crate::repair::walk_back::compaction::Compaction;
-use crate::repair::walk_back::versions::{Answer, Met, Next, Search, Sought, Walk, after, between};
+use crate::repair::walk_back::versions::{Answer, Met, Next, Search, SearchStep, Walk, after, between};
 use crate::source::handle::count;
-use crate::source::hole::reason;
 use crate::source::life::{Life, Walked};
+use crate::source::missing::reason;
 use crate::source::parts::Parts;
 use crate::source::round::Since;
 
@@ -90,7 +90,7 @@ pub(crate) struct Span<'a> {
 
 /// The time limit for reading one object back, in the round's own time.
 #[derive(Clone, Copy)]
-pub(crate) struct Errand {
+pub(crate) struct ReadDeadline {
     until: Duration,
 }
 
@@ -109,8 +109,8 @@ impl OldVersions {
         Arc::clone(&self.parts)
     }
 
-    pub fn errand(&self) -> Errand {
-        Errand { until: self.budget.spent() + self.parts.tuning.walk.time_per_object }
+    pub fn deadline(&self) -> ReadDeadline {
+        ReadDeadline { until: self.budget.spent() + self.parts.tuning.walk.time_per_object }
     }
 
     pub fn collection(&self) -> Address {
@@ -124,7 +124,7 @@ impl OldVersions {
     /// The versions of one object that are missing below a known one.
     pub async fn versions(
         &self,
-        errand: Errand,
+        deadline: ReadDeadline,
         object: &ObjectRef,
         since: Since,
         newest: &Version,
@@ -137,7 +137,7 @@ impl OldVersions {
                 Next::Ask(at) => at,
                 Next::Done(walked) => return walked,
             };
-            if !self.may_ask(errand) {
+            if !self.may_ask(deadline) {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -156,9 +156,15 @@ impl OldVersions {
     }
 
     /// The end of an object that no longer existed at `absent`.
-    pub async fn end(&self, errand: Errand, object: &ObjectRef, since: Since, absent: &Version) -> Ended {
+    pub async fn end(
+        &self,
+        deadline: ReadDeadline,
+        object: &ObjectRef,
+        since: Since,
+        absent: &Version,
+    ) -> Ended {
         let (since, floor) = self.checked(object, since).await;
-        let mut ended = self.end_since(errand, object, &since, absent).await;
+        let mut ended = self.end_since(deadline, object, &since, absent).await;
         let is_next = ended.version.as_ref().is_some_and(|end| end.before().as_ref() == Some(&since.floor));
         match floor {
             Floor::Sunk => ended.was_lost = true,
@@ -203,7 +209,13 @@ impl OldVersions {
         if self.take() { Some(self.ask(object, at).await) } else { None }
     }
 
-    async fn end_since(&self, errand: Errand, object: &ObjectRef, since: &Since, absent: &Version) -> Ended {
+    async fn end_since(
+        &self,
+        deadline: ReadDeadline,
+        object: &ObjectRef,
+        since: &Since,
+        absent: &Version,
+    ) -> Ended {
         let floor = &since.floor;
         let lost = |reason, why: &str, search: Search| {
             // The answers so far have shown that it had ended by then.
@@ -216,9 +228,9 @@ impl OldVersions {
         };
         loop {
             let at = match search.next(self.compaction.gone()) {
-                Sought::Ask(at) => at,
-                Sought::Ended { version, last: Some((last, document)) } => {
-                    let mut walked = vec![self.versions(errand, object, since.clone(), &last).await];
+                SearchStep::Ask(at) => at,
+                SearchStep::Ended { version, last: Some((last, document)) } => {
+                    let mut walked = vec![self.versions(deadline, object, since.clone(), &last).await];
                     if version.is_none() {
                         walked.push(missing(&last, &search.absent(), reason::COMPACTED, END_COMPACTED));
                     }
@@ -228,15 +240,15 @@ impl OldVersions {
                     }
                     return Ended { version, walked, met: search.into_met(), ..Ended::default() };
                 }
-                Sought::Ended { version: Some(version), last: None } => {
+                SearchStep::Ended { version: Some(version), last: None } => {
                     let met = search.into_met();
                     return Ended { version: Some(version), met, ..Ended::default() };
                 }
-                Sought::Ended { version: None, last: None } => {
+                SearchStep::Ended { version: None, last: None } => {
                     return lost(reason::COMPACTED, END_COMPACTED, search);
                 }
             };
-            if !self.may_ask(errand) {
+            if !self.may_ask(deadline) {
                 if self.is_found_out(&at).await {
                     continue;
                 }
@@ -253,7 +265,7 @@ impl OldVersions {
     /// after it.
     pub async fn lives(
         &self,
-        errand: Errand,
+        deadline: ReadDeadline,
         met: Met,
         span: Span<'_>,
         known: &(dyn Fn(&str) -> bool + Sync),
@@ -261,7 +273,7 @@ impl OldVersions {
         let (mut seen, mut waiting) = (HashSet::from([met.uid.clone()]), VecDeque::from([met]));
         let mut lives = Vec::new();
         while let Some(met) = waiting.pop_front() {
-            let (life, others) = self.life(errand, met, span).await;
+            let (life, others) = self.life(deadline, met, span).await;
             lives.push(life);
             let unknown = others.into_iter().filter(|met| !known(&met.uid));
             waiting.extend(unknown.filter(|met| seen.insert(met.uid.clone())));
@@ -270,15 +282,15 @@ impl OldVersions {
     }
 
     /// One life, and other objects that were seen under its name.
-    async fn life(&self, errand: Errand, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
+    async fn life(&self, deadline: ReadDeadline, met: Met, span: Span<'_>) -> (Life, Vec<Met>) {
         let object = ObjectRef { uid: met.uid.clone(), ..span.like.clone() };
-        let below = self.below(errand, &object, &met, span.floor).await;
+        let below = self.below(deadline, &object, &met, span.floor).await;
         if !span.is_over
-            && let Some(since) = self.survived(errand, &object, &met, span.until).await
+            && let Some(since) = self.survived(deadline, &object, &met, span.until).await
         {
             return (Life { object, walked: vec![below, since], died: None, survives: true }, Vec::new());
         }
-        let ended = self.end(errand, &object, Since::at(met.at), span.until).await;
+        let ended = self.end(deadline, &object, Since::at(met.at), span.until).await;
         let walked = above(below, ended.walked);
         (Life { object, walked, died: ended.version, survives: false }, ended.met)
     }
@@ -287,7 +299,7 @@ impl OldVersions {
     /// invented end would block the real one, and an audit finds objects that do not exist.
     async fn survived(
         &self,
-        errand: Errand,
+        deadline: ReadDeadline,
         object: &ObjectRef,
         met: &Met,
         until: &Version,
@@ -295,7 +307,7 @@ impl OldVersions {
         let untold = |reason, why: &str| Some(missing(&met.at, &Version::new(&after(until)), reason, why));
         match self.ask(object, until).await {
             Answer::Item { uid, version, document } if uid == object.uid => {
-                let mut since = self.versions(errand, object, Since::at(met.at.clone()), &version).await;
+                let mut since = self.versions(deadline, object, Since::at(met.at.clone()), &version).await;
                 if version.is_newer_than(&met.at) {
                     since.found.push((version, document));
                 }
@@ -308,15 +320,15 @@ impl OldVersions {
     }
 
     /// The object that was met, and the versions below it.
-    async fn below(&self, errand: Errand, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
-        let mut below = self.versions(errand, object, Since::at(floor.clone()), &met.version).await;
+    async fn below(&self, deadline: ReadDeadline, object: &ObjectRef, met: &Met, floor: &Version) -> Walked {
+        let mut below = self.versions(deadline, object, Since::at(floor.clone()), &met.version).await;
         count(&self.parts.shared.counters.walked_back, 1);
         below.found.push((met.version.clone(), met.document.clone()));
         below
     }
 
-    fn may_ask(&self, errand: Errand) -> bool {
-        self.budget.spent() < errand.until && self.budget.take()
+    fn may_ask(&self, deadline: ReadDeadline) -> bool {
+        self.budget.spent() < deadline.until && self.budget.take()
     }
 
     /// Waits while another caller searches for compaction. Returns whether it is known to have passed this

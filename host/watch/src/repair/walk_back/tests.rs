@@ -5,7 +5,7 @@ use kubewitness_core::Version;
 use proptest::prelude::*;
 
 use super::versions::*;
-use crate::source::hole::{Hole, reason};
+use crate::source::missing::{MissingVersions, reason};
 use crate::source::round::Since;
 
 fn v(number: u64) -> Version {
@@ -53,7 +53,7 @@ fn walked_knowing(
     };
     let found =
         walked.found.iter().map(|(_, bytes)| String::from_utf8_lossy(bytes).parse().unwrap()).collect();
-    let bounds = |hole: Hole| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
+    let bounds = |hole: MissingVersions| (hole.after.parse().unwrap(), hole.before.parse().unwrap());
     (found, walked.hole.map(bounds), asked)
 }
 
@@ -77,11 +77,11 @@ fn ended(
     let mut search = Search::new("u", &v(there), &v(absent)).unwrap();
     loop {
         match search.next(0) {
-            Sought::Ended { version, last } => {
+            SearchStep::Ended { version, last } => {
                 let number = |version: Version| version.as_str().parse().unwrap();
                 return (version.map(number), last.map(|(version, _)| number(version)));
             }
-            Sought::Ask(ask) => {
+            SearchStep::Ask(ask) => {
                 let at: u64 = ask.as_str().parse().unwrap();
                 let answer = match versions.iter().rev().find(|version| **version <= at) {
                     _ if at < compacted => Answer::Compacted,
@@ -109,7 +109,7 @@ fn another_bearer_of_the_name_is_met_on_the_way() {
     let other = Answer::Item { uid: "w".into(), version: v(7), document: Bytes::new() };
     search.answered(&v(7), other).unwrap();
     search.answered(&v(6), Answer::Nobody).unwrap();
-    assert_eq!(search.next(0), Sought::Ended { version: Some(v(6)), last: None });
+    assert_eq!(search.next(0), SearchStep::Ended { version: Some(v(6)), last: None });
     let met = search.into_met();
     assert_eq!(met.iter().map(|met| (met.uid.as_str(), &met.at)).collect::<Vec<_>>(), [("w", &v(7))]);
 }
@@ -170,12 +170,12 @@ fn what_is_known_to_be_compacted_is_not_asked_for_and_says_so_whatever_the_budge
 #[test]
 fn an_end_below_known_compaction_is_not_looked_for() {
     let mut search = Search::new("u", &v(5), &v(40)).unwrap();
-    assert_eq!(search.next(19), Sought::Ask(v(29)));
+    assert_eq!(search.next(19), SearchStep::Ask(v(29)));
     search.answered(&v(29), Answer::Nobody).unwrap();
-    assert_eq!(search.next(28), Sought::Ended { version: None, last: None });
+    assert_eq!(search.next(28), SearchStep::Ended { version: None, last: None });
     assert_eq!(search.absent(), v(29));
     let mut search = Search::new("u", &v(5), &v(7)).unwrap();
-    assert_eq!(search.next(40), Sought::Ended { version: None, last: None });
+    assert_eq!(search.next(40), SearchStep::Ended { version: None, last: None });
     assert_eq!(search.absent(), v(7));
 }
 

@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use kubewitness_core::Version;
 
-use crate::source::hole::{Hole, reason};
 use crate::source::life::Walked;
+use crate::source::missing::{MissingVersions, reason};
 use crate::source::round::Since;
 use crate::version::number;
 
@@ -154,7 +154,7 @@ pub(crate) struct Met {
 
 /// The state of the search.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sought {
+pub(crate) enum SearchStep {
     Ask(Version),
     /// The version of the deletion (`None` if compaction hides it), and the last content that was found above
     /// the floor. Both are `None` if compaction came during the search.
@@ -172,17 +172,17 @@ impl Search {
     }
 
     /// Everything up to `gone` is known to be compacted and is not asked for.
-    pub fn next(&mut self, gone: u128) -> Sought {
+    pub fn next(&mut self, gone: u128) -> SearchStep {
         let hidden = gone.min(self.absent.saturating_sub(1));
         if self.there < hidden {
             (self.there, self.compacted) = (hidden, true);
         }
         if self.there + 1 < self.absent {
             let middle = self.there + (self.absent - self.there) / 2;
-            return Sought::Ask(Version::new(&middle.to_string()));
+            return SearchStep::Ask(Version::new(&middle.to_string()));
         }
         let version = (!self.compacted).then(|| Version::new(&self.absent.to_string()));
-        Sought::Ended { version, last: self.last.clone() }
+        SearchStep::Ended { version, last: self.last.clone() }
     }
 
     /// Returns an error if the server can't be asked.
@@ -218,7 +218,12 @@ impl Search {
 }
 
 /// The hole strictly between two versions; `None` if nothing can lie there.
-pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, why: &str) -> Option<Hole> {
+pub(crate) fn between(
+    after: &Version,
+    before: &Version,
+    reason: &'static str,
+    why: &str,
+) -> Option<MissingVersions> {
     if before.before().is_some_and(|last| last.compare(after).is_some_and(Ordering::is_le)) {
         return None;
     }
@@ -229,7 +234,7 @@ pub(crate) fn between(after: &Version, before: &Version, reason: &'static str, w
         (after, before) => format!("versions between {after} and {before}"),
     };
     let message = format!("{which} are missing: {why}");
-    Some(Hole { after: after.to_string(), before: before.to_string(), reason, message })
+    Some(MissingVersions { after: after.to_string(), before: before.to_string(), reason, message })
 }
 
 /// The number after a version: the bound of a hole that includes it. A version without order has none, and

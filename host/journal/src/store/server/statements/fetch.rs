@@ -11,8 +11,8 @@ use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::seal::{Cell, Table};
 use crate::store::rows::{
-    Answer, CurrentRow, EndRow, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, SnapshotRow,
-    StoredDocument, StoredRow, Stream, Which, damaged,
+    Answer, CurrentRow, EndRow, Ends, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, Placed,
+    SnapshotRow, Step, StoredDocument, StoredRow, Stream, Which, damaged,
 };
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
@@ -145,6 +145,26 @@ impl Fetch for Session {
                  WHERE c.back > 0 AND c.step < ?) \
              SELECT DISTINCT seq FROM chain ORDER BY seq DESC LIMIT ?";
         self.numbers(text, vec![objects.into(), limit.into(), limit.into()]).await
+    }
+
+    async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
+        self.read_moments(from, limit).await
+    }
+
+    async fn ended(&mut self, ends: Ends) -> Answer<Vec<Placed>> {
+        self.read_ended(ends).await
+    }
+
+    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> Answer<Vec<Placed>> {
+        self.read_living(streams, after, limit).await
+    }
+
+    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>> {
+        self.read_walk(heads, through, steps).await
+    }
+
+    async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+        self.read_letters_at(plugin, seqs).await
     }
 
     async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {

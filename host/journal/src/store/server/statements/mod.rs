@@ -4,6 +4,7 @@
 mod answers;
 mod fetch;
 pub(super) mod lookup;
+mod moments;
 mod past;
 mod read;
 mod remove;

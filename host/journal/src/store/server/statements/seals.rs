@@ -133,4 +133,13 @@ impl Session {
         );
         Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
     }
+
+    /// Asked of MySQL and MariaDB alone: PostgreSQL makes an index only where there is none.
+    pub(crate) async fn has_index(&mut self, table: &str, index: &str) -> Answer<bool> {
+        let text = format!(
+            "SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '{table}' \
+             AND index_name = '{index}' LIMIT 1"
+        );
+        Ok(!self.fetch(&text, Vec::new()).await?.is_empty())
+    }
 }

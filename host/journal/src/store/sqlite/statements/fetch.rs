@@ -13,8 +13,8 @@ use super::{backlog, findings, proof, query, read, seals};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::seal::{Cell, Table};
 use crate::store::rows::{
-    Answer, CurrentRow, EndRow, Envelope, KeptSnapshot, LiveRow, Named, StoredDocument, StoredRow, Stream,
-    Which,
+    Answer, CurrentRow, EndRow, Ends, Envelope, KeptSnapshot, LiveRow, Named, Placed, Step, StoredDocument,
+    StoredRow, Stream, Which,
 };
 use crate::store::sqlite::fault::classify;
 use crate::store::{Connection, Fetch, Past};
@@ -142,6 +142,26 @@ impl Fetch for SqliteConnection {
 
     async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
         query::story(self, objects, limit).await
+    }
+
+    async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
+        query::moments(self, from, limit).await
+    }
+
+    async fn ended(&mut self, ends: Ends) -> Answer<Vec<Placed>> {
+        query::ended(self, ends).await
+    }
+
+    async fn living(&mut self, streams: &[i64], after: i64, limit: i64) -> Answer<Vec<Placed>> {
+        query::living(self, streams, after, limit).await
+    }
+
+    async fn walk(&mut self, heads: &[Seq], through: Seq, steps: i64) -> Answer<Vec<Step>> {
+        query::walk(self, heads, through, steps).await
+    }
+
+    async fn letters_at(&mut self, plugin: &str, seqs: &[Seq]) -> Answer<Vec<(Seq, i64)>> {
+        query::letters_at(self, plugin, seqs).await
     }
 
     async fn stats(&mut self, bytes: u64) -> Answer<JournalView> {

@@ -6,6 +6,7 @@ use sqlx::{Row, SqliteConnection};
 use super::read::{envelope, envelope_column, key};
 use crate::store::rows::{Answer, EndRow, KeptSnapshot, LiveRow, SnapshotRow, StoredRow};
 use crate::store::sqlite::fault::classify;
+use crate::store::sqlite::schema::triggers;
 
 /// Findings of SQLite's own check.
 const STORE_FINDINGS: u32 = 100;
@@ -13,8 +14,11 @@ const STORE_FINDINGS: u32 = 100;
 pub(super) async fn structure(connection: &mut SqliteConnection) -> Answer<Vec<String>> {
     let text = format!("PRAGMA integrity_check({STORE_FINDINGS})");
     let lines: Vec<String> =
-        sqlx::query_scalar(sqlx::AssertSqlSafe(text)).fetch_all(connection).await.map_err(classify)?;
-    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+        sqlx::query_scalar(sqlx::AssertSqlSafe(text)).fetch_all(&mut *connection).await.map_err(classify)?;
+    let foreign = triggers(connection).await.map_err(classify)?.into_iter();
+    let foreign =
+        foreign.map(|name| format!("`{name}` is no part of a journal, and it may change what is written"));
+    Ok(lines.into_iter().filter(|line| line != "ok").chain(foreign).collect())
 }
 
 pub(super) async fn stored(

@@ -1,0 +1,282 @@
+//! Hands states out in batches, and applies their verdicts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::in_flight::Flight;
+use super::lane::{Failed, Latest, Origin, Place, Slot};
+use super::{Lanes, Now, Settled};
+use crate::config::OnDeadLetter;
+use crate::limits;
+use crate::ports::{DeadLetter, Delivery, Try, Verdict};
+use crate::state::{LaneKey, Seq};
+
+impl Lanes {
+    /// Takes the next batch: the heads of at most `max` lanes. Each is in flight until it is
+    /// [`finish`](Self::finish)ed or [given back](Self::give_back). A rate may make the batch smaller or
+    /// empty.
+    pub fn take(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
+        self.wake(now);
+        let mut batch = Vec::new();
+        let max = max.min(self.allowance(now));
+        while batch.len() < max {
+            let Some(key) = self.ready.pop() else { break };
+            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            let Some((slot, state)) = lane.queue.front().and_then(|slot| Some((slot, slot.state.as_ref()?)))
+            else {
+                continue;
+            };
+            let attempt = slot.attempts() + 1;
+            let resync = slot.origin == Origin::Resync;
+            batch.push(Delivery { state: Arc::clone(state), attempt, resync });
+            self.meter.waited.observe(now.saturating_sub(slot.since));
+            self.flying.insert(slot.seq, key, now);
+            lane.place = Place::Flying;
+        }
+        if let Some(rate) = &mut self.rate {
+            rate.spend(batch.len(), now);
+        }
+        if let Some(rate) = self.call_rate.as_mut().filter(|_| !batch.is_empty()) {
+            rate.spend(1, now);
+        }
+        batch
+    }
+
+    /// The number of states that the rates allow in one call now.
+    fn allowance(&self, now: Duration) -> usize {
+        let is_allowed = self.call_rate.as_ref().is_none_or(|rate| rate.available(now) > 0);
+        let states = self.rate.as_ref().map_or(usize::MAX, |rate| rate.available(now));
+        if is_allowed { states } else { 0 }
+    }
+
+    /// When the rates allow a call again, if the call waits for them.
+    fn rates_due(&self) -> Duration {
+        let rates = [&self.rate, &self.call_rate];
+        rates.into_iter().flatten().map(|rate| rate.due(1)).max().unwrap_or_default()
+    }
+
+    /// Whether a batch is ready, apart from the rates.
+    pub fn has_ready(&self, now: Duration) -> bool {
+        !self.ready.is_empty() || self.delayed.first().is_some_and(|(at, _)| *at <= now)
+    }
+
+    /// The next moment at which a batch becomes possible: a delayed lane is due, or a rate allows what is
+    /// ready.
+    pub fn next_wake(&self) -> Option<Duration> {
+        let due = if self.ready.is_empty() {
+            self.delayed.first().map(|(at, _)| *at)
+        } else {
+            Some(Duration::ZERO)
+        };
+        due.map(|at| at.max(self.rates_due()))
+    }
+
+    fn wake(&mut self, now: Duration) {
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((at, key)) = self.delayed.pop_first() else { break };
+            if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.queue.front_mut()) {
+                slot.not_before = Duration::ZERO;
+                slot.since = at;
+                self.meter.adds += 1;
+            }
+            self.place(key, false);
+        }
+    }
+
+    /// Applies a verdict to a state in flight.
+    pub fn finish(&mut self, seq: Seq, verdict: Verdict, now: Now) -> Settled {
+        let Some(Flight { lane: key, since }) = self.land(seq, now.elapsed) else { return Settled::Unknown };
+        let took = now.elapsed.saturating_sub(since);
+        let settled = match verdict {
+            Verdict::Done => self.deliver(key, seq),
+            Verdict::Retry { after_ms, reason } => {
+                self.fail(key, seq, &reason, took, now);
+                self.retry(key, seq, after_ms, &reason, now)
+            }
+            Verdict::Reject(reason) => {
+                self.fail(key, seq, &reason, took, now);
+                self.bury(key, seq, &reason, now)
+            }
+        };
+        self.place(key, false);
+        settled
+    }
+
+    /// Gives back a state in flight that was not tried. It is the next of its lane, and its lane is the next
+    /// in line.
+    pub fn give_back(&mut self, seq: Seq, now: Duration) {
+        if let Some(Flight { lane: key, .. }) = self.land(seq, now) {
+            if !self.make_way(key, seq) {
+                self.give_way(key, seq);
+            }
+            self.place(key, true);
+        }
+    }
+
+    fn deliver(&mut self, key: LaneKey, seq: Seq) -> Settled {
+        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
+        if slot.origin == Origin::Resync {
+            self.resync.delivered += 1;
+            return Settled::Resynced;
+        }
+        self.delivered += 1;
+        if let Origin::Letter(_) = slot.origin {
+            self.letters.revived.push(seq);
+        }
+        Settled::Delivered
+    }
+
+    fn retry(&mut self, key: LaneKey, seq: Seq, after_ms: Option<u64>, reason: &str, now: Now) -> Settled {
+        if self.make_way(key, seq) || self.give_way(key, seq) {
+            return Settled::Superseded;
+        }
+        let slot = self.lanes.get(&key).and_then(|lane| lane.queue.get(lane.index(seq)?));
+        let tries = slot.and_then(|slot| slot.failed).map_or(0, |failed| failed.tries);
+        if tries > self.options.retries {
+            return self.bury(key, seq, reason, now);
+        }
+        let pause = match after_ms {
+            Some(after) => Duration::from_millis(after).min(limits::PLUGIN_DELAY),
+            None => {
+                let longest = self.options.max_backoff;
+                let pooled = self.retry_rate.as_mut().map(|rate| rate.reserve(now.elapsed, longest));
+                self.options.pause(tries).max(pooled.unwrap_or_default())
+            }
+        };
+        let at = now.elapsed + pause;
+        if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
+            slot.not_before = at;
+        }
+        self.meter.retries += 1;
+        Settled::Retried(at)
+    }
+
+    /// Counts a failed try.
+    fn fail(&mut self, key: LaneKey, seq: Seq, reason: &str, took: Duration, now: Now) {
+        let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) else { return };
+        let attempt = slot.attempts() + 1;
+        let failed = slot.failed.get_or_insert(Failed { tries: 0, first_ms: now.wall_ms });
+        self.retrying += u64::from(failed.tries == 0 && slot.origin != Origin::Resync);
+        failed.tries += 1;
+        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        slot.tried(Try { attempt, at_ms: now.wall_ms, took_ms, error: cut(reason, limits::TRY_TEXT) });
+    }
+
+    fn bury(&mut self, key: LaneKey, seq: Seq, reason: &str, now: Now) -> Settled {
+        let Some(slot) = self.close(key, seq) else { return Settled::Unknown };
+        let attempts = slot.attempts();
+        let Slot { state: Some(state), failed, origin, tries, .. } = slot else { return Settled::Unknown };
+        let prior = match origin {
+            Origin::Journal => None,
+            Origin::Letter(prior) => Some(prior),
+            Origin::Resync => {
+                self.resync.failed += 1;
+                return Settled::Dropped;
+            }
+        };
+        let is_new = prior.is_none();
+        self.parked.insert(seq);
+        self.letters.parked.push(DeadLetter {
+            plugin: self.options.plugin.clone(),
+            seq,
+            id: state.id.clone(),
+            attempts,
+            error: cut(reason, limits::ERROR_TEXT),
+            first_ms: prior.map(|prior| prior.first_ms).or(failed.map(|f| f.first_ms)).unwrap_or(now.wall_ms),
+            last_ms: now.wall_ms,
+            replaying: false,
+            dropped: false,
+            tries,
+        });
+        match self.options.on_dead_letter {
+            OnDeadLetter::Hold => {
+                self.hold(seq, key);
+                self.unload(key);
+            }
+            // After a kill this state would be owed again, and would come after states that had passed it.
+            OnDeadLetter::Continue if is_new => {
+                self.lanes.entry(key).or_default().held.insert(seq);
+                self.unkept.insert(seq, key);
+            }
+            OnDeadLetter::Continue => {}
+        }
+        Settled::Parked
+    }
+
+    fn unload(&mut self, key: LaneKey) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            let unloaded = lane.unload();
+            self.shares.unload(key.namespace, unloaded);
+            self.shares.defer(key.namespace, unloaded);
+        }
+    }
+
+    // ---- only the latest -----------------------------------------------------------------
+
+    /// Replaces states that wait in a lane and are not in flight by a newer state of the same object.
+    pub(super) fn replace(&mut self, key: LaneKey, newer: Latest) {
+        let Some(lane) = self.lanes.get(&key) else { return };
+        // A replayed letter can lie before the state in flight.
+        let waits = lane.queue.iter().filter(|slot| !self.flying.contains(slot.seq));
+        let old = waits.filter(|slot| slot.latest.is_some_and(|latest| latest.gives_way_to(newer)));
+        let old: Vec<Seq> = old.map(|slot| slot.seq).collect();
+        for seq in old {
+            self.let_go(key, seq);
+        }
+    }
+
+    /// Drops a state that failed, if a newer state of its object waits.
+    fn give_way(&mut self, key: LaneKey, seq: Seq) -> bool {
+        let is_old = self.lanes.get(&key).is_some_and(|lane| {
+            let Some(index) = lane.index(seq) else { return false };
+            let newer = |latest: Latest| {
+                lane.queue
+                    .iter()
+                    .skip(index + 1)
+                    .any(|slot| slot.latest.is_some_and(|newer| latest.gives_way_to(newer)))
+            };
+            lane.queue[index].latest.is_some_and(newer)
+        });
+        if is_old {
+            self.let_go(key, seq);
+        }
+        is_old
+    }
+
+    fn let_go(&mut self, key: LaneKey, seq: Seq) {
+        if self.close(key, seq).is_some() {
+            self.filtered += 1;
+            self.superseded += 1;
+        }
+    }
+
+    // ---- common --------------------------------------------------------------------------
+
+    /// Removes a finished slot from its lane and from the accounts.
+    pub(super) fn close(&mut self, key: LaneKey, seq: Seq) -> Option<Slot> {
+        let slot = self.lanes.get_mut(&key)?.remove(seq)?;
+        match slot.state {
+            Some(_) => self.shares.unload(key.namespace, 1),
+            None => self.shares.recall(key.namespace, 1),
+        }
+        self.retrying -= u64::from(slot.failed.is_some() && slot.origin != Origin::Resync);
+        match slot.origin {
+            Origin::Journal => self.positions.finish(seq),
+            Origin::Letter(_) => self.replaying -= 1,
+            Origin::Resync => self.resync.held -= 1,
+        }
+        Some(slot)
+    }
+
+    fn land(&mut self, seq: Seq, now: Duration) -> Option<Flight> {
+        let flight = self.flying.remove(seq)?;
+        self.meter.worked.observe(now.saturating_sub(flight.since));
+        self.lanes.get_mut(&flight.lane)?.place = Place::Idle;
+        Some(flight)
+    }
+}
+
+/// Cuts a text to at most this many bytes, at the end of a character.
+pub(super) fn cut(text: &str, bytes: usize) -> String {
+    text[..text.floor_char_boundary(bytes)].to_owned()
+}

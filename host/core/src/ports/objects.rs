@@ -1,0 +1,217 @@
+//! Which objects are asked for, and what is told of them: those that are there, those that are gone, and what was
+//! there at a moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::calendar;
+use crate::ports::Within;
+use crate::state::{ObjectRef, Seq, State, Status};
+
+/// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Object"))]
+pub struct ObjectView {
+    pub source: String,
+    pub object: ObjectRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ObjectRef>,
+    pub resource_version: String,
+    pub status: Status,
+    pub seq: Seq,
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub observed_at: String,
+    /// When the object ended, or left its source; left out while it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub ended_at: Option<String>,
+    /// With `at`: how well the state at that moment is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<ThenView>,
+    /// With `details`: what the object's states tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<DetailsView>,
+}
+
+/// An object as one of its states tells it.
+impl From<&State> for ObjectView {
+    fn from(state: &State) -> Self {
+        Self {
+            source: state.source.to_string(),
+            object: (*state.object).clone(),
+            owner: state.owner.as_deref().cloned(),
+            resource_version: state.resource_version.to_string(),
+            status: (*state.status).clone(),
+            seq: state.seq,
+            observed_at: calendar::rfc3339(state.observed_ms),
+            ..Self::default()
+        }
+    }
+}
+
+/// How well the state of an object at a moment is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Then"))]
+pub struct ThenView {
+    /// `exact`; `missing`: versions around the moment are missing; `read-back`: versions around the moment were read
+    /// back later, and when each of them came is not known; `taken`: the object was there, and retention took its
+    /// states from then, so its status is empty.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["exact", "missing", "read-back", "taken"])))]
+    pub known: String,
+    /// When the next version was witnessed; left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub until: Option<String>,
+    /// What is not known, for people; left out where the state is exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What the states of an object tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Details"))]
+pub struct DetailsView {
+    /// How long it waited before it first ran, in milliseconds; up to now while it waits.
+    pub queued_ms: u64,
+    /// How long it ran, in milliseconds; up to now while it runs.
+    pub running_ms: u64,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Who submitted it, as its annotation `kubewitness.dev/submitter` says; left out where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitter: Option<String>,
+    /// The first states are not there: retention took them, or the object has more states than are read for a list.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cut: bool,
+    /// By plugin, for those that are subscribed to the source. `delivered`: all states were handed over, or not wanted
+    /// by the plugin's filter; `waiting`: some are still to be handed over; `dead`: some are dead letters.
+    pub plugins: BTreeMap<String, String>,
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
+}
+
+/// How far a plugin is with a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Told {
+    /// Handed over, or not wanted by its filter.
+    Delivered,
+    /// Still to be handed over, or again.
+    Waiting,
+    /// A dead letter.
+    Dead,
+}
+
+impl Told {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Waiting => "waiting",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// By plugin and position, for the states to which the plugin is subscribed.
+pub type Deliveries = BTreeMap<String, BTreeMap<Seq, Told>>;
+
+/// A page of objects.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObjectPage {
+    pub objects: Vec<ObjectView>,
+    /// The cursor of the next page, if there may be more.
+    pub next: Option<String>,
+    /// What the reader has to know about the whole answer, such as that it lies before the journal's beginning.
+    pub notices: Vec<String>,
+}
+
+/// The objects that are there, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub phases: BTreeMap<String, u64>,
+    /// Those in which objects are, no more than [`NAMESPACES`].
+    pub namespaces: BTreeSet<String>,
+    /// There are more than were counted.
+    pub more: bool,
+}
+
+/// Namespaces that a person can choose from in a list.
+pub const NAMESPACES: usize = 1_000;
+
+/// Whether objects that are gone are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
+pub enum Gone {
+    /// Only objects that are there.
+    #[default]
+    #[serde(rename = "false")]
+    No,
+    /// Those that are gone, too.
+    #[serde(rename = "true")]
+    Too,
+    /// Only those that are gone.
+    #[serde(rename = "only")]
+    Only,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ObjectQuery {
+    /// A source by name; one that is not there is refused.
+    pub source: Option<String>,
+    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. One that no source witnesses
+    /// is refused.
+    pub kind: Option<String>,
+    /// A namespace by name.
+    pub namespace: Option<String>,
+    /// A phase; the case of its letters does not matter.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    pub phase: Option<String>,
+    /// An object by name.
+    pub name: Option<String>,
+    /// As kubectl takes it: `team=a,tier in (x, y),!old`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(rename = "labelSelector"))]
+    pub label_selector: Option<String>,
+    /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own) and what to look up. Only of objects that
+    /// are there.
+    #[serde(default)]
+    pub index: Option<String>,
+    pub limit: Option<usize>,
+    /// `true`: objects that are gone, too, by the time of their end; `only`: no others.
+    #[serde(default)]
+    pub gone: Gone,
+    /// Of the objects that are gone, those that ended at this time or later. RFC 3339.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub since: Option<String>,
+    /// Of the objects that are gone, those that ended before this time. RFC 3339.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub until: Option<String>,
+    /// A part of the name, the uid, the submitter or a label's value; the case of letters does not matter.
+    #[serde(default)]
+    pub search: Option<String>,
+    /// What was there at this time, each object with the state that it had then. RFC 3339. The objects that have ended
+    /// since come first, by their ends.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub at: Option<String>,
+    /// Orders the rows of the page: `changed` is the order of pages, the newest change first. The others order no more
+    /// than the page.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["changed", "name", "phase", "queued", "running", "restarts"])))]
+    pub sort: Option<String>,
+    /// `true`: each object with what its states tell, for at most 500 objects.
+    #[serde(default)]
+    pub details: bool,
+    /// Where the page begins, as the link to it in the header `Link` says.
+    #[serde(default)]
+    pub cursor: Option<String>,
+    /// What may be found of it; left out: all. It is not asked for, but decided.
+    #[serde(skip)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub within: Option<Within>,
+}

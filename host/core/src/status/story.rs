@@ -1,0 +1,270 @@
+//! Tells an object's story: how long it waited and ran, how it ended, and the same in a sentence.
+//!
+//! Pure: it works on the states and on the time that it is given. Times are those at which states were observed.
+
+use std::sync::Arc;
+
+use super::phase;
+use crate::state::{Change, State, Status};
+
+/// What the states of one object tell, oldest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Before it first ran.
+    pub queued_ms: u64,
+    pub running_ms: u64,
+    pub restarts: u32,
+}
+
+/// The object has come to its end: nothing of it goes on.
+fn is_over(state: &State) -> bool {
+    state.status.terminal || matches!(state.change, Change::Gone | Change::Left)
+}
+
+/// From each state to the next, and from the last one to now.
+fn spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&State, u64)> {
+    let ends = states.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
+    let in_turn = states.iter().zip(ends).filter(|(state, _)| !is_over(state));
+    // A clock that was set back makes no time.
+    in_turn.map(|(state, end)| (&**state, end.saturating_sub(state.observed_ms)))
+}
+
+impl Times {
+    pub fn of(states: &[Arc<State>], now_ms: u64) -> Self {
+        let mut times = Self::default();
+        let mut has_run = false;
+        for (state, took) in spans(states, now_ms) {
+            match state.status.phase.as_str() {
+                phase::RUNNING => {
+                    has_run = true;
+                    times.running_ms += took;
+                }
+                _ if !has_run => times.queued_ms += took,
+                _ => {}
+            }
+        }
+        let attempts = states.iter().map(|state| state.status.attempt).max();
+        times.restarts = attempts.unwrap_or_default().saturating_sub(1);
+        times
+    }
+}
+
+/// `4 s`, `4 min`, `2 h 10 min`, `3 d 4 h`.
+pub fn span(ms: u64) -> String {
+    let (minutes, hours) = (ms / 60_000, ms / 3_600_000);
+    match (hours, minutes) {
+        (0, 0) if ms < 1_000 => "less than a second".to_owned(),
+        (0, 0) => format!("{} s", ms / 1_000),
+        (0, minutes) => format!("{minutes} min"),
+        (1..24, _) if minutes % 60 == 0 => format!("{hours} h"),
+        (1..24, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{} d {} h", hours / 24, hours % 24),
+    }
+}
+
+/// The story in one sentence. `related` are the states of what the object owns, and `attempts` says how often it may be
+/// tried, where that is known.
+pub fn words(states: &[Arc<State>], related: &[Arc<State>], attempts: Option<u32>, now_ms: u64) -> String {
+    let times = Times::of(states, now_ms);
+    let mut parts = Vec::new();
+    if times.queued_ms >= 1_000 {
+        parts.push(format!("waited {}{}", span(times.queued_ms), waited_for(states)));
+    }
+    if times.running_ms > 0 {
+        let runs = states.last().is_some_and(|last| last.status.phase == phase::RUNNING && !is_over(last));
+        parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, span(times.running_ms)));
+    }
+    let Some(last) = states.iter().rfind(|state| state.change != Change::Gap) else { return String::new() };
+    let told = told(last);
+    parts.extend(end(&told, related));
+    match (told.attempt, attempts) {
+        (0, _) | (1, None | Some(1)) => {}
+        // A first attempt is news only where it failed and others may follow.
+        (1, Some(_)) if told.phase != phase::FAILED => {}
+        (attempt, Some(most)) if most >= attempt => parts.push(format!("attempt {attempt} of {most}")),
+        (attempt, _) => parts.push(format!("attempt {attempt}")),
+    }
+    match last.change {
+        Change::Gone => parts.push("deleted since".to_owned()),
+        Change::Left => parts.push("no longer watched".to_owned()),
+        Change::Present | Change::Gap => {}
+    }
+    let gaps = states.iter().filter(|state| state.change == Change::Gap).count();
+    if gaps > 0 {
+        parts.push(format!("{gaps} {} in what is known", if gaps == 1 { "gap" } else { "gaps" }));
+    }
+    capital(&parts.join(", "))
+}
+
+/// The last status that tells of its work: a deletion tells that it is gone, and the one before how it went.
+fn told(last: &State) -> Status {
+    match (&last.previous, last.status.phase.as_str()) {
+        (Some(previous), phase::DELETED) => (**previous).clone(),
+        _ => (*last.status).clone(),
+    }
+}
+
+fn waited_for(states: &[Arc<State>]) -> &'static str {
+    let before: Vec<_> = states.iter().take_while(|state| state.status.phase != phase::RUNNING).collect();
+    let was = |phase: &str| before.iter().any(|state| state.status.phase == phase);
+    let unschedulable = before.iter().any(|state| state.status.reason == "Unschedulable");
+    match (was(phase::QUEUED), unschedulable, was(phase::SUSPENDED)) {
+        (true, ..) => " for quota",
+        (false, true, _) => " for a node",
+        (false, false, true) => " while suspended",
+        _ => "",
+    }
+}
+
+/// How it ended, or how it stands.
+fn end(status: &Status, related: &[Arc<State>]) -> Vec<String> {
+    let mut parts = Vec::new();
+    match status.phase.as_str() {
+        phase::SUCCEEDED => parts.push("succeeded".to_owned()),
+        phase::FAILED => {
+            // What it owns knows more: a Job tells that it gave up, and its pod why.
+            let failed = |state: &&Arc<State>| told(state).phase == phase::FAILED;
+            let cause = related.iter().rev().find(failed).map(|state| told(state));
+            let exit = status.exit_code.or(cause.as_ref().and_then(|cause| cause.exit_code));
+            let known = |reason: &str| !reason.is_empty() && !GAVE_UP.contains(&reason);
+            let own = status.reason.as_str();
+            let of_cause = cause.as_ref().map(|cause| cause.reason.as_str()).filter(|reason| known(reason));
+            parts.push(why(if known(own) { own } else { of_cause.unwrap_or(own) }));
+            parts.extend(exit.map(|code| format!("exit {code}")));
+        }
+        phase::CANCELLED => parts.push("cancelled".to_owned()),
+        phase::PREEMPTED => parts.push("made room for another one".to_owned()),
+        phase::RESTARTING => parts.push("is being started again".to_owned()),
+        phase::SUSPENDED => parts.push("is suspended".to_owned()),
+        phase::QUEUED => parts.push("is queued".to_owned()),
+        phase::ADMITTED | phase::PENDING | phase::STARTING => parts.push("has not started yet".to_owned()),
+        _ => {}
+    }
+    parts
+}
+
+/// Reasons of an owner that say no more than that it gave up.
+const GAVE_UP: [&str; 4] = ["BackoffLimitExceeded", "PodFailurePolicy", "Error", "Failed"];
+
+fn why(reason: &str) -> String {
+    let told = match reason {
+        "OOMKilled" => "killed: out of memory",
+        "DeadlineExceeded" => "stopped: over its deadline",
+        "Evicted" => "evicted from its node",
+        "BackoffLimitExceeded" => "failed: no attempts left",
+        "" => "failed",
+        other => return format!("failed: {other}"),
+    };
+    told.to_owned()
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{ObjectRef, StateId};
+    use crate::version::Version;
+
+    const MINUTE: u64 = 60_000;
+
+    fn state(minute: u64, phase: &str, change: Change) -> State {
+        State {
+            id: StateId::parse("x"),
+            seq: minute + 1,
+            source: "jobs".into(),
+            epoch: 0,
+            change,
+            object: Arc::new(ObjectRef::default()),
+            owner: None,
+            resource_version: Version::new("1"),
+            status: Arc::new(Status {
+                phase: phase.into(),
+                terminal: matches!(phase, phase::SUCCEEDED | phase::FAILED),
+                ..Status::default()
+            }),
+            previous: None,
+            observed_ms: minute * MINUTE,
+            late: false,
+        }
+    }
+
+    fn with(mut state: State, change: impl Fn(&mut Status)) -> Arc<State> {
+        change(Arc::make_mut(&mut state.status));
+        Arc::new(state)
+    }
+
+    fn story(steps: &[(u64, &str)]) -> Vec<Arc<State>> {
+        steps.iter().map(|(minute, phase)| Arc::new(state(*minute, phase, Change::Present))).collect()
+    }
+
+    #[test]
+    fn times_are_those_before_the_first_run_and_of_all_runs() {
+        let states = story(&[
+            (0, phase::QUEUED),
+            (3, phase::PENDING),
+            (4, phase::RUNNING),
+            (10, phase::RESTARTING),
+            (12, phase::RUNNING),
+            (20, phase::SUCCEEDED),
+        ]);
+        let times = Times::of(&states, 99 * MINUTE);
+        assert_eq!((times.queued_ms, times.running_ms), (4 * MINUTE, 14 * MINUTE));
+        let open = Times::of(&states[..3], 9 * MINUTE);
+        assert_eq!((open.queued_ms, open.running_ms), (4 * MINUTE, 5 * MINUTE), "up to now");
+        let back = Times::of(&story(&[(5, phase::PENDING), (3, phase::RUNNING)]), 4 * MINUTE);
+        assert_eq!((back.queued_ms, back.running_ms), (0, MINUTE), "a clock that was set back makes no time");
+        assert_eq!(Times::of(&[], 5), Times::default());
+    }
+
+    #[test]
+    fn a_failed_job_is_told_with_the_cause_that_its_pod_knows() {
+        let mut states = story(&[(0, phase::QUEUED), (4, phase::RUNNING)]);
+        states.push(with(state(134, phase::FAILED, Change::Present), |status| {
+            status.reason = "BackoffLimitExceeded".into();
+            status.attempt = 2;
+        }));
+        let pod = with(state(133, phase::FAILED, Change::Present), |status| {
+            status.reason = "OOMKilled".into();
+            status.exit_code = Some(137);
+        });
+        let told = words(&states, &[pod], Some(3), 999 * MINUTE);
+        assert_eq!(
+            told,
+            "Waited 4 min for quota, ran 2 h 10 min, killed: out of memory, exit 137, attempt 2 of 3"
+        );
+        let told = words(&states, &[], None, 999 * MINUTE);
+        assert_eq!(told, "Waited 4 min for quota, ran 2 h 10 min, failed: no attempts left, attempt 2");
+    }
+
+    #[test]
+    fn a_deleted_object_is_told_by_what_it_was_before_and_gaps_are_told() {
+        let mut states = story(&[(0, phase::RUNNING), (2, phase::SUCCEEDED)]);
+        states.insert(1, Arc::new(state(1, phase::RUNNING, Change::Gap)));
+        let mut gone = state(9, phase::DELETED, Change::Gone);
+        gone.previous = Some(states[2].status.clone());
+        states.push(Arc::new(gone));
+        assert_eq!(
+            words(&states, &[], None, 99 * MINUTE),
+            "Ran 2 min, succeeded, deleted since, 1 gap in what is known"
+        );
+    }
+
+    #[test]
+    fn what_goes_on_is_told_up_to_now() {
+        let told = |steps: &[(u64, &str)], now| words(&story(steps), &[], None, now * MINUTE);
+        assert_eq!(told(&[(0, phase::PENDING), (1, phase::RUNNING)], 3), "Waited 1 min, has run for 2 min");
+        assert_eq!(told(&[(0, phase::SUSPENDED)], 3), "Waited 3 min while suspended, is suspended");
+        assert_eq!(told(&[(0, phase::PENDING)], 0), "Has not started yet");
+        assert_eq!(words(&[], &[], None, 0), "");
+    }
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        let told: Vec<_> = [5, 4_000, 240_000, 7_200_000, 7_800_000, 273_600_000].map(span).into();
+        assert_eq!(told, ["less than a second", "4 s", "4 min", "2 h", "2 h 10 min", "3 d 4 h"]);
+    }
+}

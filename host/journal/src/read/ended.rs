@@ -1,0 +1,155 @@
+//! Finds the objects that have ended, by the index over their ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use kubewitness_core::{Seq, State};
+
+use super::names::{self, Names};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Ends, Placed};
+
+/// Ends of one stream that are read at once.
+const PART: i64 = 512;
+/// Ends that one page looks at: some 50 ms of a reader. A page that finds too few of them ends early.
+pub(super) const LOOKED: usize = 20_000;
+
+/// States that came late, or gaps, behind an object's end.
+const LATE: i64 = 512;
+
+/// Whether an object of a stream is asked for, by its namespace and its name.
+pub type Fits<'a> = &'a (dyn Fn(&str, &str, &str) -> bool + Send + Sync);
+
+/// Which objects that have ended are asked for.
+pub struct EndedQuery<'a> {
+    pub sources: &'a [String],
+    /// They ended after this position,
+    pub after: Seq,
+    /// and before this one.
+    pub before: Seq,
+    pub limit: usize,
+    /// By the names of the source, the namespace and the object.
+    pub fits: Fits<'a>,
+}
+
+/// An object that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its last state, by which pages are ordered.
+    pub position: Seq,
+    /// The state that is its end. Versions that were read back late lie after it.
+    pub state: Arc<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EndedPage {
+    /// The newest first.
+    pub objects: Vec<Ended>,
+    /// Below which the next page begins; `None` where there is no more.
+    pub next: Option<Seq>,
+}
+
+/// The ends of several streams, in one order.
+pub(super) struct Merge {
+    newest_first: bool,
+    after: Seq,
+    before: Seq,
+    streams: Vec<Ahead>,
+}
+
+/// What was read of a stream and is not taken yet.
+struct Ahead {
+    stream: i64,
+    source: Arc<str>,
+    placed: VecDeque<Placed>,
+    is_over: bool,
+}
+
+fn signed(seq: Seq) -> i64 {
+    seq.min(i64::MAX as u64) as i64
+}
+
+impl Merge {
+    pub async fn new(
+        rows: &mut dyn Fetch,
+        sources: &[String],
+        (after, before): (Seq, Seq),
+        newest_first: bool,
+    ) -> Answer<Self> {
+        let streams = rows.streams().await?.into_iter().filter(|stream| sources.contains(&stream.source));
+        let ahead = streams.map(|stream| Ahead {
+            stream: stream.id,
+            source: stream.source.into(),
+            placed: VecDeque::new(),
+            is_over: false,
+        });
+        Ok(Self { newest_first, after, before, streams: ahead.collect() })
+    }
+
+    /// The next end, with its source.
+    pub async fn next(&mut self, rows: &mut dyn Fetch) -> Answer<Option<(Arc<str>, Placed)>> {
+        let (after, before, newest_first) = (signed(self.after), signed(self.before), self.newest_first);
+        for ahead in self.streams.iter_mut().filter(|ahead| ahead.placed.is_empty() && !ahead.is_over) {
+            let ends = Ends { stream: ahead.stream, after, before, newest_first, limit: PART };
+            let found = rows.ended(ends).await?;
+            ahead.is_over = (found.len() as i64) < PART;
+            ahead.placed = found.into();
+        }
+        let first = |ahead: &Ahead| ahead.placed.front().map(|placed| placed.tail);
+        let with = self.streams.iter_mut().filter(|ahead| !ahead.placed.is_empty());
+        let chosen = match newest_first {
+            true => with.max_by_key(|ahead| first(ahead)),
+            false => with.min_by_key(|ahead| first(ahead)),
+        };
+        let Some(chosen) = chosen else { return Ok(None) };
+        let source = Arc::clone(&chosen.source);
+        let Some(placed) = chosen.placed.pop_front() else { return Ok(None) };
+        // A stream that is read again goes on from here: of all streams, this is how far it was taken.
+        match newest_first {
+            true => self.before = placed.tail,
+            false => self.after = placed.tail,
+        }
+        Ok(Some((source, placed)))
+    }
+}
+
+pub(super) async fn ended(rows: &mut dyn Fetch, names: &Names, query: &EndedQuery<'_>) -> Answer<EndedPage> {
+    let mut merge = Merge::new(rows, query.sources, (query.after, query.before), true).await?;
+    let (mut found, mut looked) = (Vec::new(), 0);
+    let mut next = None;
+    while let Some((source, placed)) = merge.next(rows).await? {
+        looked += 1;
+        if (query.fits)(&source, &placed.namespace, &placed.name) {
+            found.push(placed.tail);
+        }
+        if found.len() >= query.limit || looked >= LOOKED {
+            next = Some(placed.tail);
+            break;
+        }
+    }
+    let states = ends(rows, names, &found).await?;
+    let end = |tail: Seq| Some(Ended { position: tail, state: states.get(&tail)?.clone() });
+    Ok(EndedPage { objects: found.into_iter().filter_map(end).collect(), next })
+}
+
+/// By the ends of chains, the ends of their objects: what came late lies behind them.
+async fn ends(rows: &mut dyn Fetch, names: &Names, tails: &[Seq]) -> Answer<HashMap<Seq, Arc<State>>> {
+    let mut of_tail: HashMap<Seq, Seq> = HashMap::new();
+    for part in tails.chunks(PART as usize) {
+        // No position is beyond this one, so the walk ends at the first state in its turn.
+        for step in rows.walk(part, i64::MAX as u64, LATE).await? {
+            if step.is_in_turn() {
+                let end = of_tail.entry(step.head).or_default();
+                *end = step.seq.max(*end);
+            }
+        }
+    }
+    let mut seqs: Vec<Seq> = of_tail.values().copied().collect();
+    seqs.sort_unstable();
+    let states = names::at(rows, names, &seqs).await?;
+    let state = |(tail, seq): (Seq, Seq)| {
+        let index = states.binary_search_by_key(&seq, |state| state.seq).ok()?;
+        Some((tail, states[index].clone()))
+    };
+    Ok(of_tail.into_iter().filter_map(state).collect())
+}

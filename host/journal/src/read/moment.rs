@@ -1,0 +1,331 @@
+//! Tells what was there at a moment: the position of a time, and the state of each object at a position.
+//!
+//! Positions ascend with the time at which states were observed, as long as the host's clock is not set back. So
+//! the position of a time is found by halving. Where the clock was set back, a time has several positions: the last
+//! of those that lie near each other counts.
+//!
+//! An object's state is found along its chain, from its end backwards. States that were read back late and gaps lie
+//! in the chain where they were found, and not where they belong. Both make it doubtful which version the object
+//! had at the moment, and the answer says so.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kubewitness_core::ports::{JournalError, created_ms};
+use kubewitness_core::{Change, Seq, State};
+
+use super::documents;
+use super::ended::{Fits, LOOKED, Merge};
+use super::names::{self, Names};
+use crate::store::Fetch;
+use crate::store::rows::{Answer, Placed, Step};
+
+/// States after a crossing that are looked at for a clock that was set back.
+const NEAR: i64 = 1024;
+/// So often the clock may be set back near a time.
+const CROSSINGS: usize = 16;
+/// Objects whose chains are walked together.
+const PART: usize = 128;
+/// Steps of one question to the store, for each chain.
+const STEPS: i64 = 512;
+/// States that one page walks over, about a second of a reader. What takes more is asked for in a narrower way.
+pub const WALKED: usize = 200_000;
+/// Irregular states of one object that are read.
+const IRREGULAR: usize = 64;
+
+/// Where a time lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The last state that was observed by then; 0 where there is none.
+    pub seq: Seq,
+    /// When the oldest state that the journal has was observed.
+    pub oldest_ms: Option<u64>,
+}
+
+pub(super) async fn moment(rows: &mut dyn Fetch, at_ms: u64) -> Answer<Moment> {
+    let Some(&(oldest, oldest_ms)) = rows.moments(0, 1).await?.first() else { return Ok(Moment::default()) };
+    let at_ms = at_ms.min(i64::MAX as u64) as i64;
+    let newest = rows.stats(0).await?.newest_seq as i64;
+    // All up to `low` is taken for observed by then, and `high` is after it.
+    let (mut low, mut high) = (oldest - 1, newest + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match rows.moments(middle, 1).await?.first() {
+            Some((seq, observed_ms)) if *seq < high && *observed_ms <= at_ms => low = *seq,
+            _ => high = middle,
+        }
+    }
+    for _ in 0..CROSSINGS {
+        let near = rows.moments(low + 1, NEAR).await?;
+        match near.iter().rfind(|(_, observed_ms)| *observed_ms <= at_ms) {
+            Some((seq, _)) => low = *seq,
+            None => break,
+        }
+    }
+    let seq = if low < oldest { 0 } else { low as Seq };
+    Ok(Moment { seq, oldest_ms: Some(oldest_ms as u64) })
+}
+
+/// Which objects are asked for.
+pub struct ThenQuery<'a> {
+    pub sources: &'a [String],
+    pub seq: Seq,
+    /// The moment that `seq` is the position of.
+    pub at_ms: u64,
+    pub after: Option<ThenCursor>,
+    pub limit: usize,
+    /// States that the page walks over, [`WALKED`] for people.
+    pub walked: usize,
+    pub fits: Fits<'a>,
+}
+
+/// How far the objects were looked at: first those that have ended since, by their ends, and then those that are
+/// still there, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThenCursor {
+    Ended(Seq),
+    Living(u64),
+}
+
+#[derive(Clone, Debug)]
+pub struct Then {
+    /// The object's state at the moment; of what retention took, the first that is left.
+    pub state: Arc<State>,
+    /// The next version that was witnessed.
+    pub next: Option<Arc<State>>,
+    pub known: Knowledge,
+}
+
+/// How well a state at a moment is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    Exact,
+    /// Versions between the two are missing.
+    Missing,
+    /// Versions between the two were read back later; when each came is not known.
+    ReadBack,
+    /// The object was there, and the journal has no state of it from then.
+    Taken,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ThenPage {
+    pub rows: Vec<Then>,
+    pub next: Option<ThenCursor>,
+}
+
+pub(super) async fn then(rows: &mut dyn Fetch, names: &Names, query: &ThenQuery<'_>) -> Answer<ThenPage> {
+    let mut candidates = Candidates::new(rows, query).await?;
+    let mut page = ThenPage::default();
+    let (mut looked, mut walked) = (0, 0);
+    while page.rows.len() < query.limit {
+        let most = PART.min(query.limit - page.rows.len());
+        let (part, cursor) = candidates.part(rows, most, query.fits).await?;
+        let chains = chains(rows, part, query).await?;
+        walked += chains.iter().map(Vec::len).sum::<usize>();
+        page.rows.extend(judge(rows, names, chains, query).await?);
+        looked += most;
+        page.next = cursor;
+        if cursor.is_none() || looked >= LOOKED || walked >= query.walked {
+            break;
+        }
+    }
+    Ok(page)
+}
+
+/// The objects that may have been there.
+struct Candidates {
+    ended: Option<Merge>,
+    streams: Vec<i64>,
+    sources: HashMap<i64, Arc<str>>,
+    living_after: u64,
+}
+
+impl Candidates {
+    async fn new(rows: &mut dyn Fetch, query: &ThenQuery<'_>) -> Answer<Self> {
+        let streams = rows.streams().await?.into_iter().filter(|s| query.sources.contains(&s.source));
+        let sources: HashMap<i64, Arc<str>> = streams.map(|s| (s.id, Arc::from(s.source))).collect();
+        let (ended, living_after) = match query.after {
+            Some(ThenCursor::Living(after)) => (None, after),
+            after => {
+                let from = match after {
+                    Some(ThenCursor::Ended(seq)) => seq.max(query.seq),
+                    _ => query.seq,
+                };
+                (Some(Merge::new(rows, query.sources, (from, Seq::MAX), false).await?), 0)
+            }
+        };
+        Ok(Self { ended, streams: sources.keys().copied().collect(), sources, living_after })
+    }
+
+    /// The next of them, at most so many, and where the part after them begins.
+    async fn part(
+        &mut self,
+        rows: &mut dyn Fetch,
+        most: usize,
+        fits: Fits<'_>,
+    ) -> Answer<(Vec<Placed>, Option<ThenCursor>)> {
+        let mut part = Vec::new();
+        if let Some(merge) = &mut self.ended {
+            let mut looked = 0;
+            while let Some((source, placed)) = merge.next(rows).await? {
+                let cursor = ThenCursor::Ended(placed.tail);
+                looked += 1;
+                if fits(&source, &placed.namespace, &placed.name) {
+                    part.push(placed);
+                }
+                if part.len() >= most || looked >= LOOKED {
+                    return Ok((part, Some(cursor)));
+                }
+            }
+            self.ended = None;
+            if !part.is_empty() {
+                return Ok((part, Some(ThenCursor::Living(0))));
+            }
+        }
+        let after = self.living_after.min(i64::MAX as u64) as i64;
+        let living = rows.living(&self.streams, after, most as i64).await?;
+        let is_over = living.len() < most;
+        if let Some(last) = living.last() {
+            self.living_after = last.object as u64;
+        }
+        let fits = |placed: &Placed| {
+            let source = self.sources.get(&placed.stream);
+            source.is_some_and(|source| fits(source, &placed.namespace, &placed.name))
+        };
+        part.extend(living.into_iter().filter(fits));
+        Ok((part, (!is_over).then_some(ThenCursor::Living(self.living_after))))
+    }
+}
+
+/// The ends of the chains of these objects, from their ends back to the first state in its turn by then. The
+/// newest first.
+async fn chains(rows: &mut dyn Fetch, part: Vec<Placed>, query: &ThenQuery<'_>) -> Answer<Vec<Vec<Step>>> {
+    let (through, mut walked) = (query.seq, 0);
+    let mut chains: Vec<Vec<Step>> = part.iter().map(|_| Vec::new()).collect();
+    let mut heads: BTreeMap<Seq, usize> =
+        part.iter().enumerate().map(|(index, placed)| (placed.tail, index)).collect();
+    while !heads.is_empty() {
+        let asked: Vec<Seq> = heads.keys().copied().collect();
+        let mut steps = rows.walk(&asked, through, STEPS).await?;
+        walked += steps.len();
+        steps.sort_unstable_by_key(|step| (step.head, std::cmp::Reverse(step.seq)));
+        let mut further = BTreeMap::new();
+        for of_head in steps.chunk_by(|a, b| a.head == b.head) {
+            let (Some(index), Some(last)) = (heads.get(&of_head[0].head), of_head.last()) else { continue };
+            chains[*index].extend(of_head);
+            let is_found = last.seq <= through && last.is_in_turn();
+            if of_head.len() as i64 >= STEPS && !is_found && last.back > 0 {
+                further.insert(last.seq.saturating_sub(last.back), *index);
+            }
+        }
+        if walked > query.walked && !further.is_empty() {
+            return Err(JournalError::Invalid(format!(
+                "these objects have more than {} states since then: ask for a later time, for one namespace, or for one \
+                 object",
+                query.walked
+            )));
+        }
+        heads = further;
+    }
+    Ok(chains)
+}
+
+/// What is told of an object, by position.
+struct Found {
+    state: Seq,
+    next: Option<Seq>,
+    irregular: Vec<Seq>,
+    is_taken: bool,
+}
+
+fn find(chain: &[Step], through: Seq) -> Option<Found> {
+    let then = chain.iter().position(|step| step.seq <= through && step.is_in_turn());
+    let Some(at) = then else {
+        // It was not there yet, or its states from then were taken.
+        let first = chain.iter().rfind(|step| step.is_in_turn())?;
+        return Some(Found { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
+    };
+    let since = &chain[..at];
+    let next = since.iter().rfind(|step| step.is_in_turn()).map(|step| step.seq);
+    let irregular = since.iter().filter(|step| !step.is_in_turn()).take(IRREGULAR).map(|step| step.seq);
+    Some(Found { state: chain[at].seq, next, irregular: irregular.collect(), is_taken: false })
+}
+
+async fn judge(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    chains: Vec<Vec<Step>>,
+    query: &ThenQuery<'_>,
+) -> Answer<Vec<Then>> {
+    let found: Vec<Found> = chains.iter().filter_map(|chain| find(chain, query.seq)).collect();
+    let mut seqs: Vec<Seq> = Vec::new();
+    for one in &found {
+        seqs.extend([one.state].into_iter().chain(one.next).chain(one.irregular.iter().copied()));
+    }
+    seqs.sort_unstable();
+    let states: HashMap<Seq, Arc<State>> =
+        names::at(rows, names, &seqs).await?.into_iter().map(|state| (state.seq, state)).collect();
+    let mut told = Vec::new();
+    for one in found {
+        let Some(state) = states.get(&one.state).cloned() else { continue };
+        let next = one.next.and_then(|seq| states.get(&seq)).cloned();
+        let irregular: Vec<&Arc<State>> = one.irregular.iter().filter_map(|seq| states.get(seq)).collect();
+        let known = match one.is_taken {
+            true if !was_there(rows, names, &state, query.at_ms).await? => continue,
+            true => Knowledge::Taken,
+            false if state.change != Change::Present => continue,
+            false => knowledge(&state, next.as_deref(), &irregular),
+        };
+        told.push(Then { state, next, known });
+    }
+    Ok(told)
+}
+
+/// Whether an object was there before the first state that is left of it.
+async fn was_there(rows: &mut dyn Fetch, names: &Names, first: &State, at_ms: u64) -> Answer<bool> {
+    if first.previous.is_none() {
+        return Ok(false);
+    }
+    let document = documents::document(rows, names, first.seq).await?;
+    Ok(document.and_then(|document| created_ms(&document)).is_some_and(|created| created <= at_ms))
+}
+
+fn knowledge(state: &State, next: Option<&State>, irregular: &[&Arc<State>]) -> Knowledge {
+    let is_before_next = |seq: Seq| next.is_none_or(|next| seq < next.seq);
+    if irregular.iter().any(|found| found.change == Change::Gap && is_before_next(found.seq)) {
+        return Knowledge::Missing;
+    }
+    let is_between = |found: &State| {
+        found.resource_version.is_newer_than(&state.resource_version)
+            && next.is_none_or(|next| next.resource_version.is_newer_than(&found.resource_version))
+    };
+    match irregular.iter().any(|found| found.change != Change::Gap && is_between(found)) {
+        true => Knowledge::ReadBack,
+        false => Knowledge::Exact,
+    }
+}
+
+/// The newest states of the objects that these states are of, at most so many of each; by the state, oldest first.
+pub(super) async fn stories(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    heads: &[Seq],
+    most: usize,
+) -> Answer<HashMap<Seq, Vec<Arc<State>>>> {
+    let mut of_head: HashMap<Seq, Seq> = HashMap::new();
+    for part in heads.chunks(PART) {
+        for step in rows.walk(part, 0, most.min(STEPS as usize) as i64).await? {
+            of_head.insert(step.seq, step.head);
+        }
+    }
+    let mut seqs: Vec<Seq> = of_head.keys().copied().collect();
+    seqs.sort_unstable();
+    let mut stories: HashMap<Seq, Vec<Arc<State>>> = HashMap::new();
+    for state in names::at(rows, names, &seqs).await? {
+        if let Some(head) = of_head.get(&state.seq) {
+            stories.entry(*head).or_default().push(state);
+        }
+    }
+    Ok(stories)
+}

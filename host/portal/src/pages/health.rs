@@ -1,0 +1,128 @@
+//! Whether all is well, on one page: what each plugin has of the states, what each source does, and what the journal
+//! holds.
+
+use axum::extract::State;
+use axum::http::Uri;
+use kubewitness_core::views::{PluginView, SourceView, StatusView};
+use maud::{Markup, html};
+
+use super::parts::{at_text, encode, figure, restricted};
+use super::plugins::notices;
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
+use crate::app::App;
+use crate::scope::Sight;
+
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+    Params::read(&uri, &[])?;
+    let sight = Sight::new(&app, &viewer);
+    let status = sight.status().await?;
+    let not_ready = sight.not_ready().await?;
+    let content = html! {
+        div.head { h1 { "Health" } }
+        div #figures data-refresh="5" {
+            (verdict(&status, not_ready.as_deref()))
+            (notices(&status, not_ready.as_deref()))
+            @if status.restricted { (restricted("How far plugins, sources and the journal are")) }
+            @else {
+                section aria-labelledby="complete" { h2 #complete { "Plugins" } (plugins(&status.plugins)) }
+                section aria-labelledby="watched" { h2 #watched { "Sources" } (sources(&status.sources)) }
+                section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status)) }
+            }
+        }
+    };
+    Ok(Page::new("Health", "/health", content))
+}
+
+fn is_complete(plugin: &PluginView) -> bool {
+    plugin.observed == plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting + plugin.taken
+}
+
+/// One line first: most readers need no more.
+fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
+    let behind = status.sources.iter().filter(|source| !source.synced).count() as u64;
+    let wrong = status.plugins.iter().filter(|plugin| !is_complete(plugin)).count() as u64;
+    let ill =
+        status.plugins.iter().filter(|plugin| matches!(plugin.state.as_str(), "failed" | "degraded")).count()
+            as u64;
+    let dead: u64 = status.plugins.iter().map(|plugin| plugin.dead - plugin.dropped.min(plugin.dead)).sum();
+    let gaps: u64 = status.sources.iter().map(|source| source.gaps).sum();
+    let is_well = not_ready.is_none() && behind + wrong + ill == 0 && status.problems.is_empty();
+    html! {
+        @if !status.restricted {
+            p.verdict.wrong[!is_well] {
+                @if is_well { "✓ Every source is up to date, and each plugin accounts for every state." }
+                @else { "✗ Not all is well. What follows says what to do." }
+            }
+            ul.summary {
+                @if behind > 0 { li { (figure(behind)) " of " (status.sources.len()) " sources not up to date" } }
+                @if ill > 0 { li { (figure(ill)) " of " (status.plugins.len()) " plugins failed or degraded" } }
+                @if dead > 0 { li { a href="/deadletters" { (figure(dead)) " dead letters" } } }
+                @if gaps > 0 { li { a href="/gaps" { (figure(gaps)) " gaps" } ", each with its bounds" } }
+            }
+        }
+    }
+}
+
+fn plugins(plugins: &[PluginView]) -> Markup {
+    html! {
+        div.scroll { table.dense {
+            caption { "Observed = delivered + filtered + dead + waiting + taken" }
+            thead { tr {
+                th scope="col" { "Plugin" } th scope="col" { "State" }
+                @for name in ["Observed", "Delivered", "Filtered", "Dead", "Waiting", "Taken"] { th.num scope="col" { (name) } }
+                th scope="col" { "Complete" } th.num scope="col" { "Oldest waiting" }
+            } }
+            tbody { @for plugin in plugins { tr {
+                th scope="row" { (plugin.name) }
+                td { span.state data-state=(plugin.state) { (plugin.state) } }
+                @for count in [plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken] {
+                    td.num { (figure(count)) }
+                }
+                td.keep { @if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
+                td.num { @if plugin.lag_seq > 0 { (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
+            } } }
+        } }
+    }
+}
+
+fn sources(sources: &[SourceView]) -> Markup {
+    html! {
+        div.scroll { table.dense {
+            caption { "What is watched" }
+            thead { tr {
+                th scope="col" { "Source" } th scope="col" { "Kind" } th scope="col" { "State" }
+                th.num scope="col" { "Objects" } th.num scope="col" { "Gaps" } th.num scope="col" { "Poison" }
+                th scope="col" { "Last event" } th scope="col" { "Last audit" }
+            } }
+            tbody { @for source in sources { tr {
+                th scope="row" { (source.name) }
+                td.keep { (source.kind) }
+                td { @if source.synced { span.state data-state="active" { "synced" } } @else { span.state data-state="starting" { "not up to date" } } }
+                td.num { (figure(source.objects)) }
+                td.num { @if source.gaps > 0 { a href={ "/gaps?source=" (encode(&source.name)) } { (figure(source.gaps)) } } @else { "0" } }
+                td.num { (figure(source.poison)) }
+                td.when { @if let Some(text) = &source.last_event_at { (at_text(text)) } }
+                td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => "none yet" } }
+            } } }
+        } }
+    }
+}
+
+fn journal(status: &StatusView) -> Markup {
+    let journal = &status.journal;
+    let held: u64 = status.held.iter().map(|held| held.states).sum();
+    html! {
+        dl.facts {
+            div { dt { "Store" } dd { (journal.store) } }
+            div { dt { "States" } dd { (figure(journal.states)) } }
+            div { dt { "Size" } dd { (figure(journal.bytes / 1_000_000)) " MB" } }
+            div { dt { "Oldest state" } dd { @match &journal.oldest_at { Some(text) => (at_text(text)), None => "none yet" } } }
+            div { dt { "Newest position" } dd { (figure(journal.newest_seq)) } }
+            div { dt { "Held beyond retention" } dd { (figure(held)) " states" } }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The form above the list, and the figures by phase.
+
+use std::collections::BTreeSet;
+
+use kubewitness_core::status::PHASES;
+use kubewitness_core::views::{Counts, Gone};
+use maud::{Markup, html};
+
+use super::asked::{Asked, RANGES};
+use crate::pages::parts::{encode, figure};
+
+pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
+    html! {
+        form.filters role="search" aria-label="Filter" method="get" action="/" {
+            label { span { "Search" }
+                input #search type="search" name="search" value=[asked.search.as_deref()] placeholder="name, uid, submitter, label" autocomplete="off" spellcheck="false";
+            }
+            label { span { "Kind" } input.short name="kind" value=(asked.kind) list="kinds" autocomplete="off" spellcheck="false"; }
+            datalist #kinds { @for kind in ["Job", "Pod", "all"] { option value=(kind) {} } }
+            label { span { "Namespace" }
+                select name="namespace" {
+                    option value="" { "All" }
+                    @if let Some(name) = asked.namespace.as_ref().filter(|name| !namespaces.contains(*name)) {
+                        option value=(name) selected { (name) }
+                    }
+                    @for name in namespaces.iter().filter(|name| !name.is_empty()) {
+                        option value=(name) selected[asked.namespace.as_ref() == Some(name)] { (name) }
+                    }
+                }
+            }
+            label { span { "Labels" }
+                input name="labelSelector" value=[asked.labels.as_deref()] placeholder="team=a,!old" autocomplete="off" spellcheck="false";
+            }
+            label { span { "Phase" }
+                select name="phase" {
+                    option value="" { "Any" }
+                    @for phase in PHASES { option value=(phase) selected[asked.phase == Some(phase)] { (phase) } }
+                }
+            }
+            label { span { "Gone" }
+                select name="gone" {
+                    option value="" { "No" }
+                    option value="true" selected[asked.gone == Gone::Too] { "Gone too" }
+                    option value="only" selected[asked.gone == Gone::Only] { "Only gone" }
+                }
+            }
+            button.strong { "Show" }
+            @if asked.is_narrowed() { a href={ "/?kind=" (encode(&asked.kind)) } { "Clear" } }
+            (times(asked))
+        }
+    }
+}
+
+/// What few need is one click away, and open where it is used.
+fn times(asked: &Asked) -> Markup {
+    let is_used =
+        !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some() || asked.at.is_some();
+    html! {
+        details.times open[is_used] {
+            summary { "Time" }
+            div.filters {
+                label { span { "Ended in" }
+                    select name="range" {
+                        @for (value, name) in RANGES { option value=(value) selected[asked.range == value] { (name) } }
+                    }
+                }
+                label { span { "From (UTC)" } input name="since" value=[asked.since.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
+                label { span { "To (UTC)" } input name="until" value=[asked.until.as_deref()] placeholder="2026-11-24 09:00" autocomplete="off"; }
+                label { span { "As it was at (UTC)" } input name="at" value=[asked.at.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
+            }
+        }
+    }
+}
+
+/// One link a phase that has objects. The others are there for the script, which shows them once they have some.
+pub(super) fn counts_bar(asked: &Asked, counts: &Counts) -> Markup {
+    html! {
+        nav.counts aria-label="By phase" {
+            @for phase in PHASES {
+                @let count = counts.phases.get(phase).copied().unwrap_or(0);
+                @let is_chosen = asked.phase == Some(phase);
+                a href=(asked.address("phase", Some(phase))) data-phase=(phase) hidden[count == 0 && !is_chosen]
+                    aria-current=[is_chosen.then_some("true")] {
+                    b { (figure(count)) } " " (phase)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Jobs, or any other kind: what is there now, kept up to date live, what is gone, and what was there at a moment.
+
+mod asked;
+mod form;
+mod table;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
+use maud::{Markup, html};
+
+use self::asked::Asked;
+use self::form::{counts_bar, filters};
+use self::table::List;
+use super::parts::{empty, encode};
+use super::plugins::{held, notices};
+use crate::access::Viewer;
+use crate::answer::frame::Page;
+use crate::answer::{Problem, Shown, time};
+use crate::app::App;
+use crate::scope::{self, Sight};
+
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+    let asked = Asked::read(&uri)?;
+    // Before the objects are read: what changes in between comes again, and is known by its position.
+    let after = *app.views.newest().borrow();
+    let sight = Sight::new(&app, &viewer);
+    let mut query = asked.query(SystemClock::default().now_ms());
+    query.within = match sight.within(&query).await {
+        Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
+        within => within?,
+    };
+    let page = sight.of_page(app.views.objects(&query).await?).await?;
+    let counts = counts(&app, &sight, &query).await?;
+    // What is in the cache is shown also where the journal can't be asked.
+    let status = match sight.status().await {
+        Err(problem) if page.objects.is_empty() => return Err(problem.into()),
+        status => status.unwrap_or_default(),
+    };
+    let not_ready = sight.not_ready().await?;
+    let is_operators = sight.is_operators().await?;
+    let now_held = if is_operators { app.views.held() } else { Vec::new() };
+    let any = !page.objects.is_empty() || !counts.phases.is_empty();
+    let kind = page.objects.first().map(|view| view.object.kind.clone());
+    let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
+    let title = title(&asked, kind.as_deref());
+    // A search reads documents, so what it finds is not counted.
+    let is_counted = asked.at.is_none() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
+    let total = match (asked.gone, asked.phase) {
+        (Gone::No, None) if is_counted => Some(counts.phases.values().sum()),
+        (Gone::No, Some(phase)) if is_counted => Some(counts.phases.get(phase).copied().unwrap_or_default()),
+        _ => None,
+    };
+    let list = List {
+        asked: &asked,
+        kind: kind.as_deref(),
+        objects: &page.objects,
+        next: page.next.as_deref(),
+        total,
+        after,
+    };
+    let content = html! {
+        div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
+        (notices(&status, not_ready.as_deref()))
+        @for notice in &page.notices { p.notice role="status" { (notice) } }
+        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() { (counts_bar(&asked, &counts)) }
+        (held(&now_held))
+        p #summary.quiet-live aria-live="polite" {}
+        @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
+        (list.draw())
+    };
+    Ok(Page::new(title, "/", content))
+}
+
+fn title(asked: &Asked, kind: Option<&str>) -> String {
+    match (asked.every_kind(), kind.unwrap_or(&asked.kind)) {
+        (true, _) => "Everything".to_owned(),
+        (false, kind) if kind.ends_with('s') => kind.to_owned(),
+        (false, kind) => format!("{kind}s"),
+    }
+}
+
+/// A time as it was typed, to the second.
+fn moment(typed: &str) -> String {
+    let text = time::typed(typed);
+    kubewitness_core::calendar::moment(&text).map_or(text, |ms| format!("{} UTC", time::readable(ms)))
+}
+
+/// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.
+async fn counts(app: &App, sight: &Sight, query: &ObjectQuery) -> Result<Counts, Problem> {
+    let all = ObjectQuery {
+        phase: None,
+        search: None,
+        limit: None,
+        details: false,
+        cursor: None,
+        sort: None,
+        ..query.clone()
+    };
+    let mut counts = app.views.counts(&all).await?;
+    if query.namespace.is_some() {
+        let mut everywhere = ObjectQuery { namespace: None, ..all };
+        // Whoever may not look everywhere has named one: there are no others to choose from.
+        if let Ok(within) = sight.within(&everywhere).await {
+            everywhere.within = within;
+            counts.namespaces = app.views.counts(&everywhere).await?.namespaces;
+        }
+    }
+    Ok(counts)
+}
+
+/// For whoever may not look into all namespaces, where there are too many: they name one.
+fn narrow(asked: &Asked, problem: &Problem) -> Page {
+    let content = html! {
+        div.head { h1 { (asked.kind) } }
+        div.empty {
+            h2 { "Which namespace?" }
+            p.hint { (problem.message) }
+            form.narrow method="get" action="/" {
+                input type="hidden" name="kind" value=(asked.kind);
+                label { span { "Namespace" } input name="namespace" required autofocus autocomplete="off" spellcheck="false"; }
+                button.strong { "Show" }
+            }
+        }
+    };
+    Page::new(asked.kind.clone(), "/", content)
+}
+
+fn nothing(any: bool, asked: &Asked, sources: &[SourceView], restricted: bool, goes_on: bool) -> Markup {
+    let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
+    if goes_on {
+        return empty(
+            "Nothing on this page",
+            &html! { "A page looks at a part of the journal only, and none of it fits. The next page goes on." },
+        );
+    }
+    match any || (watched && asked.is_narrowed()) {
+        true => empty(
+            "Nothing matches",
+            &html! {
+                @if any { "There are objects of this kind, but none fits the filter. " }
+                @else { "No object of this kind fits the filter. " }
+                @if !asked.is_of_time() { a href=(asked.address("gone", Some("true"))) { "Look among those that are gone, too" } ", or " }
+                a href={ "/?kind=" (encode(&asked.kind)) } { "show all that are there" } "."
+            },
+        ),
+        false if !watched && !sources.is_empty() => empty(
+            "Nobody watches that",
+            &html! { "No source witnesses " b { (asked.kind) } ". " (scope::witnessed(sources)) },
+        ),
+        false => empty(
+            "Nothing yet",
+            &html! {
+                @if restricted { "Nothing that you may see: others may have objects of this kind. " }
+                "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
+                a href="/sources" { "the sources" } " tell what is watched."
+            },
+        ),
+    }
+}

@@ -1,0 +1,180 @@
+//! Phases over time, one lane an object, as SVG. Time runs to scale; a phase that is too short
+//! to be seen still has its tick. The table below it says the same in words.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kubewitness_core::views::{Deliveries, Told};
+use kubewitness_core::{Change, Gap, Seq, State};
+use maud::{Markup, html};
+
+use super::Holes;
+use crate::answer::time;
+use crate::pages::gaps::bound;
+
+pub(super) struct Lane {
+    pub(super) label: String,
+    /// Oldest first, never empty.
+    pub(super) states: Vec<Arc<State>>,
+}
+
+/// Lanes of one picture; the table has the others.
+const LANES: usize = 40;
+
+const LABEL: f64 = 190.0;
+const WIDTH: f64 = 1000.0;
+const HEIGHT: f64 = 26.0;
+const BAR: f64 = 16.0;
+const TOP: f64 = 24.0;
+/// What is narrower than this has no room for its name.
+const NAMED: f64 = 58.0;
+const LABEL_CHARS: usize = 26;
+
+struct Scale {
+    from: u64,
+    to: u64,
+}
+
+impl Scale {
+    fn x(&self, ms: u64) -> f64 {
+        let part = ms.clamp(self.from, self.to) - self.from;
+        LABEL + (WIDTH - LABEL - 8.0) * part as f64 / (self.to - self.from) as f64
+    }
+}
+
+/// Marks of one plugin; the newest states.
+const MARKS: usize = 400;
+
+/// `told`: how far each plugin is with the states of the first lane.
+pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
+    let times = || lanes.iter().flat_map(|lane| &lane.states).map(|state| state.observed_ms);
+    let from = times().min().unwrap_or(0);
+    // A second at least: an object that was seen once has a bar as well.
+    let scale = Scale { from, to: times().max().unwrap_or(0).max(from + 1000) };
+    let shown = &lanes[..lanes.len().min(LANES)];
+    let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
+    html! {
+        div.scroll.lanes {
+            svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
+                title #lanes-title {
+                    "Phases of " (lanes.len()) " objects from " (time::readable(scale.from)) " to " (time::readable(scale.to))
+                    "; the tables below list each state"
+                }
+                @for step in 0..=4 { (grid(&scale, step, height)) }
+                @for (index, lane) in shown.iter().enumerate() { (bar(lane, &scale, TOP + HEIGHT * index as f64, holes)) }
+                @if let Some(lane) = shown.first() {
+                    @for (index, (plugin, told)) in told.iter().enumerate() {
+                        (marks(plugin, told, lane, &scale, TOP + HEIGHT * (shown.len() + index) as f64))
+                    }
+                }
+            }
+        }
+        @if lanes.len() > LANES { p.note { "The first " (LANES) " of " (lanes.len()) " objects." } }
+    }
+}
+
+fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
+    let ms = scale.from + (scale.to - scale.from) * step / 4;
+    let x = scale.x(ms);
+    let anchor = match step {
+        0 => "start",
+        4 => "end",
+        _ => "middle",
+    };
+    html! {
+        line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
+        text.axis x=(round(x)) y="12" text-anchor=(anchor) { (time::clock(ms)) }
+    }
+}
+
+fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
+    let last = lane.states.last();
+    let over = last.is_some_and(|state| state.status.terminal || state.change != Change::Present);
+    let end = last.filter(|_| over).map_or(scale.to, |state| state.observed_ms);
+    html! {
+        text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
+        @for (phase, from, to) in phases(lane, end) {
+            @let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(2.0));
+            g.span data-phase=(phase) {
+                title { (phase) ", " (time::readable(from)) ", " (time::span(to - from)) }
+                rect x=(round(x)) y=(y) width=(round(width)) height=(BAR) rx="2" {}
+                @if width > NAMED { text x=(round(x + 6.0)) y=(y + BAR - 4.5) { (phase) } }
+            }
+        }
+        @for state in &lane.states {
+            @let x = round(scale.x(state.observed_ms));
+            line.tick x1=(x) x2=(x) y1=(y + BAR) y2=(y + BAR + 4.0) {}
+            @if state.change == Change::Gap {
+                g {
+                    title { (missing(holes.get(&state.seq))) }
+                    line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
+                    line.hole x1=(x) x2=(x) y1=(y - 3.0) y2=(y + BAR + 4.0) {}
+                }
+            }
+        }
+    }
+}
+
+/// A mark for each state: full where the plugin was told, hollow while that waits, a cross for a dead letter.
+fn marks(plugin: &str, told: &BTreeMap<Seq, Told>, lane: &Lane, scale: &Scale, y: f64) -> Markup {
+    let middle = y + BAR / 2.0;
+    let from = lane.states.len().saturating_sub(MARKS);
+    html! {
+        text.label x="0" y=(y + BAR - 3.0) { title { (plugin) } (shorten(plugin)) }
+        @for (state, told) in lane.states[from..].iter().filter_map(|state| Some((state, told.get(&state.seq)?))) {
+            @let x = scale.x(state.observed_ms);
+            g.told data-state=(told.as_str()) {
+                title { (plugin) ": " (told.as_str()) " at position " (state.seq) }
+                @match told {
+                    Told::Dead => { path d=(format!("M{:.1} {:.1}l8 8m0 -8l-8 8", x - 4.0, middle - 4.0)) {} }
+                    Told::Delivered | Told::Waiting => { circle cx=(round(x)) cy=(middle) r="4" {} }
+                }
+            }
+        }
+    }
+}
+
+fn missing(hole: Option<&Gap>) -> String {
+    match hole {
+        Some(gap) => {
+            format!(
+                "Versions are missing here, between {} and {}: {}",
+                bound(&gap.after),
+                bound(&gap.before),
+                gap.reason
+            )
+        }
+        None => "Versions are missing here".into(),
+    }
+}
+
+/// Stretches of one phase: its name, from, to.
+fn phases(lane: &Lane, end: u64) -> Vec<(String, u64, u64)> {
+    let mut stretches: Vec<(String, u64, u64)> = Vec::new();
+    for state in &lane.states {
+        if let Some(open) = stretches.last_mut() {
+            open.2 = state.observed_ms.max(open.1);
+        }
+        if stretches.last().is_none_or(|open| open.0 != state.status.phase) {
+            stretches.push((state.status.phase.clone(), state.observed_ms, state.observed_ms));
+        }
+    }
+    if let Some(open) = stretches.last_mut() {
+        open.2 = end.max(open.1);
+    }
+    stretches
+}
+
+fn shorten(label: &str) -> String {
+    let count = label.chars().count();
+    if count <= LABEL_CHARS {
+        return label.to_owned();
+    }
+    // Names of pods differ at their end.
+    let end: String = label.chars().skip(count - LABEL_CHARS + 1).collect();
+    format!("…{end}")
+}
+
+fn round(x: f64) -> f64 {
+    (x * 10.0).round() / 10.0
+}

@@ -1,0 +1,202 @@
+//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row.
+
+mod lanes;
+mod moment;
+mod states;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::search::About;
+use kubewitness_core::views::{Deliveries, TimelineQuery};
+use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
+use maud::{Markup, html};
+
+use self::lanes::Lane;
+use self::states::Table;
+use super::parts::{at, badge, encode, figure, object_link, why};
+use crate::access::Viewer;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
+use crate::answer::{Problem, Shown};
+use crate::api::MOST_ROWS;
+use crate::app::App;
+use crate::scope::Sight;
+
+/// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
+const STATES: usize = 2000;
+/// Gaps of one page that are told with their bounds and reasons; each is read on its own.
+const GAPS: usize = 200;
+
+/// What is known of the gaps of a story, by their positions.
+type Holes = BTreeMap<Seq, Gap>;
+
+pub(super) async fn page(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(uid): Path<String>,
+    uri: Uri,
+) -> Result<Page, Shown> {
+    let params = Params::read(&uri, &["limit", "at", "state", "all"])?;
+    let (all, chosen) = (params.yes("all")?, params.number("state")?);
+    let limit = params.limit(STATES, MOST_ROWS)?;
+    let after = *app.views.newest().borrow();
+    let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(limit), ..TimelineQuery::default() };
+    let whole = app.views.timeline(&query).await?;
+    let sight = Sight::new(&app, &viewer);
+    let view = sight.of_story(whole).await?;
+    let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
+        return Err(Shown(Problem::new(
+            StatusCode::NOT_FOUND,
+            format!("Nothing was witnessed of an object with the uid {uid}."),
+            "Objects keep their page after their deletion, as long as the journal keeps their states.",
+        )));
+    };
+    let object = &last.object;
+    let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
+    let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
+    let shown = lanes_of(&view.states, &view.related);
+    let deliveries = match sight.is_operators().await? {
+        true => app.views.deliveries(&view.states).await?,
+        false => Deliveries::new(),
+    };
+    let told = told(&sight, last, &view.states).await;
+    let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
+    let name = format!("{}/{}", object.kind, object.name);
+    let table = Table { caption: &name, named: false, all, chosen, holes: &holes, uid: &uid };
+    let owned = Table { caption: "Objects that it owns", named: true, ..table };
+    let content = html! {
+        p.crumbs {
+            a href={ "/?kind=" (object.kind) } { (object.kind) }
+            @if !object.namespace.is_empty() { " in " a href={ "/?kind=" (object.kind) "&namespace=" (object.namespace) } { (object.namespace) } }
+        }
+        div.head { h1 { (object.name) } (how(last)) }
+        @if !words.is_empty() { p.story { (words) "." } }
+        p.lead { (why(&last.status)) }
+        (moment::look(&view.states, params.text("at"), &uid)?)
+        div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
+        (facts(first, last, view.states.len(), missing, &told))
+        (commands(last))
+        section aria-labelledby="lanes" {
+            h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin was told" } }
+            (lanes::svg(&shown, &deliveries, &holes))
+        }
+        section aria-labelledby="states" {
+            h2 #states { "Every state" }
+            (table.compare(&view.states))
+        }
+        @if !view.related.is_empty() {
+            section aria-labelledby="related" {
+                h2 #related { "What it owns" }
+                (owned.draw(&view.related))
+            }
+        }
+    };
+    Ok(Page::new(name.clone(), "/", content))
+}
+
+/// What each gap of the story says of itself: that is its document.
+async fn holes(app: &App, states: impl Iterator<Item = &Arc<Witnessed>>) -> Result<Holes, Shown> {
+    let mut holes = Holes::new();
+    for state in states.filter(|state| state.change == Change::Gap).take(GAPS) {
+        let document = app.views.document(state.seq).await?;
+        if let Ok(gap) = serde_json::from_slice::<Gap>(&document) {
+            holes.insert(state.seq, gap);
+        }
+    }
+    Ok(holes)
+}
+
+/// The object's own lane, then one for each object that it owns, in order of appearance.
+fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> {
+    let mut lanes: Vec<(String, Lane)> = Vec::new();
+    for state in states.iter().chain(related) {
+        let index = lanes.iter().position(|(uid, _)| *uid == state.object.uid).unwrap_or_else(|| {
+            let label = format!("{}/{}", state.object.kind, state.object.name);
+            lanes.push((state.object.uid.clone(), Lane { label, states: Vec::new() }));
+            lanes.len() - 1
+        });
+        lanes[index].1.states.push(state.clone());
+    }
+    lanes.into_iter().map(|(_, lane)| lane).collect()
+}
+
+/// Of what was deleted, how it went, and that it is gone.
+fn how(last: &Witnessed) -> Markup {
+    let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
+    let phase = before.map_or(&last.status.phase, |before| &before.phase);
+    html! { (badge(phase)) @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
+}
+
+/// What the newest document says of the object, where it can be read.
+#[derive(Default)]
+struct Told {
+    submitter: Option<String>,
+    attempts: Option<u32>,
+}
+
+async fn told(sight: &Sight, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
+    // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
+    let seq =
+        states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
+    // A page without a document is better than no page: the table says what became of it.
+    let Ok(document) = sight.document(seq).await else { return Told::default() };
+    let limit = serde_json::from_slice::<serde_json::Value>(&document).ok();
+    let limit = limit.and_then(|value| value.pointer("/spec/backoffLimit")?.as_u64());
+    let attempts = limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok());
+    Told { submitter: About::read(&document).submitter, attempts }
+}
+
+/// How the same is asked for on a command line.
+fn commands(last: &Witnessed) -> Markup {
+    let object = &last.object;
+    let kind = object.kind.to_lowercase();
+    let group = if object.group.is_empty() { String::new() } else { format!(".{}", object.group) };
+    let place = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
+    let (name, uid) = (&object.name, &object.uid);
+    // What a shell would take for more than a name is not offered to be copied.
+    let is_plain =
+        |text: &str| text.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '.' | '-'));
+    if ![&kind, &object.group, &object.namespace, name, uid].into_iter().all(|text| is_plain(text)) {
+        return html! {};
+    }
+    html! {
+        details.commands {
+            summary { "On the command line" }
+            @for line in [
+                format!("kubectl get {kind}{group} {name}{place} -o yaml"),
+                format!("kubewitness get {kind}/{name}{place} -o yaml"),
+                format!("kubewitness timeline {uid}"),
+            ] {
+                p { code { (line) } " " button type="button" data-copy=(line) hidden { "Copy" } }
+            }
+        }
+    }
+}
+
+fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize, told: &Told) -> Markup {
+    let status = &last.status;
+    let lasted = last.observed_ms.saturating_sub(first.observed_ms);
+    html! {
+        dl.facts {
+            @if status.total > 0 { div { dt { "Ready" } dd { (status.ready) " of " (status.total) } } }
+            @if status.attempt > 0 { div { dt { "Attempt" } dd { (status.attempt) } } }
+            @if let Some(code) = status.exit_code { div { dt { "Exit code" } dd { (code) } } }
+            @if let Some(owner) = &last.owner { div { dt { "Owner" } dd { (object_link(owner)) } } }
+            @if let Some(name) = &told.submitter { div { dt { "Submitter" } dd { (name) } } }
+            div { dt { "First seen" } dd { (at(first.observed_ms)) } }
+            div { dt { "Last change" } dd { (at(last.observed_ms)) } }
+            div { dt { "Between" } dd { (time::span(lasted)) } }
+            div { dt { "States" } dd { (figure(count as u64)) } }
+            @if missing > 0 {
+                div { dt { "Gaps" } dd { a href={ "/gaps?uid=" (encode(&last.object.uid)) } { (figure(missing as u64)) } } }
+            }
+            div { dt { "Source" } dd { (last.source) } }
+            div { dt { "UID" } dd { code { (last.object.uid) } } }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What the object was at a moment, with how well that is known.
+
+use std::sync::Arc;
+
+use kubewitness_core::{Change, State as Witnessed, calendar};
+use maud::{Markup, html};
+
+use crate::answer::{Problem, time};
+use crate::pages::parts::{at, badge, encode};
+
+/// A field for the time, and the answer for one that was given.
+pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) -> Result<Markup, Problem> {
+    let at_ms = asked.map(|text| {
+        let moment = calendar::moment(&time::typed(text));
+        moment.ok_or_else(|| {
+            Problem::invalid(format!("`{text}` is no time."), "Write it like 2026-11-24 03:00, in UTC.")
+        })
+    });
+    let at_ms = at_ms.transpose()?;
+    Ok(html! {
+        form.filters.moment method="get" action={ "/objects/" (encode(uid)) } {
+            label { span { "As it was at (UTC)" } input name="at" value=[asked] placeholder="2026-11-24 03:00" autocomplete="off"; }
+            button { "Look" }
+        }
+        @if let Some(at_ms) = at_ms { (answer(states, at_ms)) }
+    })
+}
+
+fn is_in_turn(state: &Witnessed) -> bool {
+    state.change != Change::Gap && !state.late
+}
+
+fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
+    let found = states.iter().rposition(|state| is_in_turn(state) && state.observed_ms <= at_ms);
+    let Some(index) = found else {
+        return html! {
+            p.notice role="status" { "No state from before " (at(at_ms)) " is here: it was not there yet, or its states were taken by retention." }
+        };
+    };
+    let state = &states[index];
+    let next = states[index + 1..].iter().position(|state| is_in_turn(state)).map(|after| index + 1 + after);
+    let between = &states[index + 1..next.unwrap_or(states.len())];
+    let is_missing = between.iter().any(|state| state.change == Change::Gap);
+    let is_late = states[index + 1..].iter().any(|found| {
+        let is_before = |next: usize| states[next].resource_version.is_newer_than(&found.resource_version);
+        found.late
+            && found.resource_version.is_newer_than(&state.resource_version)
+            && next.is_none_or(is_before)
+    });
+    html! {
+        p.done role="status" {
+            "At " (at(at_ms)) " it was "
+            @match state.change {
+                Change::Gone => { "gone, since " (at(state.observed_ms)) ". " }
+                Change::Left => { "no longer watched, since " (at(state.observed_ms)) ". " }
+                Change::Present | Change::Gap => { (badge(&state.status.phase)) ", as observed at " (at(state.observed_ms)) ". " }
+            }
+            a href={ "/states/" (state.seq) } { "Its document then" }
+        }
+        @if is_missing || is_late {
+            p.notice role="status" {
+                "Between " (at(state.observed_ms)) " and " @match next { Some(next) => (at(states[next].observed_ms)), None => "now" }
+                @if is_missing { " versions are missing" } @else { " versions were read back later" }
+                ": it may have had one of them."
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::{ObjectRef, StateId, Status, Version};
+
+    use super::*;
+
+    fn state(second: u64, version: &str, change: Change, late: bool) -> Arc<Witnessed> {
+        Arc::new(Witnessed {
+            id: StateId::parse("x"),
+            seq: second,
+            source: "jobs".into(),
+            epoch: 0,
+            change,
+            object: Arc::new(ObjectRef::default()),
+            owner: None,
+            resource_version: Version::new(version),
+            status: Arc::new(Status { phase: "Running".into(), ..Status::default() }),
+            previous: None,
+            observed_ms: second * 1000,
+            late,
+        })
+    }
+
+    #[test]
+    fn a_moment_is_told_with_what_is_missing_around_it() {
+        let states = [
+            state(10, "1", Change::Present, false),
+            state(20, "5", Change::Gap, false),
+            state(21, "5", Change::Present, false),
+            state(30, "9", Change::Present, false),
+            state(40, "7", Change::Present, true),
+            state(50, "", Change::Gone, false),
+        ];
+        let told = |second: u64| answer(&states, second * 1000).into_string();
+        assert!(told(5).contains("No state from before"));
+        assert!(told(15).contains("/states/10") && told(15).contains("versions are missing"));
+        assert!(told(25).contains("/states/21") && told(25).contains("were read back later"));
+        assert!(told(35).contains("/states/30") && !told(35).contains("may have had"), "{}", told(35));
+        assert!(told(60).contains("gone, since"));
+        assert!(look(&states, Some("soon"), "u").is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! Each state as a row. Versions in which nothing of the status changed are folded.
+
+use std::sync::Arc;
+
+use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
+use maud::{Markup, html};
+
+use super::Holes;
+use crate::pages::gaps::bound;
+use crate::pages::parts::{at, badge, figure, object_link, plural, why};
+
+/// So many versions in a row that tell nothing new are told in one row.
+const FOLDED: usize = 2;
+
+#[derive(Clone, Copy)]
+pub(super) struct Table<'a> {
+    pub caption: &'a str,
+    /// Of several objects.
+    pub named: bool,
+    /// Without folding.
+    pub all: bool,
+    /// The position that the address is about.
+    pub chosen: Option<Seq>,
+    pub holes: &'a Holes,
+    pub uid: &'a str,
+}
+
+enum Row<'a> {
+    One(&'a Witnessed, Option<&'a Witnessed>),
+    Folded(&'a Witnessed, &'a Witnessed, usize),
+}
+
+/// Whether it tells the same as the version before it: a heartbeat, or a change that no status shows.
+fn is_quiet(state: &Witnessed, before: Option<&Witnessed>) -> bool {
+    let same = before.is_some_and(|before| before.status == state.status && before.change == Change::Present);
+    same && state.change == Change::Present && !state.late
+}
+
+fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    let mut quiet: Vec<(&Witnessed, Option<&Witnessed>)> = Vec::new();
+    let mut newest: std::collections::HashMap<&str, &Witnessed> = std::collections::HashMap::new();
+    for state in states {
+        let before = newest.insert(&state.object.uid, state);
+        if is_quiet(state, before) && !table.all && table.chosen != Some(state.seq) {
+            quiet.push((state, before));
+            continue;
+        }
+        fold(&mut quiet, &mut rows);
+        rows.push(Row::One(state, before));
+    }
+    fold(&mut quiet, &mut rows);
+    rows
+}
+
+fn fold<'a>(quiet: &mut Vec<(&'a Witnessed, Option<&'a Witnessed>)>, rows: &mut Vec<Row<'a>>) {
+    match quiet.as_slice() {
+        [(first, _), .., (last, _)] if quiet.len() >= FOLDED => {
+            rows.push(Row::Folded(first, last, quiet.len()));
+        }
+        few => rows.extend(few.iter().map(|(state, before)| Row::One(state, *before))),
+    }
+    quiet.clear();
+}
+
+impl Table<'_> {
+    /// With a choice of two versions to compare.
+    pub fn compare(&self, states: &[Arc<Witnessed>]) -> Markup {
+        let can = states.len() > 1;
+        html! {
+            form method="get" action="/compare" {
+                (self.table(states, can))
+                @if can { p.tools { button { "Compare the two versions" } } }
+            }
+        }
+    }
+
+    pub fn draw(&self, states: &[Arc<Witnessed>]) -> Markup {
+        self.table(states, false)
+    }
+
+    fn table(&self, states: &[Arc<Witnessed>], choice: bool) -> Markup {
+        let count = states.len() as u64;
+        let ends = (states.first().map(|state| state.seq), states.last().map(|state| state.seq));
+        html! {
+            div.scroll {
+                table.dense {
+                    caption {
+                        (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
+                        @if self.all { " · " a href={ "/objects/" (self.uid) "#states" } { "fold those that tell nothing new" } }
+                    }
+                    thead { tr {
+                        th.num scope="col" { "Position" }
+                        th scope="col" { "Observed" }
+                        @if self.named { th scope="col" { "Object" } }
+                        th scope="col" { "Phase" }
+                        th.num scope="col" { "Ready" }
+                        th.num scope="col" { "Attempt" }
+                        th.wide scope="col" { "Reason" }
+                        th.num scope="col" { "Version" }
+                        th scope="col" { "Document" }
+                        @if choice { th scope="col" { "Compare" } }
+                    } }
+                    tbody {
+                        @for row in rows(states, self) {
+                            @match row {
+                                Row::One(state, before) => (self.row(state, before, choice.then_some(ends))),
+                                Row::Folded(first, last, count) => (self.folded(first, last, count, choice)),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn folded(&self, first: &Witnessed, last: &Witnessed, count: usize, choice: bool) -> Markup {
+        let columns = 8 + usize::from(self.named) + usize::from(choice);
+        html! {
+            tr.folded {
+                td colspan=(columns) {
+                    (figure(count as u64)) " versions with the same status, at positions " (first.seq) " to " (last.seq) ", up to " (at(last.observed_ms)) " · "
+                    a href={ "/objects/" (self.uid) "?all=true#states" } { "show them" }
+                }
+            }
+        }
+    }
+
+    fn row(
+        &self,
+        state: &Witnessed,
+        before: Option<&Witnessed>,
+        choice: Option<(Option<Seq>, Option<Seq>)>,
+    ) -> Markup {
+        let status = &state.status;
+        let hole = self.holes.get(&state.seq);
+        let same = before.is_some_and(|before| before.status.phase == status.phase)
+            && state.change == Change::Present;
+        html! {
+            tr.gap[state.change == Change::Gap].chosen[self.chosen == Some(state.seq)] id={ "state-" (state.seq) } {
+                td.num { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
+                td.when { (at(state.observed_ms)) }
+                @if self.named { td.object { (object_link(&state.object)) } }
+                td.keep {
+                    span.same[same] { (badge(&status.phase)) }
+                    @match state.change {
+                        Change::Present => {}
+                        change => { " " span.mark { (change.as_str()) } }
+                    }
+                    @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
+                }
+                td.num { @if status.total > 0 { (status.ready) "/" (status.total) } }
+                td.num { @if status.attempt > 0 { (status.attempt) } }
+                (reason(state, hole))
+                td.keep {
+                    a href={ "/states/" (state.seq) } { "show" }
+                    @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
+                }
+                @if let Some((first, last)) = choice {
+                    td.keep {
+                        label { input type="radio" name="from" value=(state.seq) checked[first == Some(state.seq)]; span.unseen { "from position " (state.seq) } }
+                        label { input type="radio" name="to" value=(state.seq) checked[last == Some(state.seq)]; span.unseen { "to position " (state.seq) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reason(state: &Witnessed, hole: Option<&Gap>) -> Markup {
+    html! {
+        @match hole {
+            Some(gap) => {
+                td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
+                td.num { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
+            }
+            None => {
+                td.wide { (why(&state.status)) }
+                td.num { (state.resource_version) }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Plugins: who is how far, and whether the figures add up.
+
+pub(super) mod pausing;
+
+use axum::extract::State;
+use axum::http::Uri;
+use kubewitness_core::views::{HeldView, PluginView, StatusView};
+use maud::{Markup, html};
+
+use super::parts::{at_text, empty, figure, plural};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::time;
+use crate::app::App;
+use crate::scope::Sight;
+use pausing::May;
+
+pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+    Params::read(&uri, &[])?;
+    let sight = Sight::new(&app, &viewer);
+    let status = sight.status().await?;
+    let not_ready = sight.not_ready().await?;
+    let mut cards = Vec::new();
+    for plugin in &status.plugins {
+        cards.push(card(plugin, May::of(&viewer, &plugin.name).await?));
+    }
+    let content = html! {
+        div.head { h1 { "Plugins" } }
+        div #figures data-refresh="5" {
+            (notices(&status, not_ready.as_deref()))
+            section aria-label="Plugins" {
+                @if status.restricted { (super::parts::restricted("What plugins there are and how far they are")) }
+                @else { (plugins(&cards)) }
+            }
+        }
+    };
+    Ok(Page::new("Plugins", "/plugins", content))
+}
+
+/// What is wrong beside the plugins, each of which tells its own. Nothing is said twice: what
+/// keeps the controller from being ready is often one of the rest.
+pub(super) fn notices(status: &StatusView, not_ready: Option<&str>) -> Markup {
+    let is_news = |text: &str| !not_ready.is_some_and(|why| why.contains(text));
+    html! {
+        @if let Some(why) = not_ready { p.alert { b { "Not ready. " } (why) } }
+        @for problem in status.problems.iter().filter(|text| is_news(text)) {
+            p.alert { b { "Configuration. " } (problem) }
+        }
+        (held(&status.held))
+        @for source in &status.sources {
+            @if let Some(condition) = source.condition.as_deref().filter(|text| is_news(text)) {
+                p.alert { b { "Source " (source.name) ". " } (condition) }
+            }
+            @if let Some(doubt) = &source.doubt {
+                p.alert { b { "Source " (source.name) ". " } (doubt) }
+            }
+        }
+        @for stream in &status.streams {
+            @if let Some(condition) = &stream.condition {
+                p.alert { b { "Stream " (stream.name) ". " } (condition) }
+            }
+        }
+    }
+}
+
+/// What keeps retention from going on: the disk fills, and no plugin's own figures say why.
+pub(super) fn held(held: &[HeldView]) -> Markup {
+    html! {
+        @for HeldView { source, holder, states, since, remedy } in held {
+            p.alert {
+                b { "Retention of " (source) ". " }
+                (figure(*states)) " " (plural(*states, "state", "states")) " beyond its bounds held by " (holder) " since "
+                (at_text(since)) ": " (remedy)
+            }
+        }
+    }
+}
+
+fn plugins(cards: &[Markup]) -> Markup {
+    if cards.is_empty() {
+        return empty(
+            "No plugin yet",
+            &html! {
+                "States are journaled all the same, and a plugin that is added later can start from the beginning: apply a ConfigMap labelled "
+                code { "kubewitness.dev/plugin=true" } ", or put its manifest into the configuration folder."
+            },
+        );
+    }
+    html! {
+        div.cards { @for card in cards { (card) } }
+    }
+}
+
+fn card(plugin: &PluginView, may: May) -> Markup {
+    let accounted = plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting;
+    let complete = accounted == plugin.observed;
+    let parts = [
+        ("delivered", plugin.delivered),
+        ("filtered", plugin.filtered),
+        ("dead", plugin.dead),
+        ("waiting", plugin.waiting),
+    ];
+    html! {
+        article.card aria-labelledby={ "plugin-" (plugin.name) } {
+            header {
+                h2 id={ "plugin-" (plugin.name) } { (plugin.name) }
+                span.state data-state=(plugin.state) { (plugin.state) }
+                @if !plugin.digest.is_empty() {
+                    code.digest title=(plugin.digest) { (plugin.digest.get(..12).unwrap_or(&plugin.digest)) }
+                }
+            }
+            @if let Some(message) = &plugin.message { p.alert { (message) } }
+            (pausing::of_card(plugin, may))
+            (proportions(&parts, accounted))
+            dl.sum {
+                div { dt { "Observed" } dd { (figure(plugin.observed)) } }
+                @for (index, (name, count)) in parts.iter().enumerate() {
+                    div.part data-part=(name) {
+                        dt { span.sign aria-hidden="true" { (if index == 0 { "=" } else { "+" }) } (name) }
+                        dd {
+                            @if *name == "dead" && *count > 0 { a href={ "/deadletters?plugin=" (plugin.name) } { (figure(*count)) } }
+                            @else { (figure(*count)) }
+                        }
+                    }
+                }
+            }
+            p.verdict.wrong[!complete] {
+                @if complete { "✓ Every observed state is accounted for." }
+                @else { "✗ " (figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
+            }
+            p.lag {
+                @if plugin.lag_seq == 0 { "Up to date." }
+                @else {
+                    (figure(plugin.lag_seq)) " positions behind, the oldest unfinished state is "
+                    (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
+                }
+                @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
+            }
+        }
+    }
+}
+
+fn proportions(parts: &[(&str, u64); 4], total: u64) -> Markup {
+    let mut x = 0.0;
+    let bars: Vec<(&str, f64, f64)> = parts
+        .iter()
+        .map(|(name, count)| {
+            let width = if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
+            x += width;
+            (*name, x - width, width)
+        })
+        .collect();
+    html! {
+        svg.proportions viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true" {
+            rect.rest x="0" y="0" width="100" height="3" {}
+            @for (name, x, width) in bars { @if width > 0.0 {
+                rect data-part=(name) x=(format!("{x:.2}")) y="0" width=(format!("{width:.2}")) height="3" {}
+            } }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `kubewitness deadletters`: its commands, and how they choose dead letters.
+
+use clap::{Args, Subcommand};
+use kubewitness_core::config::Duration;
+
+use super::reach::QueryArgs;
+use super::values::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum DeadLetters {
+    /// Lists the dead letters, with the last error of each
+    List {
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
+        /// Lists the dropped dead letters instead
+        #[arg(long)]
+        dropped: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Shows one dead letter, with the result of each try
+    Show {
+        /// The position of the dead letter in the journal
+        seq: u64,
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Hands dead letters to their plugin again, in order
+    Replay {
+        #[command(flatten)]
+        choice: LetterChoice,
+        /// Waits until all of them were tried, and shows the progress. The exit code is 4 if any is parked again
+        #[arg(long)]
+        wait: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Gives dead letters up for good. They stay counted as dead
+    Drop {
+        #[command(flatten)]
+        choice: LetterChoice,
+        /// All dead letters of the plugin
+        #[arg(long, conflicts_with_all = ["seq", "namespace", "error", "older_than"])]
+        all: bool,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// Lists who replayed or dropped what, and who paused and resumed which plugin, when and why
+    Records {
+        /// Only this plugin's
+        #[arg(long)]
+        plugin: Option<String>,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+/// Which dead letters. All given conditions must hold.
+#[derive(Debug, Args)]
+pub struct LetterChoice {
+    /// The plugin of the dead letters
+    #[arg(long)]
+    pub plugin: String,
+    /// One position of the journal, or several with commas. Without it: any position
+    #[arg(long, value_delimiter = ',')]
+    pub seq: Vec<u64>,
+    /// Only dead letters of objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only dead letters whose last error contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// Only dead letters that were parked at least this long ago, such as 30m
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub older_than: Option<Duration>,
+    /// Why you do it. The reason is kept in the record
+    #[arg(long)]
+    pub reason: String,
+    /// Your name in the record. Without it: your login name. Where people sign in, the record has the name that the
+    /// API server knows
+    #[arg(long, value_name = "NAME")]
+    pub who: Option<String>,
+    /// Only counts the dead letters, and changes nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}

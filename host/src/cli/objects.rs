@@ -1,0 +1,168 @@
+//! The commands that show objects and what was witnessed of them.
+
+use clap::Args;
+use kubewitness_core::config::Duration;
+
+use super::reach::{GetOutput, QueryArgs, ReachArgs};
+use super::values::duration;
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind, or KIND/NAME
+    pub kind: String,
+    /// Only the object with this name
+    pub name: Option<String>,
+    /// Only this namespace. Without it: all namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Only objects with these labels, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Only objects that an index has under this key, such as owner=UID or node=worker-1
+    #[arg(long, value_name = "NAME=KEY")]
+    pub index: Option<String>,
+    /// Only this phase, such as Running
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// At most this many
+    #[arg(long, default_value_t = 10_000)]
+    pub limit: usize,
+    /// Goes on and shows changes until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
+}
+
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// Only this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only this phase, such as Running
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Only jobs with these labels, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// The kind; `all` for every kind
+    #[arg(long, default_value = "Job")]
+    pub kind: String,
+    /// At most this many
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TimelineArgs {
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
+    #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
+    pub object: Vec<String>,
+    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// At most this many states
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct GapsArgs {
+    /// One object (KIND/NAME such as job/train-7, or a uid) or one KIND
+    pub object: Option<String>,
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Only objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// At most this many, the newest ones
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PoisonArgs {
+    /// The number of one poison state. Its bytes are printed as the API server sent them
+    pub number: Option<u64>,
+    /// Only this source
+    #[arg(long, conflicts_with = "number")]
+    pub source: Option<String>,
+    /// At most this many, the newest ones
+    #[arg(long, default_value_t = 500)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. Then two positions, as `kubewitness timeline` lists
+    /// them; or one, which is compared with the state before it. Without a position: the last two states
+    #[arg(required = true, num_args = 1..=4, value_name = "OBJECT [SEQ [SEQ]]")]
+    pub object: Vec<String>,
+    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// With metadata.managedFields, which are left out otherwise
+    #[arg(long)]
+    pub show_managed_fields: bool,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// Succeeded is exit code 0, any other end is 3, and a time-out is 5.
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is gone has ended as it did before
+    #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
+    pub object: Vec<String>,
+    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TapArgs {
+    /// A kind (Job, jobs, jobs.batch, po), or one object as KIND/NAME or KIND NAME. Without it: every kind
+    #[arg(num_args = 0..=2, value_name = "KIND[/NAME]")]
+    pub object: Vec<String>,
+    /// Only this namespace. Without it: all namespaces
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Only states with these labels, such as `team=a,tier in (x, y),!old`
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
+    /// states to come
+    #[arg(long, value_name = "POSITION")]
+    pub after: Option<u64>,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}

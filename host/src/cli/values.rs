@@ -1,0 +1,52 @@
+//! Values of flags that clap does not know: durations, moments and secrets.
+
+use kubewitness_core::calendar;
+use kubewitness_core::config::Duration;
+
+/// A value that may hold a password: it is never printed.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+impl std::str::FromStr for Secret {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    text.parse()
+}
+
+/// A moment, or so long ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    At(u64),
+    Ago(Duration),
+}
+
+pub(super) fn moment(text: &str) -> Result<Moment, String> {
+    let whole = text.strip_suffix('Z').map(|text| format!("{text}.000Z"));
+    let at = calendar::parse(text).or_else(|| calendar::parse(&whole?)).map(Moment::At);
+    at.or_else(|| text.parse().ok().map(Moment::Ago))
+        .ok_or_else(|| "write a moment such as 2026-11-20T13:45:00Z, or how long ago, such as 2h".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_date_or_so_long_ago() {
+        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(Moment::At(60_000)));
+        assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(Moment::At(60_250)));
+        assert!(matches!(moment("2h"), Ok(Moment::Ago(_))));
+        assert!(moment("yesterday").is_err() && moment("").is_err());
+    }
+}

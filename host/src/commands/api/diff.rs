@@ -1,0 +1,215 @@
+//! `kubewitness diff`: what changed between two states of one object, as a unified diff of their documents in YAML.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use kubewitness_core::{Change, Seq, State, calendar};
+use serde_json::Value;
+use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices_deadline, group_diff_ops};
+
+use super::client::Client;
+use super::named::Named;
+use super::timeline::{nothing, story};
+use crate::cli::DiffArgs;
+use crate::commands::print::{self, clean};
+use crate::commands::{End, Ended, Usage};
+
+/// Documents that have little in common take long to compare. What is left after this time is shown as removed and
+/// added, which is right, if longer than it could be.
+const WITHIN: Duration = Duration::from_secs(2);
+/// Equal lines that are shown around a change.
+const AROUND: usize = 3;
+/// As many states as the API gives.
+const STATES: usize = 10_000;
+/// Enough to find the last two.
+const NEWEST: usize = 100;
+
+pub async fn diff(args: DiffArgs) -> Ended {
+    let (named, rest) = Named::read(&args.object)?;
+    let wanted = positions(rest)?;
+    let client = Client::reach(&args.reach).await?;
+    let limit = if wanted.is_empty() { NEWEST } else { STATES };
+    let namespace = args.namespace.as_deref();
+    let states = story(&client, &named, namespace, limit).await?.states;
+    if states.is_empty() {
+        bail!("{}", nothing(&named, namespace));
+    }
+    let [old, new] = choose(&states, &wanted, &named.told(namespace))?;
+    let managed = args.show_managed_fields;
+    let (before, after) = (yaml(&client, old.seq, managed).await?, yaml(&client, new.seq, managed).await?);
+    print::text(&rendered(old, new, &before, &after, print::is_coloured()))?;
+    Ok(End::Fine)
+}
+
+fn positions(words: &[String]) -> Result<Vec<Seq>> {
+    let usage = || {
+        let list = "`kubewitness timeline` lists the positions of an object's states";
+        Usage::error(format!("after the object, write no position, one or two, such as 12 15: {list}"))
+    };
+    if words.len() > 2 {
+        return Err(usage());
+    }
+    words.iter().map(|word| word.parse().map_err(|_| usage())).collect()
+}
+
+/// The last two, or one and the one before it, or the two that are named.
+fn choose<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&'a State; 2]> {
+    let with_document = |state: &&Arc<State>| state.change != Change::Gap;
+    let find = |seq: Seq| {
+        let list = "`kubewitness timeline` lists the positions of its states";
+        match states.iter().filter(with_document).find(|state| state.seq == seq) {
+            Some(state) => Ok(&**state),
+            None => bail!("no state of {told} has the position {seq}: {list}"),
+        }
+    };
+    let before = |new: &'a State| {
+        let of_it =
+            |state: &&Arc<State>| !state.late && state.object.uid == new.object.uid && state.seq < new.seq;
+        match states.iter().filter(with_document).filter(of_it).max_by_key(|state| state.seq) {
+            Some(old) => Ok([&**old, new]),
+            None => {
+                bail!("the state at {} is the first one of {told}: there is none to compare it with", new.seq)
+            }
+        }
+    };
+    match wanted {
+        [old, new] => Ok([find(*old)?, find(*new)?]),
+        [new, ..] => before(find(*new)?),
+        [] => {
+            let in_order = states.iter().filter(with_document).filter(|state| !state.late);
+            match in_order.max_by_key(|state| state.seq) {
+                Some(newest) => before(newest),
+                None => bail!("no state of {told} has a document, only gaps are known"),
+            }
+        }
+    }
+}
+
+async fn yaml(client: &Client, seq: Seq, managed_fields: bool) -> Result<String> {
+    let mut document: Value =
+        serde_json::from_slice(&client.bytes(&format!("api/v1/states/{seq}/document")).await?)?;
+    if let (false, Some(metadata)) = (managed_fields, document["metadata"].as_object_mut()) {
+        metadata.remove("managedFields");
+    }
+    print::yaml(&document)
+}
+
+// ---- rendering ---------------------------------------------------------------------------
+
+fn rendered(old: &State, new: &State, before: &str, after: &str, coloured: bool) -> String {
+    let (old_lines, new_lines): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
+    let deadline = Some(Instant::now() + WITHIN);
+    let changes = capture_diff_slices_deadline(Algorithm::Myers, &old_lines, &new_lines, deadline);
+    let mut text = String::new();
+    let mut line = |colour: &str, line: String| {
+        let line = clean(&line);
+        match coloured && !colour.is_empty() {
+            true => text.push_str(&format!("\x1b[{colour}m{line}\x1b[0m\n")),
+            false => text.push_str(&format!("{line}\n")),
+        }
+    };
+    line("1", format!("--- {}", title(old)));
+    line("1", format!("+++ {}", title(new)));
+    for hunk in group_diff_ops(changes, AROUND) {
+        line("36", place(&hunk));
+        for change in &hunk {
+            for (tag, lines) in change.iter_slices(&old_lines[..], &new_lines[..]) {
+                let (sign, colour) = match tag {
+                    ChangeTag::Equal => (' ', ""),
+                    ChangeTag::Delete => ('-', "31"),
+                    ChangeTag::Insert => ('+', "32"),
+                };
+                lines.iter().for_each(|it| line(colour, format!("{sign}{it}")));
+            }
+        }
+    }
+    text
+}
+
+fn title(state: &State) -> String {
+    let (object, phase) = (&state.object, &state.status.phase);
+    let at = calendar::rfc3339(state.observed_ms);
+    format!("{}/{}  position {}, {at}, {phase}", object.kind, object.name, state.seq)
+}
+
+/// `@@ -3,7 +3,8 @@`, as `patch` reads it.
+fn place(hunk: &[DiffOp]) -> String {
+    let span = |range: &dyn Fn(&DiffOp) -> std::ops::Range<usize>| {
+        let (first, last) =
+            (hunk.first().map(range).unwrap_or_default(), hunk.last().map(range).unwrap_or_default());
+        let lines = last.end - first.start;
+        let begin = if lines == 0 { first.start } else { first.start + 1 };
+        if lines == 1 { begin.to_string() } else { format!("{begin},{lines}") }
+    };
+    format!("@@ -{} +{} @@", span(&DiffOp::old_range), span(&DiffOp::new_range))
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ObjectRef;
+
+    use super::*;
+    use crate::commands::api::testing;
+
+    fn state(seq: Seq, uid: &str, change: Change) -> Arc<State> {
+        let state = testing::state(seq, change);
+        let object = ObjectRef { uid: uid.into(), ..(*state.object).clone() };
+        Arc::new(State { object: object.into(), ..state })
+    }
+
+    fn chosen(states: &[Arc<State>], wanted: &[Seq]) -> Result<[Seq; 2]> {
+        choose(states, wanted, "job/x").map(|two| two.map(|state| state.seq))
+    }
+
+    #[test]
+    fn the_last_two_states_are_compared_or_those_that_are_named() {
+        let mut late = (*state(9, "b", Change::Present)).clone();
+        late.late = true;
+        let states = [
+            state(1, "a", Change::Present),
+            state(2, "a", Change::Gone),
+            state(4, "b", Change::Present),
+            state(5, "b", Change::Gap),
+            state(7, "b", Change::Present),
+            late.into(),
+        ];
+        assert_eq!(chosen(&states, &[]).unwrap(), [4, 7], "gaps and late states are not the last ones");
+        assert_eq!(chosen(&states, &[2]).unwrap(), [1, 2]);
+        assert_eq!(chosen(&states, &[1, 9]).unwrap(), [1, 9]);
+        assert_eq!(chosen(&states, &[7, 1]).unwrap(), [7, 1]);
+        for (wrong, said) in
+            [(&[4][..], "first one of job/x"), (&[5, 7], "position 5"), (&[3, 7], "position 3")]
+        {
+            let told = chosen(&states, wrong).unwrap_err().to_string();
+            assert!(told.contains(said), "{told}");
+        }
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(positions(&words("12 15")).unwrap(), [12, 15]);
+        assert!(positions(&words("1 2 3")).is_err() && positions(&words("x")).is_err());
+    }
+
+    #[test]
+    fn a_diff_is_one_that_patch_takes() {
+        let (old, new) = (state(4, "b", Change::Present), state(7, "b", Change::Present));
+        let text = rendered(
+            &old,
+            &new,
+            "a: 1\nb: 2\nc: 3\nd: 4\ne: 5\n",
+            "a: 1\nb: 2\nc: 3\nd: 4\ne: six\u{1b}\n",
+            false,
+        );
+        assert_eq!(
+            text,
+            "--- Job/x  position 4, 1970-01-01T00:00:00.000Z, Running\n\
+             +++ Job/x  position 7, 1970-01-01T00:00:00.000Z, Running\n\
+             @@ -2,4 +2,4 @@\n b: 2\n c: 3\n d: 4\n-e: 5\n+e: six·\n"
+        );
+        let text = rendered(&old, &new, "", "a: 1\n", true);
+        assert!(
+            text.contains("\u{1b}[36m@@ -0,0 +1 @@\u{1b}[0m") && text.contains("\u{1b}[32m+a: 1\u{1b}[0m"),
+            "{text:?}"
+        );
+        assert_eq!(rendered(&old, &new, "a: 1\n", "a: 1\n", false).lines().count(), 2);
+    }
+}

@@ -1,0 +1,201 @@
+//! The live stream of states. A stream that is cut goes on after the last position that it had, so that no state
+//! is missing and none comes twice, also when the controller restarts.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::{Seq, State};
+use reqwest::Response;
+
+use crate::commands::api::client::Client;
+
+/// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
+const RETRIES: u32 = 150;
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// A line of the stream is one state without its document. A longer one comes from something else.
+const LONGEST_LINE: usize = 4 << 20;
+
+/// What a stream tells.
+pub(in crate::commands::api) enum Heard {
+    /// A state, and the same as JSON.
+    State(Box<State>, String),
+    /// The journal was replaced by one that does not reach the position that was asked for. The stream goes on
+    /// from this newest position.
+    Replaced(Seq),
+}
+
+pub(in crate::commands::api) struct Live<'a> {
+    client: &'a Client,
+    open: Option<Stream>,
+    /// The last position that was heard of.
+    last: Option<Seq>,
+}
+
+impl<'a> Live<'a> {
+    /// States after this position; without it, those to come.
+    pub async fn open(client: &'a Client, after: Option<Seq>) -> Result<Self> {
+        Ok(Self { client, open: Some(Stream::open(client, after).await?), last: after })
+    }
+
+    pub async fn next(&mut self) -> Result<Heard> {
+        loop {
+            let Some(open) = &mut self.open else {
+                self.open = Some(self.again().await?);
+                continue;
+            };
+            match open.next().await {
+                Ok(Some(event)) => {
+                    if let Some(heard) = self.heard(event)? {
+                        return Ok(heard);
+                    }
+                }
+                Ok(None) => self.open = None,
+                Err(error) => {
+                    eprintln!(
+                        "kubewitness: the stream broke off, it is opened again where it was: {error:#}"
+                    );
+                    self.open = None;
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, event: SentEvent) -> Result<Option<Heard>> {
+        let number = || event.data.trim().parse().context("reading a position of the stream");
+        match event.kind.as_str() {
+            "state" => {
+                let state: Box<State> =
+                    serde_json::from_str(&event.data).context("reading a state of the stream")?;
+                self.last = Some(state.seq);
+                Ok(Some(Heard::State(state, event.data)))
+            }
+            // Where the stream begins. Without it, what comes while the first connection is cut would be lost.
+            "position" => {
+                self.last = Some(number()?);
+                Ok(None)
+            }
+            "reset" => {
+                let newest = number()?;
+                self.last = Some(newest);
+                Ok(Some(Heard::Replaced(newest)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn again(&self) -> Result<Stream> {
+        let mut tries = 0;
+        loop {
+            tokio::time::sleep(RETRY_AFTER).await;
+            let opened = match self.client.find_again().await {
+                Ok(()) => Stream::open(self.client, self.last).await,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(stream) => return Ok(stream),
+                Err(error) if tries >= RETRIES => return Err(error),
+                Err(_) => tries += 1,
+            }
+        }
+    }
+}
+
+/// Server-sent events as they come.
+struct Stream {
+    answer: Response,
+    lines: Lines,
+}
+
+impl Stream {
+    async fn open(client: &Client, after: Option<Seq>) -> Result<Self> {
+        let after: Vec<_> = after.map(|seq| ("after", seq.to_string())).into_iter().collect();
+        Ok(Self { answer: client.stream("api/v1/events", &after).await?, lines: Lines::default() })
+    }
+
+    /// `None` when the controller has ended the stream.
+    async fn next(&mut self) -> Result<Option<SentEvent>> {
+        loop {
+            if let Some(event) = self.lines.next() {
+                return Ok(Some(event));
+            }
+            match self.answer.chunk().await.context("reading the stream")? {
+                Some(chunk) => self.lines.push(&chunk)?,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct SentEvent {
+    kind: String,
+    data: String,
+}
+
+#[derive(Default)]
+struct Lines {
+    bytes: Vec<u8>,
+    open: SentEvent,
+}
+
+impl Lines {
+    fn push(&mut self, chunk: &[u8]) -> Result<()> {
+        self.bytes.extend_from_slice(chunk);
+        if self.bytes.len() > LONGEST_LINE && !chunk.contains(&b'\n') {
+            bail!("a line of the stream is longer than {LONGEST_LINE} bytes");
+        }
+        Ok(())
+    }
+
+    /// The next event that is whole.
+    fn next(&mut self) -> Option<SentEvent> {
+        while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let line = line.trim_end_matches(['\r', '\n']);
+            if line.is_empty() {
+                let event = std::mem::take(&mut self.open);
+                if !event.kind.is_empty() {
+                    return Some(event);
+                }
+                continue;
+            }
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "event" => self.open.kind = value.into(),
+                "data" => self.open.data.push_str(value),
+                // A comment keeps the connection alive; ids are in the states themselves.
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_however_the_stream_is_cut() {
+        let text = ": hello\n\nevent: state\nid: 7\ndata: {\"a\":1}\n\nevent:reset\r\ndata:9\r\n\r\nevent: state\ndata: x\n";
+        for size in [1, 3, 7, text.len()] {
+            let (mut lines, mut events) = (Lines::default(), Vec::new());
+            for chunk in text.as_bytes().chunks(size) {
+                lines.push(chunk).unwrap();
+                events.extend(std::iter::from_fn(|| lines.next()));
+            }
+            let told: Vec<_> =
+                events.iter().map(|event| (event.kind.as_str(), event.data.as_str())).collect();
+            assert_eq!(told, [("state", "{\"a\":1}"), ("reset", "9")], "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused() {
+        let mut lines = Lines::default();
+        lines.push(&vec![b'x'; LONGEST_LINE]).unwrap();
+        assert!(lines.push(b"x").is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until nobody reads them.
+
+use anyhow::{Result, bail};
+use kubewitness_core::selector::Selector;
+use kubewitness_core::{State, kinds};
+use serde_json::Value;
+
+use super::stream::{Heard, Live};
+use crate::cli::TapArgs;
+use crate::commands::api::client::Client;
+use crate::commands::api::named::Named;
+use crate::commands::print::{self, clean};
+use crate::commands::{Ended, Usage};
+
+pub async fn tap(args: TapArgs) -> Ended {
+    let chosen = Chosen::new(&args)?;
+    let client = Client::reach(&args.reach).await?;
+    print::until_reader_leaves(go_on(&client, &chosen, args.after)).await
+}
+
+async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
+    let mut live = Live::open(client, after).await?;
+    loop {
+        match live.next().await? {
+            Heard::State(state, json) => {
+                if chosen.fits(&state) && chosen.has_labels(client, &state).await? {
+                    print::line_of_many(&format!("{json}\n"))?;
+                }
+            }
+            Heard::Replaced(newest) => bail!(
+                "the journal was replaced: its newest position is {newest}, so the position from which this command \
+                 goes on is of another journal. Begin anew with --after 0"
+            ),
+        }
+    }
+}
+
+/// Which states are shown. All given conditions must hold.
+struct Chosen {
+    kind: Option<String>,
+    object: Option<Named>,
+    namespace: Option<String>,
+    source: Option<String>,
+    labels: Selector,
+}
+
+impl Chosen {
+    fn new(args: &TapArgs) -> Result<Self> {
+        let (kind, object) = match args.object.as_slice() {
+            [] => (None, None),
+            [kind] if !kind.contains('/') && !kind.is_empty() => {
+                ((!kind.eq_ignore_ascii_case("all")).then(|| kind.clone()), None)
+            }
+            words => (None, Some(Named::only(words)?)),
+        };
+        let text = args.selector.as_deref().unwrap_or_default();
+        let labels = Selector::parse(text)
+            .map_err(|error| Usage::error(format!("`{text}` is not a label selector: {error}")))?;
+        Ok(Self { kind, object, namespace: args.namespace.clone(), source: args.source.clone(), labels })
+    }
+
+    fn fits(&self, state: &State) -> bool {
+        let object = &state.object;
+        let is_named = |named: &Named| match named {
+            Named::Uid(uid) => object.uid == *uid,
+            Named::Object { kind, name } => {
+                object.name == *name && kinds::is_kind(&object.group, &object.kind, kind)
+            }
+        };
+        self.kind.as_ref().is_none_or(|kind| kinds::is_kind(&object.group, &object.kind, kind))
+            && self.object.as_ref().is_none_or(is_named)
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace)
+            && self.source.as_ref().is_none_or(|source| **source == *state.source)
+    }
+
+    /// A line has no labels, so they are read from the document of the same state.
+    async fn has_labels(&self, client: &Client, state: &State) -> Result<bool> {
+        if self.labels.is_empty() {
+            return Ok(true);
+        }
+        match client.bytes(&format!("api/v1/states/{}/document", state.seq)).await {
+            Ok(bytes) => Ok(self.matches(&serde_json::from_slice(&bytes)?)),
+            // Better one state too many than one that nobody hears of.
+            Err(error) => {
+                let seq = state.seq;
+                eprintln!(
+                    "kubewitness: the labels at {seq} can't be read, so it is shown: {}",
+                    clean(&format!("{error:#}"))
+                );
+                Ok(true)
+            }
+        }
+    }
+
+    fn matches(&self, document: &Value) -> bool {
+        let labels = &document["metadata"]["labels"];
+        self.labels.matches(|key| labels[key].as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kubewitness_core::Change;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::commands::api::testing;
+
+    fn chosen(line: &str) -> Result<Chosen> {
+        let line = format!("kubewitness tap {line}");
+        let Command::Tap(args) = Cli::parse_from(line.split_whitespace()).command else {
+            unreachable!("the command is `tap`")
+        };
+        Chosen::new(&args)
+    }
+
+    #[test]
+    fn states_are_chosen_by_what_they_are_of() {
+        let state = testing::state(1, Change::Present);
+        for (line, fits) in [
+            ("", true),
+            ("all -A", true),
+            ("jobs", true),
+            ("job/x -n a --source jobs", true),
+            ("job x", true),
+            ("pods", false),
+            ("job/y", false),
+            ("jobs -n b", false),
+            ("--source other", false),
+        ] {
+            assert_eq!(chosen(line).unwrap().fits(&state), fits, "{line}");
+        }
+        for wrong in ["job/", "jobs -l a=b=c"] {
+            assert!(chosen(wrong).err().is_some_and(|error| error.is::<Usage>()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_are_those_of_the_state_itself() {
+        let chosen = chosen("-l team=a,!old").unwrap();
+        assert!(chosen.matches(&json!({"metadata": {"labels": {"team": "a"}}})));
+        assert!(!chosen.matches(&json!({"metadata": {"labels": {"team": "a", "old": ""}}})));
+        assert!(!chosen.matches(&json!({"metadata": {}})));
+    }
+}

@@ -1,0 +1,206 @@
+//! `kubewitness wait`: waits for the end of one object, and says by its exit code how it ended.
+//!
+//! The stream opens before the story is asked for, so no end falls between them. It goes on where it was when it is
+//! cut, so no end is missed meanwhile.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use kubewitness_core::status::phase;
+use kubewitness_core::{Change, Seq, State};
+
+use super::stream::{Heard, Live};
+use crate::cli::WaitArgs;
+use crate::commands::api::client::Client;
+use crate::commands::api::named::Named;
+use crate::commands::api::timeline::{nothing, story};
+use crate::commands::print::{self, clean};
+use crate::commands::{End, Ended};
+
+/// The newest states are enough to tell what an object is in; a few may have come late, and do not count.
+const STATES: usize = 100;
+/// The phases that are an end for every kind; the reason of a deletion names the phase before it.
+const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
+
+pub async fn wait(args: WaitArgs) -> Ended {
+    let named = Named::only(&args.object)?;
+    let client = Client::reach(&args.reach).await?;
+    let mut waited = Waited::new(named, args.namespace);
+    let over = {
+        let waiting = waited.until_over(&client);
+        match args.timeout {
+            Some(timeout) => tokio::time::timeout(timeout.0, waiting).await.ok(),
+            None => Some(waiting.await),
+        }
+    };
+    match over.transpose()? {
+        Some(phase) => {
+            print::text(&format!("{}\n", clean(&phase)))?;
+            Ok(if phase == phase::SUCCEEDED { End::Fine } else { End::Failed })
+        }
+        None => timed_out(&waited, args.timeout.map(|timeout| timeout.0).unwrap_or_default()),
+    }
+}
+
+fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
+    let (object, after) = (waited.told(), print::age(timeout.as_secs_f64()));
+    match &waited.phase {
+        Some(phase) => {
+            print::text(&format!("{}\n", clean(phase)))?;
+            eprintln!("kubewitness: {object} has not ended within {after}: a longer --timeout waits on");
+        }
+        None => eprintln!(
+            "kubewitness: within {after}, {}: look at its kind, name and namespace",
+            waited.nothing()
+        ),
+    }
+    Ok(End::TimedOut)
+}
+
+/// What is known of the object so far.
+struct Waited {
+    named: Named,
+    namespace: Option<String>,
+    /// The newest position that was looked at.
+    seen: Seq,
+    phase: Option<String>,
+}
+
+impl Waited {
+    fn new(named: Named, namespace: Option<String>) -> Self {
+        Self { named, namespace, seen: 0, phase: None }
+    }
+
+    fn told(&self) -> String {
+        clean(&self.named.told(self.namespace.as_deref())).into_owned()
+    }
+
+    fn nothing(&self) -> String {
+        clean(&nothing(&self.named, self.namespace.as_deref())).into_owned()
+    }
+
+    /// The phase in which it ended.
+    async fn until_over(&mut self, client: &Client) -> Result<String> {
+        let mut live = Live::open(client, None).await?;
+        if let Some(phase) = self.look(client).await? {
+            return Ok(phase);
+        }
+        loop {
+            let over = match live.next().await? {
+                Heard::State(state, _) if self.named.is(&state.object, self.namespace.as_deref()) => {
+                    self.takes(&state)
+                }
+                Heard::State(..) => None,
+                Heard::Replaced(_) => {
+                    // Positions of another journal say nothing here.
+                    self.seen = 0;
+                    self.look(client).await?
+                }
+            };
+            if let Some(phase) = over {
+                return Ok(phase);
+            }
+        }
+    }
+
+    async fn look(&mut self, client: &Client) -> Result<Option<String>> {
+        let view = story(client, &self.named, self.namespace.as_deref(), STATES).await?;
+        let Some(newest) = newest(&view.states) else {
+            eprintln!("kubewitness: {} so far, waiting for it to appear", self.nothing());
+            return Ok(None);
+        };
+        Ok(self.takes(newest))
+    }
+
+    fn takes(&mut self, state: &State) -> Option<String> {
+        if state.late || state.change == Change::Gap || state.seq <= self.seen {
+            return None;
+        }
+        self.seen = state.seq;
+        let phase = &state.status.phase;
+        let is_news = self.phase.as_ref() != Some(phase);
+        self.phase = Some(phase.clone());
+        let over = end(state);
+        if over.is_none() && is_news && io::stderr().is_terminal() {
+            eprintln!("waiting for {} to end: it is {}", self.told(), clean(phase));
+        }
+        if state.change == Change::Left {
+            eprintln!(
+                "kubewitness: {} is no longer in its source, which does not show its end",
+                clean(&self.told())
+            );
+        }
+        over
+    }
+}
+
+fn newest(states: &[Arc<State>]) -> Option<&State> {
+    let counted = states.iter().filter(|state| !state.late && state.change != Change::Gap);
+    counted.max_by_key(|state| state.seq).map(|state| &**state)
+}
+
+/// The phase in which an object ended; `None` while it goes on. What was cleaned up after its end has not failed by
+/// that, so the phase before the deletion counts.
+fn end(state: &State) -> Option<String> {
+    let status = &state.status;
+    match state.change {
+        Change::Gone => {
+            let was_over = match &state.previous {
+                Some(previous) => previous.terminal,
+                None => ENDS.contains(&status.reason.as_str()),
+            };
+            Some(if was_over { status.reason.clone() } else { phase::DELETED.into() })
+        }
+        Change::Present if status.terminal => Some(status.phase.clone()),
+        Change::Present | Change::Left | Change::Gap => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::Status;
+    use kubewitness_core::status::Rules;
+
+    use super::*;
+    use crate::commands::api::testing;
+
+    fn state(seq: Seq, change: Change, phase: &str, terminal: bool) -> State {
+        let status = Status { phase: phase.into(), terminal, ..Status::default() };
+        let status = if change == Change::Gone { Rules::deleted(&status) } else { status };
+        State { status: status.into(), ..testing::state(seq, change) }
+    }
+
+    #[test]
+    fn an_object_that_was_cleaned_up_ended_as_it_did_before() {
+        for (change, phase, terminal, ended) in [
+            (Change::Present, "Running", false, None),
+            (Change::Present, "Succeeded", true, Some("Succeeded")),
+            (Change::Present, "Cancelled", true, Some("Cancelled")),
+            (Change::Gone, "Succeeded", true, Some("Succeeded")),
+            (Change::Gone, "Failed", true, Some("Failed")),
+            (Change::Gone, "Running", false, Some("Deleted")),
+            (Change::Left, "Succeeded", true, None),
+        ] {
+            assert_eq!(end(&state(1, change, phase, terminal)).as_deref(), ended, "{change:?} {phase}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_comes_late_or_again_ends_nothing() {
+        let named = Named::Object { kind: "job".into(), name: "x".into() };
+        let mut waited = Waited::new(named, None);
+        assert_eq!(waited.takes(&state(7, Change::Present, "Running", false)), None);
+        let mut late = state(8, Change::Present, "Failed", true);
+        late.late = true;
+        assert_eq!(waited.takes(&late), None);
+        assert_eq!(waited.takes(&state(6, Change::Present, "Failed", true)), None);
+        assert_eq!(waited.phase.as_deref(), Some("Running"));
+        assert_eq!(waited.takes(&state(9, Change::Present, "Succeeded", true)).as_deref(), Some("Succeeded"));
+        let states =
+            [state(7, Change::Gone, "Failed", true), state(9, Change::Present, "Running", false), late]
+                .map(Arc::new);
+        assert_eq!(newest(&states).map(|state| state.seq), Some(9), "a new object under an old name counts");
+    }
+}

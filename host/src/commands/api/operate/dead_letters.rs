@@ -1,0 +1,240 @@
+//! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kubewitness_core::calendar;
+use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView};
+
+use super::super::client::Client;
+use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended, Usage};
+
+/// As many as one answer has; who has more looks at them plugin by plugin.
+const MOST: &str = "10000";
+/// Between two looks at what a replay has come to.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub async fn dead_letters(command: DeadLetters) -> Ended {
+    match command {
+        DeadLetters::List { plugin, dropped, query } => list(plugin.as_deref(), dropped, &query).await,
+        DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
+        DeadLetters::Replay { choice, wait, query } => replay(choice, wait, &query).await,
+        DeadLetters::Drop { choice, all, query } => drop_chosen(choice, all, &query).await,
+        DeadLetters::Records { plugin, query } => records(plugin.as_deref(), &query).await,
+    }
+}
+
+async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
+    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().chain([("limit", MOST)]).collect();
+    client.get("api/v1/deadletters", &query).await
+}
+
+async fn list(plugin: Option<&str>, dropped: bool, args: &QueryArgs) -> Ended {
+    let mut letters = letters(&Client::reach(&args.reach).await?, plugin).await?;
+    letters.retain(|view| view.letter.dropped == dropped);
+    print::value(args.output, &letters, |letters| {
+        let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
+        for view in letters {
+            let letter = &view.letter;
+            table.row([
+                letter.plugin.clone(),
+                letter.seq.to_string(),
+                object(view),
+                view.phase.clone(),
+                letter.attempts.to_string(),
+                calendar::rfc3339(letter.last_ms),
+                one_line(&letter.error),
+            ]);
+        }
+        let nothing = if dropped { "nothing was dropped\n" } else { "nothing is parked\n" };
+        if table.is_empty() { nothing.into() } else { table.render() }
+    })?;
+    Ok(End::Fine)
+}
+
+fn object(view: &DeadLetterView) -> String {
+    format!("{}/{}/{}", view.object.namespace, view.object.kind, view.object.name)
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().take(100).collect::<String>().replace('\n', " ")
+}
+
+async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> Ended {
+    let mut found = letters(&Client::reach(&args.reach).await?, plugin).await?;
+    found.retain(|view| view.letter.seq == seq);
+    if found.is_empty() {
+        bail!(
+            "no dead letter has the position {seq}: `kubewitness deadletters list` shows those that there are"
+        );
+    }
+    print::value(args.output, &found, |found| found.iter().map(letter_text).collect())?;
+    Ok(End::Fine)
+}
+
+fn letter_text(view: &DeadLetterView) -> String {
+    let letter = &view.letter;
+    let place = match (letter.dropped, letter.replaying) {
+        (true, _) => "dropped",
+        (false, true) => "being replayed",
+        (false, false) => "parked",
+    };
+    let mut text = format!(
+        "{} at {}, {place}\n  state     {}\n  object    {} {}\n  tries     {}, from {} to {}\n  error     {}\n",
+        clean(&letter.plugin),
+        letter.seq,
+        clean(letter.id.as_str()),
+        clean(&object(view)),
+        clean(&view.phase),
+        letter.attempts,
+        calendar::rfc3339(letter.first_ms),
+        calendar::rfc3339(letter.last_ms),
+        clean(&letter.error),
+    );
+    if !letter.tries.is_empty() {
+        let mut table = Table::new(&["TRY", "AT", "TOOK", "ERROR"]);
+        for tried in &letter.tries {
+            table.row([
+                tried.attempt.to_string(),
+                calendar::rfc3339(tried.at_ms),
+                format!("{} ms", tried.took_ms),
+                one_line(&tried.error),
+            ]);
+        }
+        text.push_str(&table.render());
+    }
+    text
+}
+
+fn request(choice: LetterChoice) -> ReplayRequest {
+    ReplayRequest {
+        plugin: choice.plugin,
+        seqs: choice.seq,
+        namespace: choice.namespace,
+        error: choice.error,
+        older_than_seconds: choice.older_than.map(|age| age.0.as_secs()),
+        reason: choice.reason,
+        who: choice.who.unwrap_or_else(user),
+        dry_run: choice.dry_run,
+    }
+}
+
+/// As whoever runs this command is logged in, by number where nothing tells a name.
+pub(super) fn user() -> String {
+    let name = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let number = || std::fs::metadata("/proc/self").map(|process| format!("uid {}", process.uid()));
+    name.filter(|name| !name.trim().is_empty()).or_else(|| number().ok()).unwrap_or_default()
+}
+
+async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
+    let client = Client::reach(&args.reach).await?;
+    let request = request(choice);
+    let view: ReplayView = client.post("api/v1/deadletters/replay", &request).await?;
+    print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
+    if wait && !view.dry_run && view.replayed > 0 {
+        return follow(&client, &request.plugin, view.replayed).await;
+    }
+    Ok(End::Fine)
+}
+
+/// Tells on standard error how far a replay is, until all of it was delivered or parked again.
+async fn follow(client: &Client, plugin: &str, replayed: u64) -> Ended {
+    let mut told = u64::MAX;
+    loop {
+        let letters = letters(client, Some(plugin)).await?;
+        let left = letters.iter().filter(|view| view.letter.replaying).count() as u64;
+        if left != told {
+            eprintln!("{} of {replayed} tried again", replayed.saturating_sub(left));
+            told = left;
+        }
+        if left == 0 {
+            let parked = letters.iter().filter(|view| !view.letter.dropped).count();
+            eprintln!("{parked} parked now");
+            return Ok(if parked == 0 { End::Fine } else { End::Warned });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended {
+    let is_chosen = !choice.seq.is_empty()
+        || choice.namespace.is_some()
+        || choice.error.is_some()
+        || choice.older_than.is_some();
+    if !is_chosen && !all {
+        return Err(Usage::error(
+            "a drop is for good: choose by --seq, --namespace, --error or --older-than, or say --all",
+        ));
+    }
+    let view: DropView =
+        Client::reach(&args.reach).await?.post("api/v1/deadletters/drop", &request(choice)).await?;
+    print::value(args.output, &view, |view| done_text(view.dropped, view.dry_run, "dropped"))?;
+    Ok(End::Fine)
+}
+
+fn done_text(count: u64, dry_run: bool, done: &str) -> String {
+    match (count, dry_run, done) {
+        (0, _, _) => "no dead letter matches, or each one is being replayed already\n".into(),
+        (count, true, _) => format!("{count} would be {done}\n"),
+        (count, false, "replayed") => format!("{count} being replayed\n"),
+        (count, false, _) => format!("{count} {done}\n"),
+    }
+}
+
+async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
+    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().chain([("limit", MOST)]).collect();
+    let records: Vec<LetterRecordView> =
+        Client::reach(&args.reach).await?.get("api/v1/deadletters/records", &query).await?;
+    print::value(args.output, &records, |records| {
+        let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]);
+        for record in records {
+            table.row([
+                record.at.clone(),
+                record.what.clone(),
+                record.plugin.clone(),
+                record.seqs.len().to_string(),
+                record.who.clone(),
+                one_line(&record.why),
+            ]);
+        }
+        if table.is_empty() {
+            "nothing was replayed, dropped, paused or resumed\n".into()
+        } else {
+            table.render()
+        }
+    })?;
+    Ok(End::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_done_does_not_read_like_a_success() {
+        assert!(done_text(0, false, "replayed").starts_with("no dead letter matches"));
+        assert_eq!(done_text(2, true, "dropped"), "2 would be dropped\n");
+        assert_eq!(done_text(2, false, "replayed"), "2 being replayed\n");
+        assert_eq!(done_text(2, false, "dropped"), "2 dropped\n");
+    }
+
+    #[test]
+    fn a_letter_tells_each_of_its_tries() {
+        let letter = serde_json::json!({
+            "plugin": "p", "seq": 7, "id": "jobs/0/x", "attempts": 2, "error": "no\u{1b}[2J table", "first_ms": 0,
+            "last_ms": 1000, "phase": "Failed",
+            "tries": [
+                {"attempt": 1, "at_ms": 0, "took_ms": 12, "error": "timed out"},
+                {"attempt": 2, "at_ms": 1000, "took_ms": 3, "error": "no table"},
+            ],
+            "object": {"group": "batch", "version": "v1", "kind": "Job", "namespace": "team", "name": "x", "uid": "u"},
+        });
+        let text = letter_text(&serde_json::from_value(letter).unwrap());
+        assert!(text.starts_with("p at 7, parked\n"), "{text}");
+        assert!(text.contains("\n1     1970-01-01T00:00:00.000Z   12 ms   timed out\n"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Examines components beside the loop that follows the configuration: one that takes minutes to compile holds up
+//! nobody but its own plugin. [`desk`] decides what is examined.
+
+mod desk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kubewitness_core::calendar;
+use kubewitness_core::clock::Clock;
+use kubewitness_sandbox::Engine;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::config::manifest::Problem;
+use crate::controller::plugins::{Candidate, Wanted};
+use crate::tasks::{Fate, Tasks};
+use desk::{Desk, Now};
+
+pub type Answer = Result<Candidate, Vec<Problem>>;
+
+pub struct Examinations {
+    engine: Engine,
+    tasks: Tasks,
+    clock: Arc<dyn Clock>,
+    desk: Desk<Answer>,
+    /// What ends with each examination: its own task, and those whose compiling it goes on with.
+    work: BTreeMap<u64, Vec<DropGuard>>,
+    compiling: watch::Receiver<Option<Arc<str>>>,
+    answers: mpsc::UnboundedReceiver<(u64, Answer)>,
+    /// Given to each examination, which answers once.
+    to_answer: mpsc::UnboundedSender<(u64, Answer)>,
+}
+
+impl Examinations {
+    pub fn new(engine: Engine, tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
+        let (work, compiling) = (BTreeMap::new(), engine.compiling());
+        let (to_answer, answers) = mpsc::unbounded_channel();
+        Self { engine, tasks, clock, desk: Desk::default(), work, compiling, answers, to_answer }
+    }
+
+    fn now(&self) -> Now {
+        Now { elapsed: self.clock.elapsed(), ms: self.clock.now_ms() }
+    }
+
+    /// What is not asked for until [`Self::end_round`] ends there.
+    pub fn begin_round(&mut self) {
+        self.desk.begin_round();
+    }
+
+    /// The number under which the answer comes.
+    pub fn ask(&mut self, wanted: Wanted) -> u64 {
+        let asked = self.desk.ask(wanted.question.clone(), self.now());
+        if asked.is_new {
+            self.begin(asked.number, wanted);
+        }
+        asked.number
+    }
+
+    fn begin(&mut self, number: u64, wanted: Wanted) {
+        let (stop, engine, answers) = (CancellationToken::new(), self.engine.clone(), self.to_answer.clone());
+        self.work.insert(number, vec![stop.clone().drop_guard()]);
+        let name = format!("examining {}", wanted.parsed.name);
+        self.tasks.spawn(name, Fate::Finite, async move {
+            if let Some(answer) = stop.run_until_cancelled(wanted.examine(&engine)).await {
+                // The loop that asked may have ended meanwhile.
+                answers.send((number, answer)).ok();
+            }
+            Ok(())
+        });
+    }
+
+    pub fn end_round(&mut self) {
+        for left in self.desk.end_round() {
+            let Some(guards) = self.work.remove(&left.number) else { continue };
+            if let Some(of_heir) = left.heir.and_then(|heir| self.work.get_mut(&heir)) {
+                of_heir.extend(guards);
+            }
+        }
+    }
+
+    /// Until one has an answer.
+    pub async fn answered(&mut self) {
+        // The sender lies beside the receiver, so there is always another one to come.
+        if let Some((number, answer)) = self.answers.recv().await {
+            self.work.remove(&number);
+            self.desk.answer(number, answer);
+        }
+    }
+
+    /// Until all have an answer that do not take long.
+    pub async fn settle(&mut self) {
+        while let Some(patience) = self.desk.patience(self.now()) {
+            // Where it is over, there is no patience left.
+            tokio::time::timeout(patience, self.answered()).await.ok();
+        }
+    }
+
+    /// The answer, if it is there.
+    pub fn take(&mut self, number: u64) -> Option<Answer> {
+        self.desk.take(number)
+    }
+
+    /// What people are told of an examination without an answer.
+    pub fn told(&self, number: u64) -> Option<String> {
+        let (since_ms, digest) = self.desk.open(number)?;
+        let now = self.compiling.borrow();
+        let what = match now.as_deref() {
+            Some(compiled) if compiled == digest => "is being compiled",
+            Some(_) => "waits to be compiled: one is compiled at a time",
+            None => "is being checked",
+        };
+        Some(format!("its component {what} (since {})", calendar::rfc3339(since_ms)))
+    }
+
+    /// Ends all. What is still wanted is asked for again.
+    pub fn give_up(&mut self) {
+        self.begin_round();
+        self.end_round();
+    }
+}

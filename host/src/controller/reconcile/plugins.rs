@@ -1,0 +1,351 @@
+//! Makes the plugins that run equal to those that are configured.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context;
+use kubewitness_capability::Capabilities;
+use kubewitness_core::config::{HostSpec, is_name};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::report::Report;
+use super::{Control, texts};
+use crate::config::Snapshot;
+use crate::config::last_good::GoodPlugin;
+use crate::config::manifest::{Entry, claimed_name, parse_plugin};
+use crate::controller::plugins::{Candidate, Stopped, Wanted};
+use crate::controller::shared::{Phase, PluginState};
+
+/// A plugin whose component is still examined.
+pub(super) struct Waiting {
+    name: String,
+    number: u64,
+    /// Why its last good version is examined instead of what is configured.
+    refusal: Option<String>,
+}
+
+/// How what a document wants stands.
+#[derive(Clone, Copy)]
+enum Standing {
+    Runs,
+    /// By the number of its examination.
+    Asked(u64),
+}
+
+enum Answered {
+    Runs,
+    NotYet(u64),
+    Fits(Box<Candidate>),
+}
+
+/// A plugin whose document was refused.
+struct Falling<'a> {
+    name: String,
+    config_map: &'a str,
+    message: String,
+    /// The examination of its last good version, where that does not run.
+    good: Option<Result<u64, String>>,
+}
+
+impl Control {
+    pub(super) async fn move_plugins(&mut self, capabilities: &Capabilities, stop: &CancellationToken) {
+        for name in self.plugins.names() {
+            // On shut-down no plugin has to move first.
+            if stop.is_cancelled() {
+                return;
+            }
+            // A plugin that has not drained yet moves once it has.
+            if let Stopped::Drained(candidate) = self.plugins.stop(&name).await {
+                self.go_on(*candidate, capabilities).await;
+            }
+        }
+    }
+
+    pub(super) async fn go_on(&mut self, candidate: Candidate, capabilities: &Capabilities) {
+        let name = candidate.parsed.name.clone();
+        if let Err(error) = self.plugins.take(candidate, capabilities).await {
+            error!(plugin = name, "the plugin has stopped: {error:#}");
+            self.shared.set_phase(&name, Phase::Failed, Some(format!("{error:#}")));
+        }
+    }
+
+    /// What fits is taken first, so that what does not can't stand in its place. What takes long to examine is taken in
+    /// a later round. Answers the names that are still wanted; none where a stop came before all were looked at.
+    pub(super) async fn reconcile_plugins(
+        &mut self,
+        snapshot: &Snapshot,
+        host: &HostSpec,
+        capabilities: &Capabilities,
+        stop: &CancellationToken,
+    ) -> Option<BTreeSet<String>> {
+        self.examinations.begin_round();
+        let mut looks = Vec::new();
+        for entry in &snapshot.plugins {
+            let look = self.look(entry, snapshot, host);
+            looks.push((entry, stop.run_until_cancelled(look).await?));
+        }
+        stop.run_until_cancelled(self.examinations.settle()).await?;
+        self.waiting.clear();
+        let (mut kept, mut refused) = (BTreeSet::new(), Vec::new());
+        for (entry, look) in looks {
+            if stop.is_cancelled() {
+                return None;
+            }
+            let answered = look.and_then(|(name, standing)| Ok((name, self.answer(standing)?)));
+            match answered {
+                Err(message) => refused.push((entry, None, message)),
+                Ok((name, _)) if !kept.insert(name.clone()) => {
+                    refused.push((entry, None, self.is_anothers(&name, entry)));
+                }
+                Ok((name, Answered::Runs)) => self.goes_on(&name, &entry.config_map).await,
+                Ok((name, Answered::NotYet(number))) => {
+                    self.waiting.push(Waiting { name, number, refusal: None });
+                }
+                Ok((name, Answered::Fits(candidate))) => {
+                    if let Err(message) = self.take(*candidate, capabilities).await {
+                        refused.push((entry, Some(name), message));
+                    }
+                }
+            }
+        }
+        self.refused |= !refused.is_empty();
+        self.fall_back_all(refused, &mut kept, host, capabilities, stop).await?;
+        self.examinations.end_round();
+        self.tell_of_waiting();
+        Some(kept)
+    }
+
+    /// What one document wants, and how that stands. The error is what people are told.
+    async fn look(
+        &mut self,
+        entry: &Entry,
+        snapshot: &Snapshot,
+        host: &HostSpec,
+    ) -> Result<(String, Standing), String> {
+        let wanted = self.plugins.find(entry, host).await.map_err(|problems| texts(&problems).join("\n"))?;
+        let name = wanted.parsed.name.clone();
+        let is_there = |owner: &String| snapshot.plugins.iter().any(|other| other.config_map == *owner);
+        if self.other_owner(&name, entry).filter(is_there).is_some() {
+            return Err(self.is_anothers(&name, entry));
+        }
+        let standing = match self.plugins.runs_as(&wanted) {
+            true => Standing::Runs,
+            false => Standing::Asked(self.examinations.ask(wanted)),
+        };
+        Ok((name, standing))
+    }
+
+    fn answer(&mut self, standing: Standing) -> Result<Answered, String> {
+        let number = match standing {
+            Standing::Runs => return Ok(Answered::Runs),
+            Standing::Asked(number) => number,
+        };
+        match self.examinations.take(number) {
+            None => Ok(Answered::NotYet(number)),
+            Some(Ok(candidate)) => Ok(Answered::Fits(candidate.into())),
+            Some(Err(problems)) => Err(texts(&problems).join("\n")),
+        }
+    }
+
+    fn other_owner(&self, name: &str, entry: &Entry) -> Option<String> {
+        self.owner(name).filter(|owner| *owner != entry.config_map)
+    }
+
+    fn is_anothers(&self, name: &str, entry: &Entry) -> String {
+        let named = self.other_owner(name, entry).filter(|owner| !owner.contains('/'));
+        let owner = named.unwrap_or_else(|| "another document".into());
+        format!("{}: the plugin `{name}` is {owner}'s: choose another name", entry.origin.place)
+    }
+
+    /// What people are told of plugins whose components are still examined.
+    pub(super) fn tell_of_waiting(&self) {
+        for Waiting { name, number, refusal } in &self.waiting {
+            let Some(told) = self.examinations.told(*number) else { continue };
+            let is_running = self.plugins.is_running(name);
+            let message = match refusal {
+                Some(refusal) => format!("{refusal}\nThe last good version is not ready yet: {told}"),
+                None if is_running => {
+                    format!("the version before runs until the newer one is ready: {told}")
+                }
+                None => told,
+            };
+            if self.plugins.is_draining(name) || self.shared.message(name).as_ref() == Some(&message) {
+                continue;
+            }
+            info!(plugin = name, "{message}");
+            match is_running {
+                true => self.shared.set_message(name, message),
+                false => self.shared.set_plugin(name, PluginState::idle(Phase::Starting, Some(message))),
+            }
+        }
+    }
+
+    /// The ConfigMap whose version of the plugin runs, or ran last.
+    fn owner(&self, name: &str) -> Option<String> {
+        let good = || self.good_plugins.get(name).map(|good| good.entry.config_map.clone());
+        self.plugins.config_map(name).or_else(good)
+    }
+
+    /// The name under which a refused ConfigMap is shown: the name of its plugin, else the name that it gives
+    /// itself, else its own name, set apart so that no plugin has it.
+    fn name_of_refused(&self, entry: &Entry, kept: &BTreeSet<String>) -> String {
+        let mut owned = self.plugins.names().into_iter().chain(self.good_plugins.keys().cloned());
+        let is_own =
+            |name: &String| !kept.contains(name) && self.owner(name).as_deref() == Some(&entry.config_map);
+        if let Some(name) = owned.find(is_own) {
+            return name;
+        }
+        let free = |name: &String| is_name(name) && !kept.contains(name) && self.owner(name).is_none();
+        claimed_name(entry)
+            .filter(free)
+            .or_else(|| Some(entry.config_map.clone()).filter(free))
+            .unwrap_or_else(|| entry.set_apart())
+    }
+
+    async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<(), String> {
+        let (name, entry) = (candidate.parsed.name.clone(), candidate.parsed.entry.clone());
+        if self.plugins.runs(&candidate) {
+            self.goes_on(&name, &entry.config_map).await;
+            return Ok(());
+        }
+        let bytes = candidate.bytes.clone();
+        let failed = |error: anyhow::Error| format!("{error:#}");
+        if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
+            return Ok(());
+        }
+        let (of, saved, component) = (name.clone(), entry.clone(), bytes.clone());
+        let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &component)).await;
+        kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
+        let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
+        self.good_plugins.insert(name.clone(), good);
+        self.is_active(&name, &entry.config_map).await;
+        Ok(())
+    }
+
+    /// What runs is what is wanted. A bad change may have been taken back, or one that was still examined.
+    async fn goes_on(&mut self, name: &str, config_map: &str) {
+        let is_told = |state: PluginState| state.phase != Phase::Active || state.message.is_some();
+        if self.shared.plugin(name).is_some_and(is_told) {
+            self.is_active(name, config_map).await;
+        }
+    }
+
+    async fn is_active(&mut self, name: &str, config_map: &str) {
+        self.shared.set_phase(name, Phase::Active, None);
+        self.tell(name, config_map, Phase::Active, None).await;
+    }
+
+    /// All that have to start first are examined at the same time. `None`: a stop came before the end.
+    async fn fall_back_all(
+        &mut self,
+        refused: Vec<(&Entry, Option<String>, String)>,
+        kept: &mut BTreeSet<String>,
+        host: &HostSpec,
+        capabilities: &Capabilities,
+        stop: &CancellationToken,
+    ) -> Option<()> {
+        let mut falling = Vec::new();
+        for (entry, name, message) in refused {
+            let name = name.unwrap_or_else(|| self.name_of_refused(entry, kept));
+            kept.insert(name.clone());
+            let good = self.ask_for_last_good(&name, host);
+            falling.push(Falling { name, config_map: &entry.config_map, message, good });
+        }
+        stop.run_until_cancelled(self.examinations.settle()).await?;
+        for refused in falling {
+            if stop.is_cancelled() {
+                return None;
+            }
+            self.fall_back(refused, capabilities, stop).await;
+        }
+        Some(())
+    }
+
+    /// After a restart the last good version has to be started.
+    fn ask_for_last_good(&mut self, name: &str, host: &HostSpec) -> Option<Result<u64, String>> {
+        if self.plugins.is_draining(name) || self.plugins.is_running(name) {
+            return None;
+        }
+        let good = self.good_plugins.get(name)?;
+        let wanted = parse_plugin(&good.entry, host)
+            .map(|parsed| Wanted::new(parsed, good.component.clone(), host))
+            .map_err(|problems| texts(&problems).join("; "));
+        Some(wanted.map(|wanted| self.examinations.ask(wanted)))
+    }
+
+    /// Keeps the last good one running, or starts it after a restart.
+    async fn fall_back(
+        &mut self,
+        refused: Falling<'_>,
+        capabilities: &Capabilities,
+        stop: &CancellationToken,
+    ) {
+        let Falling { name, config_map, message, good } = refused;
+        // What is so is told when what ran has drained: until then the last good one can't be started.
+        if self.plugins.is_draining(&name) {
+            return;
+        }
+        let started = match good.map(|asked| asked.map(|number| (number, self.examinations.take(number)))) {
+            None => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok((number, None))) => {
+                return self.waiting.push(Waiting { name, number, refusal: Some(message) });
+            }
+            Some(Ok((_, Some(Err(problems))))) => Err(texts(&problems).join("; ")),
+            Some(Ok((_, Some(Ok(candidate))))) => {
+                let taken = self.plugins.take(candidate, capabilities).await;
+                taken.map(drop).map_err(|error| format!("{error:#}"))
+            }
+        };
+        if let Err(error) = started
+            && error != message
+        {
+            if stop.is_cancelled() {
+                return;
+            }
+            warn!(plugin = name, "the last good version can't be started: {error}");
+        }
+        let phase = if self.plugins.is_running(&name) { Phase::Degraded } else { Phase::Failed };
+        match phase {
+            Phase::Degraded => self.shared.set_phase(&name, phase, Some(message.clone())),
+            _ => self.shared.set_plugin(&name, PluginState::idle(phase, Some(message.clone()))),
+        }
+        self.tell(&name, config_map, phase, Some(message)).await;
+    }
+
+    async fn tell(&mut self, name: &str, config_map: &str, phase: Phase, message: Option<String>) {
+        // A plugin that was not started any more is not active.
+        if self.plugins.tasks.is_stopping() {
+            return;
+        }
+        let digest = self.plugins.digest(name);
+        let report = Report { plugin: name.into(), config_map: config_map.into(), phase, digest, message };
+        self.reporter.tell(report).await;
+    }
+
+    pub(super) async fn remove_all_but(&mut self, kept: &BTreeSet<String>) {
+        let known: BTreeSet<String> =
+            self.shared.plugins().into_keys().chain(self.good_plugins.keys().cloned()).collect();
+        for name in known.difference(kept) {
+            // What it finishes meanwhile is still its own.
+            if matches!(self.plugins.stop(name).await, Stopped::NotYet) {
+                continue;
+            }
+            self.shared.remove_plugin(name);
+            if self.good_plugins.remove(name).is_some() {
+                let of = name.clone();
+                let forgotten = self.last_good.ask(move |kept| kept.forget_plugin(&of)).await;
+                if let Err(error) = forgotten {
+                    error!(plugin = name, "its last good version can't be removed: {error}");
+                }
+            }
+            self.reporter.forget(name).await;
+        }
+        // What it left stays for a while; it is only an aid to retention, and is tried again.
+        let draining = known.into_iter().filter(|name| self.plugins.is_draining(name));
+        let holding = kept.iter().cloned().chain(draining).chain(self.streams.progress_names()).collect();
+        if let Err(error) = self.plugins.journal.retire_all_but(&holding).await {
+            warn!(%error, "the journal can't record yet which plugins were removed; it is tried again");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The host's own document: sources, streams, and what plugins can be granted. Witnessing depends on none of what
+//! plugins are granted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kubewitness_capability::{Capabilities, Redaction};
+use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, SourceSpec};
+use kubewitness_core::status::Rules;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::{Control, texts, unreadable};
+use crate::config::Snapshot;
+use crate::config::last_good::LastGood;
+use crate::config::manifest::{Entry, Parsed, parse_host};
+use crate::controller::sources::group_of;
+
+impl Control {
+    pub(super) async fn reconcile_host(
+        &mut self,
+        snapshot: &Snapshot,
+        stop: &CancellationToken,
+    ) -> Result<(), Vec<String>> {
+        let unread = snapshot.hosts.is_empty() && !snapshot.problems.is_empty();
+        let refusal = match snapshot.host() {
+            Ok(entry) => match self.take_host(entry, stop).await {
+                Ok(()) => return Ok(()),
+                Err(refusal) => refusal,
+            },
+            // What could not be read may well hold it, and is told already.
+            Err(_) if unread => Vec::new(),
+            Err(problem) => texts(&[problem]),
+        };
+        // Nothing runs yet in this process: the last good settings are better than none.
+        if self.host.is_none()
+            && let Some(good) =
+                self.last_good.ask(LastGood::host).await.map_err(|error| vec![unreadable(&error)])?
+            && let Err(more) = self.take_host(&good, stop).await
+        {
+            return Err(refusal.into_iter().chain(more).collect());
+        }
+        Err(refusal)
+    }
+
+    /// Sources change one by one. When databases, destinations, ledgers or keys change, what
+    /// stays is kept open, and the plugins go over to the new ones.
+    ///
+    /// Witnessing depends on none of them: at a start the settings are taken although some can't be opened. Those are
+    /// told as problems, their plugins fail, and the next look tries them again. A change of settings that run is
+    /// refused if what it brings can't be opened: the last good settings go on, and their plugins with them.
+    async fn take_host(&mut self, entry: &Entry, stop: &CancellationToken) -> Result<(), Vec<String>> {
+        let parsed = parse_host(entry).map_err(|problems| texts(&problems))?;
+        // Only the leader has capabilities.
+        let is_whole = self.capabilities.is_some() || !self.role.is_leader();
+        if is_whole && self.host.as_ref() == Some(&parsed.spec) {
+            return self.open_closed(&parsed, stop).await;
+        }
+        let known = self.last_good.ask(LastGood::sources).await.map_err(|error| vec![unreadable(&error)])?;
+        let rules = parsed.spec.rules().map_err(|faults| texts(&parsed.problems(faults)))?;
+        let mut changed = changed_sources(&known, &parsed.spec.sources);
+        if changed.is_empty() {
+            changed = changed_sources(&self.agreed(&parsed.spec).await?, &parsed.spec.sources);
+        }
+        if !changed.is_empty() {
+            return Err(texts(&parsed.problems(changed)));
+        }
+        let same_grants = |old: &HostSpec| for_plugins(old) == for_plugins(&parsed.spec);
+        if self.role.is_leader()
+            && (self.capabilities.is_none() || !self.host.as_ref().is_some_and(same_grants))
+        {
+            let opened = match &self.capabilities {
+                Some(old) => old.reload(&parsed.spec, &self.data).await,
+                None => match self.role.reader() {
+                    Some(reader) => Capabilities::open_as(&parsed.spec, &self.data, &reader).await,
+                    None => Capabilities::open(&parsed.spec, &self.data).await,
+                },
+            };
+            let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
+            self.warn_of_files(&parsed.spec);
+            self.move_plugins(&capabilities, stop).await;
+            self.capabilities = Some(capabilities);
+        }
+        let redaction = match &self.capabilities {
+            Some(capabilities) => capabilities.redaction(),
+            None => {
+                let opened = Redaction::open(&parsed.spec, &self.data).await;
+                Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
+            }
+        };
+        let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
+        let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
+        let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;
+        saved.map_err(|error| vec![unreadable(&error)])?;
+        self.shared.set_redaction(redaction);
+        self.reconcile_sources(&parsed.spec, rules).await;
+        self.shared.settings_are_taken();
+        info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
+        self.host = Some(parsed.spec.clone());
+        self.keep_host(&parsed).await
+    }
+
+    /// Tries again what could not be opened. What is open stays so, and no plugin that runs has to move.
+    async fn open_closed(
+        &mut self,
+        parsed: &Parsed<HostSpec>,
+        stop: &CancellationToken,
+    ) -> Result<(), Vec<String>> {
+        let Some(old) = self.capabilities.clone().filter(|old| !old.closed().is_empty()) else {
+            return Ok(());
+        };
+        let opened = stop.run_until_cancelled(old.reload(&parsed.spec, &self.data)).await;
+        let Some(opened) = opened else { return Ok(()) };
+        self.capabilities = Some(opened.map_err(|faults| texts(&parsed.problems(faults)))?);
+        self.keep_host(parsed).await
+    }
+
+    /// The last good settings are those of which everything could be opened.
+    async fn keep_host(&mut self, parsed: &Parsed<HostSpec>) -> Result<(), Vec<String>> {
+        let closed = self.capabilities.as_ref().map(Capabilities::closed).unwrap_or_default();
+        if !closed.is_empty() {
+            return Err(texts(&parsed.problems(closed)));
+        }
+        let entry = parsed.entry.clone();
+        let saved = self.last_good.ask(move |kept| kept.save_host(&entry)).await;
+        saved.map_err(|error| vec![unreadable(&error)])
+    }
+
+    /// Each replica witnesses. What comes from a stream has one reader, and what is done to a history or
+    /// with it one who does it.
+    pub(super) async fn reconcile_sources(&mut self, spec: &HostSpec, rules: Rules) {
+        if self.role.is_leader() {
+            self.sources.reconcile(&spec.sources, &spec.streams, rules).await;
+            self.streams.reconcile(&spec.streams).await;
+            self.resyncs.reconcile(&spec.sources);
+            self.retentions.reconcile(&spec.sources);
+        } else {
+            let witnessed: Vec<_> =
+                spec.sources.iter().filter(|source| source.from.is_none()).cloned().collect();
+            self.sources.reconcile(&witnessed, &spec.streams, rules).await;
+        }
+    }
+}
+
+/// A source's checkpoint and objects belong to what it witnessed. Under the same name something
+/// else would begin in the middle of them, and objects would be missing without a word.
+pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) -> Vec<Fault> {
+    let scope = |source: &SourceSpec| {
+        (
+            group_of(source).to_string(),
+            source.kind.clone(),
+            source.namespace.clone(),
+            source.match_labels.clone(),
+            // What another host witnesses has positions of its own.
+            source.from.as_ref().map(|from| from.stream.clone()),
+        )
+    };
+    let changed =
+        |source: &SourceSpec| known.get(&source.name).is_some_and(|known| scope(known) != scope(source));
+    let fault = |(index, source): (usize, &SourceSpec)| Fault {
+        field: format!("spec.sources[{index}]"),
+        message: format!(
+            "the source `{}` has witnessed another kind, namespace or selection, or came from another stream, and its \
+             history is of that: \
+             give the new source a new name, and subscribe the plugins to it",
+            source.name
+        ),
+    };
+    wanted.iter().enumerate().filter(|(_, source)| changed(source)).map(fault).collect()
+}
+
+/// What plugins are given: all but what is witnessed, and how, and what a component is held against before
+/// it runs.
+fn for_plugins(spec: &HostSpec) -> HostSpec {
+    let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
+    HostSpec { sources, streams, status_rules, limits: HostLimitsSpec::default(), ..spec.clone() }
+}

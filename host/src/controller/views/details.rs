@@ -1,0 +1,139 @@
+//! What the states of the objects of a page tell: times, restarts, and how far each plugin is with them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::Progress;
+use kubewitness_core::search::About;
+use kubewitness_core::story::Times;
+use kubewitness_core::views::{Deliveries, DetailsView, ObjectView, Told, ViewError};
+use kubewitness_core::{Seq, State};
+
+use super::{HostViews, unavailable};
+
+/// States of one object that a list reads.
+const STATES: usize = 256;
+
+impl HostViews {
+    /// Times go up to the moment that the objects are of, or up to now.
+    pub(super) async fn add_details(
+        &self,
+        views: &mut [ObjectView],
+        at_ms: Option<u64>,
+    ) -> Result<(), ViewError> {
+        let heads: Vec<Seq> = views.iter().map(|view| view.seq).collect();
+        let stories = self.journal.stories(&heads, STATES).await.map_err(unavailable)?;
+        let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
+        let deliveries = self.told_of(&states).await?;
+        let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
+        for view in views {
+            let Some(states) = stories.get(&view.seq) else { continue };
+            let times = Times::of(states, now_ms);
+            let submitter = match states.last() {
+                Some(last) => About::read(&self.last_document(last).await?).submitter,
+                None => None,
+            };
+            let is_cut =
+                states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
+            view.details = Some(DetailsView {
+                queued_ms: times.queued_ms,
+                running_ms: times.running_ms,
+                restarts: times.restarts,
+                submitter,
+                cut: is_cut,
+                plugins: worst(&deliveries, states),
+            });
+        }
+        Ok(())
+    }
+
+    /// How far each plugin that runs here is with these states.
+    pub(super) async fn told_of(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let mut seqs: Vec<Seq> = states.iter().map(|state| state.seq).collect();
+        seqs.sort_unstable();
+        let mut deliveries = Deliveries::new();
+        for (name, (progress, _)) in self.journal.all_progress().await.map_err(unavailable)? {
+            if progress.retired_ms.is_some() || self.shared.plugin(&name).is_none() {
+                continue;
+            }
+            let letters = self.journal.letters_at(&name, &seqs).await.map_err(unavailable)?;
+            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
+            let told: BTreeMap<Seq, Told> = told.collect();
+            if !told.is_empty() {
+                deliveries.insert(name, told);
+            }
+        }
+        Ok(deliveries)
+    }
+}
+
+/// `None` for a state to which the plugin is not subscribed. A letter that is being replayed waits.
+fn told(progress: &Progress, letters: &HashMap<Seq, bool>, state: &State) -> Option<Told> {
+    let is_finished = |seq: Seq| {
+        seq <= progress.cursor || progress.above.iter().any(|(from, to)| (*from..=*to).contains(&seq))
+    };
+    if !progress.sources.iter().any(|start| start.covers(state)) {
+        return None;
+    }
+    Some(match letters.get(&state.seq) {
+        Some(false) => Told::Dead,
+        Some(true) => Told::Waiting,
+        None if is_finished(state.seq) => Told::Delivered,
+        None => Told::Waiting,
+    })
+}
+
+/// An object is with a plugin as the worst of its states is.
+fn worst(deliveries: &Deliveries, states: &[Arc<State>]) -> BTreeMap<String, String> {
+    let of_plugin = |(name, told): (&String, &BTreeMap<Seq, Told>)| {
+        let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;
+        Some((name.clone(), worst.as_str().to_owned()))
+    };
+    deliveries.iter().filter_map(of_plugin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ports::SourceStart;
+    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+
+    use super::*;
+
+    fn state(seq: Seq) -> Arc<State> {
+        Arc::new(State {
+            id: StateId::parse("x"),
+            seq,
+            source: "jobs".into(),
+            epoch: 0,
+            change: Change::Present,
+            object: Arc::new(ObjectRef::default()),
+            owner: None,
+            resource_version: Version::new("1"),
+            status: Arc::default(),
+            previous: None,
+            observed_ms: 0,
+            late: false,
+        })
+    }
+
+    #[test]
+    fn an_object_is_delivered_once_all_of_its_states_are_finished() {
+        let start = SourceStart { source: "jobs".into(), after: 2, until: None };
+        let progress =
+            Progress { cursor: 10, above: vec![(12, 13)], sources: vec![start], ..Progress::default() };
+        let of = |seqs: &[Seq], letters: &[(Seq, bool)]| {
+            let states: Vec<_> = seqs.iter().map(|seq| state(*seq)).collect();
+            let letters = letters.iter().copied().collect();
+            let told = states.iter().filter_map(|state| Some((state.seq, told(&progress, &letters, state)?)));
+            let deliveries = Deliveries::from([("p".to_owned(), told.collect())]);
+            worst(&deliveries, &states).remove("p")
+        };
+        let is = |told: Option<String>, word: &str| assert_eq!(told.as_deref(), Some(word));
+        is(of(&[3, 10, 12], &[]), "delivered");
+        is(of(&[3, 11], &[]), "waiting");
+        is(of(&[3, 5], &[(5, true)]), "waiting");
+        is(of(&[3, 5, 11], &[(3, false)]), "dead");
+        assert_eq!(of(&[1, 2], &[]), None, "from before its subscription");
+    }
+}

@@ -1,0 +1,157 @@
+//! What was there at a moment, from the journal.
+
+use kubewitness_core::clock::Clock;
+use kubewitness_core::ports::{JournalError, Selection, Shown};
+use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
+use kubewitness_core::{Status, calendar};
+use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery, WALKED};
+
+use super::gone::{DOCUMENTS, ROUNDS, is_named};
+use super::objects::wrong_cursor;
+use super::{HostViews, unavailable};
+
+/// Gaps of whole sources that one answer looks at.
+const GAPS: usize = 1_000;
+
+impl HostViews {
+    pub(super) async fn then(
+        &self,
+        query: &ObjectQuery,
+        selection: &Selection,
+        at_ms: u64,
+    ) -> Result<ObjectPage, ViewError> {
+        if at_ms > self.clock.now_ms() {
+            return Err(ViewError::Invalid("`at` is in the future: nobody has witnessed it yet".into()));
+        }
+        if selection.index.is_some() {
+            let told = "`index` looks up what is there now: with `at`, give `labelSelector` or `search`";
+            return Err(ViewError::Invalid(told.into()));
+        }
+        let moment = self.journal.moment(at_ms).await.map_err(unavailable)?;
+        let sources = self.asked(query);
+        let mut page = ObjectPage {
+            notices: self.notices(&whole(&sources, query), at_ms, moment.oldest_ms).await?,
+            ..ObjectPage::default()
+        };
+        let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
+        let mut after = query.cursor.as_deref().map(cursor).transpose()?;
+        let mut documents = DOCUMENTS;
+        for _ in 0..ROUNDS {
+            let limit = selection.limit - page.objects.len();
+            let asked = ThenQuery {
+                sources: &sources,
+                seq: moment.seq,
+                at_ms,
+                after,
+                limit,
+                walked: WALKED,
+                fits: &fits,
+            };
+            let found = self.journal.then(&asked).await.map_err(|error| match error {
+                JournalError::Invalid(message) => ViewError::Invalid(message),
+                other => unavailable(other),
+            })?;
+            for then in found.rows {
+                let is_again = page.objects.iter().any(|view| view.object.uid == then.state.object.uid);
+                if !is_again && self.is_meant(&then.state, query, selection, &mut documents).await? {
+                    page.objects.push(view(then));
+                }
+            }
+            after = found.next;
+            page.next = after.map(text);
+            if after.is_none() || page.objects.len() >= selection.limit || documents == 0 {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// What makes the whole answer less than all.
+    async fn notices(
+        &self,
+        sources: &[String],
+        at_ms: u64,
+        oldest_ms: Option<u64>,
+    ) -> Result<Vec<String>, ViewError> {
+        let Some(oldest_ms) = oldest_ms else { return Ok(vec!["The journal has no state yet.".into()]) };
+        let mut notices = Vec::new();
+        if at_ms < oldest_ms {
+            notices.push(format!(
+                "The journal begins at {}. It does not tell what was there before.",
+                calendar::rfc3339(oldest_ms)
+            ));
+        }
+        for source in sources {
+            let query = GapQuery { source: Some(source.clone()), limit: Some(GAPS), ..GapQuery::default() };
+            for gap in self.journal.gaps_of(&query).await.map_err(unavailable)? {
+                if gap.object.is_some() || gap.recorded_ms < at_ms {
+                    continue;
+                }
+                let seen = self.journal.seen_at(source, gap.epoch, &gap.after).await.map_err(unavailable)?;
+                if seen.is_none_or(|seen_ms| seen_ms <= at_ms) {
+                    let from = seen.map_or("its beginning".into(), calendar::rfc3339);
+                    notices.push(format!(
+                        "Versions of source {source} are missing between {from} and {}: objects that came and went in \
+                         this time may not be listed.",
+                        calendar::rfc3339(gap.recorded_ms)
+                    ));
+                }
+            }
+        }
+        Ok(notices)
+    }
+}
+
+/// The sources of which all may be seen: a gap of a whole source hides how much of whose is missing.
+fn whole(sources: &[String], query: &ObjectQuery) -> Vec<String> {
+    let is_whole = |source: &&String| {
+        let within = query.within.as_ref();
+        within.is_none_or(|within| within.sources.get(*source) == Some(&Shown::Everything))
+    };
+    sources.iter().filter(is_whole).cloned().collect()
+}
+
+fn text(cursor: ThenCursor) -> String {
+    match cursor {
+        ThenCursor::Ended(seq) => format!("ended-{seq}"),
+        ThenCursor::Living(number) => format!("living-{number}"),
+    }
+}
+
+fn cursor(text: &str) -> Result<ThenCursor, ViewError> {
+    let number = |text: &str| text.parse().ok();
+    let found = match text.split_once('-') {
+        Some(("ended", seq)) => number(seq).map(ThenCursor::Ended),
+        Some(("living", number_of)) => number(number_of).map(ThenCursor::Living),
+        _ => None,
+    };
+    found.ok_or_else(|| wrong_cursor(text))
+}
+
+fn view(Then { state, next, known }: Then) -> ObjectView {
+    let until = next.as_ref().map(|next| calendar::rfc3339(next.observed_ms));
+    let from = calendar::rfc3339(state.observed_ms);
+    let end = until.as_deref().unwrap_or("now");
+    let (word, message) = match known {
+        Knowledge::Exact => ("exact", None),
+        Knowledge::Missing => (
+            "missing",
+            Some(format!("Between {from} and {end} versions are missing. It may have had one of them.")),
+        ),
+        Knowledge::ReadBack => (
+            "read-back",
+            Some(format!(
+                "Versions between {from} and {end} were read back later. It may have had one of them."
+            )),
+        ),
+        Knowledge::Taken => {
+            ("taken", Some(format!("It was there. Retention took its states from before {from}.")))
+        }
+    };
+    let mut view = ObjectView::from(&*state);
+    if known == Knowledge::Taken {
+        view.status = Status::default();
+    }
+    view.then = Some(ThenView { known: word.into(), until, message });
+    view
+}

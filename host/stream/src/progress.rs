@@ -1,0 +1,179 @@
+//! Keeps a carrier's progress in the journal, like a plugin's progress and its `kv`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use kubewitness_core::carry::partition;
+use kubewitness_core::config::StreamSpec;
+use kubewitness_core::ports::{Backlog, JournalError, KvWrite, Progress, Save, SourceStart};
+use kubewitness_core::{Seq, State};
+
+use crate::acknowledged::Acknowledged;
+
+/// The id of this journal, and what the server may forget.
+const LINE: &str = "line";
+const ACKED: &str = "acked";
+/// How far back the state before a position is searched for, in states of one read.
+const BACK: usize = 1024;
+const BACK_PAGES: usize = 64;
+
+/// The name under which the journal keeps the carrier's progress for a stream. No plugin can have it.
+pub fn progress_name(stream: &str) -> String {
+    format!("stream/{stream}")
+}
+
+/// An id that is random enough for no two journals of one stream to share it.
+pub(crate) fn new_name() -> Arc<str> {
+    format!("{:016x}", RandomState::new().hash_one(0_u8)).into()
+}
+
+pub(crate) struct CarrierProgress {
+    backlog: Arc<dyn Backlog>,
+    name: String,
+    partitions: u32,
+    pub progress: Progress,
+    pub line: Arc<str>,
+    pub acked: Acknowledged,
+    /// The last carried position in each partition.
+    before: HashMap<(Arc<str>, u32), Seq>,
+}
+
+impl CarrierProgress {
+    /// Loads the progress. A source that is carried from now on begins here; a source that is no longer
+    /// carried ends here.
+    pub async fn load(backlog: &Arc<dyn Backlog>, spec: &StreamSpec) -> Result<Self, JournalError> {
+        let (backlog, name) = (backlog.clone(), progress_name(&spec.name));
+        backlog.settle().await?;
+        let found = backlog.progress(&name).await?;
+        let kv: HashMap<_, _> = backlog.kv(&name).await?.into_iter().collect();
+        let text = |value: &Vec<u8>| String::from_utf8_lossy(value).into_owned();
+        let line = kv.get(LINE).map(|line| Arc::from(text(line)));
+        let acked = kv.get(ACKED).and_then(|acked| Acknowledged::parse(&text(acked))).unwrap_or_default();
+        let entry = |(key, value): (&String, &Vec<u8>)| {
+            let (source, partition) = key.rsplit_once('/')?;
+            Some(((Arc::from(source), partition.parse().ok()?), text(value).parse().ok()?))
+        };
+        let before = kv.iter().filter_map(entry).collect();
+        let is_new = found.is_none() || line.is_none();
+        let progress = subscribed(found.clone().unwrap_or_default(), &spec.carry);
+        let (line, partitions) = (line.unwrap_or_else(new_name), spec.partitions);
+        let kept = Self { backlog, name, partitions, progress, line, acked, before };
+        if is_new || found.as_ref() != Some(&kept.progress) {
+            kept.save(vec![kept.line_write()]).await?;
+        }
+        Ok(kept)
+    }
+
+    pub fn wants(&self, state: &State) -> bool {
+        self.progress.sources.iter().any(|start| start.until.is_none() && start.covers(state))
+    }
+
+    pub fn partition(&self, state: &State) -> u32 {
+        partition(&state.object, self.partitions)
+    }
+
+    /// The position before a state in its partition. Readers miss what lies before a source's beginning, and
+    /// learn of it as a gap.
+    pub fn before(&self, source: &Arc<str>, partition: u32) -> Seq {
+        let begins = self.progress.sources.iter().filter(|start| start.source == *source);
+        let begins = begins.map(|start| start.after).max().unwrap_or_default();
+        self.before.get(&(source.clone(), partition)).copied().unwrap_or_default().max(begins)
+    }
+
+    /// Notes that everything up to `through` is with the server. `states` are the carried ones.
+    pub async fn add(&mut self, states: &[&Arc<State>], through: Seq) -> Result<(), JournalError> {
+        let last: BTreeMap<_, _> =
+            states.iter().map(|state| ((state.source.clone(), self.partition(state)), state.seq)).collect();
+        let mut kv: Vec<_> = last.iter().map(|(of, seq)| before_write(of, Some(*seq))).collect();
+        kv.push(self.acked_write());
+        self.progress.cursor = through;
+        self.progress.delivered += states.len() as u64;
+        self.save(kv).await?;
+        self.before.extend(last);
+        Ok(())
+    }
+
+    /// Goes back: states after the position are carried once more. Returns their number.
+    pub async fn go_back(&mut self, position: Seq) -> Result<u64, JournalError> {
+        let starts = self.progress.sources.iter().filter(|start| start.until.is_none());
+        let sources: Vec<_> = starts.map(|start| start.source.clone()).collect();
+        let cursor = self.progress.cursor;
+        let again = self.backlog.count(&sources, position, cursor).await?;
+        self.progress.cursor = position.min(cursor);
+        self.progress.delivered = self.progress.delivered.saturating_sub(again);
+        let old = std::mem::take(&mut self.before);
+        self.before = self.stood_before(position, sources.len() * self.partitions as usize).await?;
+        let mut kv: Vec<_> = old.keys().map(|of| before_write(of, self.before.get(of).copied())).collect();
+        kv.push(self.acked_write());
+        self.save(kv).await?;
+        Ok(again)
+    }
+
+    /// The last position of each partition up to a position. A state that lies too far back is not found.
+    /// Then nothing is said about what is missing before the next state of its partition.
+    async fn stood_before(
+        &self,
+        position: Seq,
+        all: usize,
+    ) -> Result<HashMap<(Arc<str>, u32), Seq>, JournalError> {
+        let mut stood = HashMap::new();
+        let mut through = position;
+        for _ in 0..BACK_PAGES {
+            if through == 0 || stood.len() >= all {
+                break;
+            }
+            let after = through.saturating_sub(BACK as Seq);
+            let mut states = self.backlog.read(after, BACK).await?;
+            states.retain(|state| state.seq <= through && self.wants(state));
+            for state in states.iter().rev() {
+                stood.entry((state.source.clone(), self.partition(state))).or_insert(state.seq);
+            }
+            through = after;
+        }
+        Ok(stood)
+    }
+
+    /// Begins a new journal id. The journal was restored to a point before its last carried state, so its
+    /// later positions hold other states.
+    pub async fn begin_anew(&mut self) -> Result<(), JournalError> {
+        self.line = new_name();
+        self.acked = Acknowledged::default();
+        let old = std::mem::take(&mut self.before);
+        let mut kv: Vec<_> = old.keys().map(|of| before_write(of, None)).collect();
+        kv.extend([self.line_write(), self.acked_write()]);
+        self.save(kv).await
+    }
+
+    fn line_write(&self) -> KvWrite {
+        KvWrite { key: LINE.into(), value: Some(self.line.as_bytes().to_vec()) }
+    }
+
+    fn acked_write(&self) -> KvWrite {
+        KvWrite { key: ACKED.into(), value: Some(self.acked.text().into_bytes()) }
+    }
+
+    async fn save(&self, kv: Vec<KvWrite>) -> Result<(), JournalError> {
+        self.backlog.save(&self.name, Save { progress: self.progress.clone(), kv, ..Save::default() }).await
+    }
+}
+
+fn before_write((source, partition): &(Arc<str>, u32), seq: Option<Seq>) -> KvWrite {
+    KvWrite { key: format!("{source}/{partition}"), value: seq.map(|seq| seq.to_string().into_bytes()) }
+}
+
+fn subscribed(found: Progress, carry: &[String]) -> Progress {
+    let mut progress = Progress { retired_ms: None, ..found };
+    let cursor = progress.cursor;
+    for start in progress.sources.iter_mut().filter(|start| start.until.is_none()) {
+        if !carry.iter().any(|name| **name == *start.source) {
+            start.until = Some(cursor);
+        }
+    }
+    for source in carry {
+        if !progress.sources.iter().any(|start| *start.source == **source && start.until.is_none()) {
+            progress.sources.push(SourceStart { source: source.as_str().into(), after: cursor, until: None });
+        }
+    }
+    progress
+}

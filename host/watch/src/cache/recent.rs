@@ -1,0 +1,177 @@
+//! Keeps the documents of recently changed objects uncompressed. The next version is compared with such a
+//! document, and its delta is built on it, so packing each version would be wasted work. Objects are packed
+//! when they have been quiet, or when there are too many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::Version;
+use kubewitness_core::document::pack;
+use kubewitness_core::ports::{Current, Witnessed};
+use kubewitness_core::state::{ObjectRef, Status};
+
+use super::keys::Keys;
+use super::record::{self, Kind, Record};
+use super::{Cache, Held, Kept, Slot};
+
+/// The bytes of uncompressed documents that a source keeps: some thousand objects of the usual size.
+const RECENT_BYTES: usize = 16 * 1024 * 1024;
+/// A larger document is packed at once. A few of them would leave no room for the others.
+pub(crate) const RECENT_DOCUMENT: usize = 64 * 1024;
+/// Outdated entries are removed once there are more of them than of current entries plus this many.
+const OLD_PLACES: usize = 1024;
+
+/// What a state says of its object, without the status.
+#[derive(Debug)]
+pub(crate) struct RecentObject {
+    pub object: Arc<ObjectRef>,
+    pub owner: Option<Arc<ObjectRef>>,
+    pub version: Version,
+    pub seq: u64,
+    pub observed_ms: u64,
+    pub keys: Keys,
+    /// A copy of its own. A slice would keep everything in memory that came over the network with it.
+    pub document: Bytes,
+    /// Its number in the order of the source's changes.
+    turn: u64,
+}
+
+/// The order of the last changes. An entry is outdated once its object has changed again.
+#[derive(Default)]
+pub(super) struct RecentOrder {
+    turn: u64,
+    places: VecDeque<(Slot, u64)>,
+    /// The number of recent objects, and the bytes of their documents.
+    objects: usize,
+    bytes: usize,
+}
+
+/// A recent object that may be packed now.
+pub(crate) struct ToPack {
+    slot: Slot,
+    recent: Arc<RecentObject>,
+    status: Arc<Status>,
+    kind: Arc<Kind>,
+}
+
+impl ToPack {
+    /// Packs the document. This takes a while and needs no lock.
+    pub fn packed(self) -> PackedObject {
+        let Self { slot, recent, status, kind } = self;
+        let current = recent.current(Arc::clone(&status), pack(&recent.document));
+        PackedObject { record: record::write(&kind, &current, &recent.keys.hashes), slot, recent, status }
+    }
+}
+
+/// An object whose document has been packed.
+pub(crate) struct PackedObject {
+    slot: Slot,
+    recent: Arc<RecentObject>,
+    record: Record,
+    status: Arc<Status>,
+}
+
+impl RecentObject {
+    /// Makes it from a state that has its position; `keys` are the state's own.
+    pub fn of(state: Witnessed, seq: u64, keys: Keys) -> (Self, Arc<Status>) {
+        let recent = Self {
+            object: state.object,
+            owner: state.owner,
+            version: state.resource_version,
+            seq,
+            observed_ms: state.observed_ms,
+            keys,
+            document: Bytes::copy_from_slice(&state.document),
+            turn: 0,
+        };
+        (recent, state.status)
+    }
+
+    pub fn current(&self, status: Arc<Status>, packed: Arc<[u8]>) -> Current {
+        Current {
+            object: Arc::clone(&self.object),
+            owner: self.owner.clone(),
+            resource_version: self.version.clone(),
+            status,
+            seq: self.seq,
+            observed_ms: self.observed_ms,
+            packed,
+        }
+    }
+}
+
+impl RecentOrder {
+    pub(super) fn entered(&mut self, slot: Slot, recent: &RecentObject) {
+        self.objects += 1;
+        self.bytes += recent.document.len();
+        self.places.push_back((slot, recent.turn));
+    }
+
+    pub(super) fn left(&mut self, recent: &RecentObject) {
+        self.objects -= 1;
+        self.bytes -= recent.document.len();
+    }
+}
+
+impl Cache {
+    /// Stores the object's newest state as it is. It replaces another uid of the same name.
+    pub fn put_recent(&mut self, mut recent: RecentObject, status: Arc<Status>) {
+        self.kind_of(&recent.object);
+        self.order.turn += 1;
+        recent.turn = self.order.turn;
+        let recent = Arc::new(recent);
+        let held = Held { kept: Kept::Plain(Arc::clone(&recent)), status };
+        self.place(&recent.object, held, &recent.keys.hashes);
+        let Self { order, slots, .. } = self;
+        if order.places.len() > 2 * order.objects + OLD_PLACES {
+            order.places.retain(|(slot, turn)| recent_at(slots, *slot, *turn).is_some());
+        }
+    }
+
+    #[cfg(test)]
+    pub fn heat_places(&self) -> usize {
+        self.order.places.len()
+    }
+
+    pub fn has_recent(&self) -> bool {
+        self.order.objects > 0
+    }
+
+    /// Whether more is kept uncompressed than allowed.
+    pub fn is_overheated(&self) -> bool {
+        self.order.bytes > RECENT_BYTES
+    }
+
+    /// The objects that changed the longest ago, at most `most`.
+    pub fn longest_quiet(&mut self, most: usize) -> Vec<ToPack> {
+        let Some(kind) = self.kind.clone() else { return Vec::new() };
+        let mut found = Vec::new();
+        while found.len() < most
+            && let Some((slot, turn)) = self.order.places.pop_front()
+        {
+            if let Some((recent, status)) = recent_at(&self.slots, slot, turn) {
+                let (recent, status, kind) = (Arc::clone(recent), Arc::clone(status), Arc::clone(&kind));
+                found.push(ToPack { slot, recent, status, kind });
+            }
+        }
+        found
+    }
+
+    /// Stores the packed document, unless the object has changed since.
+    pub fn put_packed(&mut self, packed: PackedObject) {
+        let PackedObject { slot, recent, record, status } = packed;
+        if recent_at(&self.slots, slot, recent.turn).is_some() {
+            self.slots[slot as usize] = Some(Held { kept: Kept::Packed(record), status });
+            self.order.left(&recent);
+        }
+    }
+}
+
+/// The object of an entry, if the entry is not outdated.
+fn recent_at(slots: &[Option<Held>], slot: Slot, turn: u64) -> Option<(&Arc<RecentObject>, &Arc<Status>)> {
+    match slots.get(slot as usize)?.as_ref()? {
+        Held { kept: Kept::Plain(recent), status } if recent.turn == turn => Some((recent, status)),
+        _ => None,
+    }
+}

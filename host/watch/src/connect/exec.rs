@@ -1,0 +1,295 @@
+//! Runs the command that a kubeconfig names for logging in, and keeps what it gives until that expires.
+//!
+//! The client library would run it too, but for as long as it likes, twice, and with all that it prints in memory.
+//! Here it has a time, and what it prints a size. A command that is over either is ended.
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
+use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
+use kubewitness_core::calendar;
+use kubewitness_core::clock::{Clock, SystemClock};
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+
+/// A token and a certificate with its key have some KiB.
+const PRINTED: usize = 1 << 20;
+/// What is kept of a command's reasons for failing.
+const SAID: usize = 4 << 10;
+/// A token is renewed this long before it expires, so that no request carries an old one.
+const EARLY: Duration = Duration::from_secs(60);
+
+pub(crate) struct Exec {
+    config: ExecConfig,
+    kept: Mutex<Option<Status>>,
+}
+
+#[derive(Deserialize)]
+struct Credential {
+    status: Option<Status>,
+}
+
+/// What Kubernetes calls the status of an ExecCredential.
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+impl Status {
+    fn lasts(&self, now_ms: u64) -> bool {
+        let expires_ms = self.expiration_timestamp.as_deref().and_then(calendar::moment);
+        expires_ms.is_none_or(|expires| now_ms.saturating_add(EARLY.as_millis() as u64) < expires)
+    }
+
+    fn header(&self) -> Result<Option<HeaderValue>, String> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let header = HeaderValue::try_from(format!("Bearer {token}"));
+        let mut header = header.map_err(|_| "its token has characters that no header takes".to_owned())?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+}
+
+impl Exec {
+    /// Takes the command out of what the client library would do by itself. `None`: another way of logging in comes
+    /// first, as it does for kubectl, or there is none.
+    pub fn take_from(user: &mut AuthInfo) -> Option<Self> {
+        let has_password = user.username.is_some() && user.password.is_some();
+        let is_first = user.auth_provider.is_none()
+            && !has_password
+            && user.token.is_none()
+            && user.token_file.is_none();
+        let config = user.exec.take_if(|_| is_first)?;
+        Some(Self { config, kept: Mutex::default() })
+    }
+
+    /// Without its arguments, which may be secret.
+    pub fn command(&self) -> &str {
+        self.config.command.as_deref().unwrap_or_default()
+    }
+
+    /// Logs in for the first time. Connections use the certificate that the command gives, if it gives one.
+    pub async fn log_in(&self, user: &mut AuthInfo) -> Result<(), String> {
+        let status = self.renewed().await?;
+        if let (Some(certificate), Some(key)) = (status.client_certificate_data, status.client_key_data) {
+            user.client_certificate_data = Some(STANDARD.encode(certificate));
+            user.client_key_data = Some(STANDARD.encode(key).into());
+        }
+        Ok(())
+    }
+
+    /// The header of a request that is made now. Runs the command again where its token is about to expire.
+    pub async fn header(&self) -> Result<Option<HeaderValue>, String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match kept.filter(|kept| kept.token.is_none() || kept.lasts(SystemClock::default().now_ms())) {
+            Some(kept) => kept.header(),
+            None => self.renewed().await?.header(),
+        }
+    }
+
+    async fn renewed(&self) -> Result<Status, String> {
+        let status = run(&self.config).await?;
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+        Ok(status)
+    }
+}
+
+/// The process ends with the future.
+async fn run(config: &ExecConfig) -> Result<Status, String> {
+    let mut child = start(config)?;
+    let printed = child.stdout.take().ok_or("it has no output")?;
+    let errors = child.stderr.take();
+    let (printed, said) = tokio::try_join!(all(printed), async { Ok(first(errors).await) })?;
+    let ended = child.wait().await.map_err(|error| format!("waiting for its end: {error}"))?;
+    if !ended.success() {
+        return Err(told(ended, &said));
+    }
+    // The parser's own words may quote a secret.
+    let no_credential = "what it prints is no ExecCredential: run it by hand to see what it prints";
+    let credential: Credential = serde_saphyr::from_slice(&printed).map_err(|_| no_credential)?;
+    let status = credential.status.ok_or(no_credential)?;
+    let expires = status.expiration_timestamp.as_deref();
+    match expires.is_none_or(|expires| calendar::moment(expires).is_some()) {
+        true => Ok(status),
+        false => Err("the `expirationTimestamp` that it prints is no time".into()),
+    }
+}
+
+fn start(config: &ExecConfig) -> Result<Child, String> {
+    let name = config.command.as_deref().ok_or("`exec` of the kubeconfig names no `command`")?;
+    let is_interactive = config.interactive_mode != Some(ExecInteractiveMode::Never);
+    let mut spec = serde_json::json!({"interactive": is_interactive});
+    if config.provide_cluster_info {
+        let cluster = config.cluster.as_ref().ok_or("the kubeconfig has no cluster to provide")?;
+        spec["cluster"] = serde_json::to_value(cluster).map_err(|error| error.to_string())?;
+    }
+    let info = serde_json::json!({"apiVersion": config.api_version, "kind": "ExecCredential", "spec": spec});
+    let mut command = Command::new(name);
+    command.args(config.args.iter().flatten());
+    for variable in config.env.iter().flatten() {
+        if let (Some(name), Some(value)) = (variable.get("name"), variable.get("value")) {
+            command.env(name, value);
+        }
+    }
+    command.env("KUBERNETES_EXEC_INFO", info.to_string()).stdout(Stdio::piped()).kill_on_drop(true);
+    match is_interactive {
+        true => command.stdin(Stdio::inherit()).stderr(Stdio::inherit()),
+        false => command.stdin(Stdio::null()).stderr(Stdio::piped()),
+    };
+    command.spawn().map_err(|error| format!("it can't be started: {error}"))
+}
+
+/// All that a command prints, up to its bound.
+async fn all(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = printed.take(PRINTED as u64 + 1).read_to_end(&mut bytes).await;
+    read.map_err(|error| format!("reading what it prints: {error}"))?;
+    match bytes.len() > PRINTED {
+        true => Err(format!("it prints more than {} MiB: that is no credential", PRINTED >> 20)),
+        false => Ok(bytes),
+    }
+}
+
+/// The first of what a command says, as one line. The rest is read, so that it does not wait.
+async fn first(errors: Option<impl AsyncRead + Unpin>) -> String {
+    let Some(mut errors) = errors else { return String::new() };
+    let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
+    // Where it can't be read, what was read before is all that is told.
+    while let Ok(read @ 1..) = errors.read(&mut chunk).await {
+        let room = SAID - said.len();
+        said.extend(&chunk[..read.min(room)]);
+    }
+    let text = String::from_utf8_lossy(&said);
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn told(ended: ExitStatus, said: &str) -> String {
+    match said {
+        "" => format!("it ended with {ended}"),
+        said => format!("it ended with {ended}: {said}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn exec(script: &str) -> Exec {
+        let mut user: AuthInfo = serde_json::from_value(serde_json::json!({"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
+            "env": [{"name": "OF_KUBECONFIG", "value": "v"}], "interactiveMode": "Never"}}))
+        .unwrap();
+        Exec::take_from(&mut user).unwrap()
+    }
+
+    async fn refused(script: &str) -> String {
+        exec(script).renewed().await.err().unwrap()
+    }
+
+    fn giving(status: &str) -> String {
+        format!(
+            r#"printf '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{status}}}'"#
+        )
+    }
+
+    #[tokio::test]
+    async fn what_a_command_prints_has_a_bound_and_its_process_ends_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let since = Instant::now();
+        let why = refused(&format!("echo $$ >{}; exec cat /dev/zero", pid.display())).await;
+        assert_eq!(why, "it prints more than 1 MiB: that is no credential");
+        assert!(since.elapsed() < Duration::from_secs(30));
+        ends(&pid).await;
+    }
+
+    /// The process whose number stands there.
+    async fn ends(pid: &std::path::Path) {
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        for _ in 0..600 {
+            match std::fs::read_to_string(&stat) {
+                Ok(stat) if !stat.contains(") Z ") => tokio::time::sleep(Duration::from_millis(50)).await,
+                _ => return,
+            }
+        }
+        panic!("it still runs: {stat}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_given_up_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 600", pid.display());
+        let hanging = exec(&script);
+        let mut header = Box::pin(hanging.header());
+        while !pid.exists() {
+            assert!(timeout(Duration::from_millis(20), &mut header).await.is_err());
+        }
+        drop(header);
+        ends(&pid).await;
+    }
+
+    #[tokio::test]
+    async fn what_a_failing_command_says_is_told_on_one_bounded_line_and_what_it_prints_is_not() {
+        let why = refused("echo secret; printf 'log in\\nfirst' >&2; exit 3").await;
+        assert_eq!(why, "it ended with exit status: 3: log in first");
+        let why = refused("head -c 1000000 /dev/zero | tr '\\0' e >&2; exit 1").await;
+        assert!(why.len() < SAID + 100, "{}", why.len());
+        let why = refused("echo '{\"status\": {\"token\": [\"secret\"]}}'").await;
+        assert!(why.contains("no ExecCredential") && !why.contains("secret"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_token_is_kept_until_it_is_about_to_expire() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let counted = |status: &str| format!("echo >>{}; {}", runs.display(), giving(status));
+        let times = || std::fs::read_to_string(&runs).unwrap_or_default().lines().count();
+        let lasting = exec(&counted(r#"{"token":"t"}"#));
+        for _ in 0..3 {
+            let header = lasting.header().await.unwrap().unwrap();
+            assert!(header == "Bearer t" && header.is_sensitive());
+        }
+        assert_eq!(times(), 1);
+        let old = exec(&counted(r#"{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}"#));
+        for _ in 0..2 {
+            old.header().await.unwrap();
+        }
+        assert_eq!(times(), 3, "each request needs another one");
+    }
+
+    #[tokio::test]
+    async fn a_command_is_told_what_kubectl_tells_it_and_gives_a_certificate_to_the_connections() {
+        let script = format!(
+            r#"case "$OF_KUBECONFIG$KUBERNETES_EXEC_INFO" in v*'"interactive":false'*) ;; *) exit 9 ;; esac; {}"#,
+            giving(r#"{"clientCertificateData":"C","clientKeyData":"K"}"#)
+        );
+        let (command, mut user) = (exec(&script), AuthInfo::default());
+        command.log_in(&mut user).await.unwrap();
+        assert_eq!(user.client_certificate_data.as_deref(), Some("Qw=="));
+        assert!(user.client_key_data.is_some());
+        assert_eq!(command.header().await.unwrap(), None, "requests need no token");
+    }
+
+    #[test]
+    fn another_way_of_logging_in_that_comes_first_leaves_the_command_alone() {
+        let mut user: AuthInfo =
+            serde_json::from_value(serde_json::json!({"token": "t", "exec": {"command": "sh"}})).unwrap();
+        assert!(Exec::take_from(&mut user).is_none() && user.exec.is_some());
+        assert!(Exec::take_from(&mut AuthInfo::default()).is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! What is gone, and what was there at a moment: over the API, against an API server that deletes and compacts.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::calendar;
+use kubewitness_harness::{Simulator, http, in_scratch, until_ok};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::create_job;
+use crate::visibility::{Lab, a_hole, annotate};
+
+const WITHIN: Duration = Duration::from_secs(90);
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+struct Answer {
+    objects: Vec<Value>,
+    next: Option<String>,
+    notices: Vec<String>,
+}
+
+async fn objects(lab: &Lab<'_>, query: &str) -> Result<Answer> {
+    let answer = http().get(format!("{}/api/v1/objects?{query}", lab.url())).send().await?;
+    ensure!(answer.status() == 200, "{query}: {}", answer.text().await?);
+    let link = answer.headers().get("link").map(|link| link.to_str().map(str::to_owned)).transpose()?;
+    let next = link.as_deref().and_then(|link| link.strip_prefix("</api/v1/objects?")?.split_once('>'));
+    let next = next.map(|(next, _)| next.to_owned());
+    let notices = answer.headers().get_all("kubewitness-notice").iter();
+    let notices = notices.map(|notice| Ok(notice.to_str()?.to_owned())).collect::<Result<_>>()?;
+    Ok(Answer { objects: answer.json().await?, next, notices })
+}
+
+fn names(objects: &[Value]) -> Vec<&str> {
+    objects.iter().filter_map(|view| view["object"]["name"].as_str()).collect()
+}
+
+fn now() -> Result<String> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(calendar::rfc3339(u64::try_from(since.as_millis())?))
+}
+
+async fn delete(simulator: &Simulator, name: &str) -> Result<()> {
+    let (status, answer) = simulator.request(Method::DELETE, &format!("{JOBS}/{name}"), None).await?;
+    ensure!(status == 200, "deleting {name} answered {status}: {answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
+    in_scratch("past", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        for name in ["past-1", "past-2", "past-3"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        let version = annotate(&lab.simulator, "past-2", "before").await?;
+        until_ok(WITHIN, "the jobs to be witnessed", async || {
+            let found = objects(&lab, "kind=Job&name=past-2").await?.objects;
+            ensure!(
+                found.first().is_some_and(|view| view["resource_version"] == version.as_str()),
+                "{found:?}"
+            );
+            Ok(())
+        })
+        .await?;
+        let then = now()?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        delete(&lab.simulator, "past-2").await?;
+        delete(&lab.simulator, "past-1").await?;
+        until_ok(WITHIN, "the ends to be witnessed", async || {
+            let found = objects(&lab, "kind=Job&gone=only").await?.objects;
+            ensure!(names(&found) == ["past-1", "past-2"], "{found:?}");
+            Ok(())
+        })
+        .await?;
+
+        // Page by page, those that are gone and those that are there in one order.
+        let (mut query, mut found) = ("kind=Job&gone=true&limit=1".to_owned(), Vec::new());
+        loop {
+            let page = objects(&lab, &query).await?;
+            found.extend(page.objects);
+            let Some(next) = page.next else { break };
+            query = next;
+        }
+        ensure!(names(&found) == ["past-1", "past-2", "past-3"], "{found:?}");
+        ensure!(found[0]["ended_at"].is_string() && found[2]["ended_at"].is_null(), "{found:?}");
+        for (query, wanted) in [
+            (format!("kind=Job&gone=only&since={then}"), vec!["past-1", "past-2"]),
+            (format!("kind=Job&gone=only&until={then}"), vec![]),
+            ("kind=Job&gone=only&search=AST-1".into(), vec!["past-1"]),
+            ("kind=Job&gone=true&search=past&sort=name".into(), vec!["past-1", "past-2", "past-3"]),
+        ] {
+            let found = objects(&lab, &query).await?.objects;
+            ensure!(names(&found) == wanted, "{query}: {found:?}");
+        }
+
+        // At the moment before, all three were there, with the version that was the newest then.
+        let found = objects(&lab, &format!("kind=Job&at={then}&sort=name&details=true")).await?.objects;
+        ensure!(names(&found) == ["past-1", "past-2", "past-3"], "{found:?}");
+        ensure!(
+            found[1]["resource_version"] == version.as_str() && found[1]["then"]["known"] == "exact",
+            "{found:?}"
+        );
+        ensure!(found[1]["details"]["plugins"].is_object(), "{found:?}");
+        let document = format!("{}/api/v1/states/{}/document", lab.url(), found[1]["seq"]);
+        let document: Value = http().get(document).send().await?.json().await?;
+        ensure!(document["metadata"]["annotations"]["n"] == "before", "{document}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_moment_in_a_hole_says_between_which_times_versions_are_missing() {
+    in_scratch("past-hole", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        let before = now()?;
+        let told = objects(&lab, "at=2001-01-01T00:00:00Z").await?.notices;
+        let is_early =
+            |told: &String| told.starts_with("The journal begins at") || told.contains("no state yet");
+        ensure!(told.iter().any(is_early), "{told:?}");
+        a_hole(&mut lab, "train-1").await?;
+        let uid = objects(&lab, "kind=Job&name=train-1").await?.objects[0]["object"]["uid"].clone();
+        let story: Value = http()
+            .get(format!("{}/api/v1/timeline?uid={}", lab.url(), uid.as_str().context("a uid")?))
+            .send()
+            .await?
+            .json()
+            .await?;
+        let states = story["states"].as_array().context("states")?;
+        let gap = states.iter().position(|state| state["change"] == "gap").context("a gap")?;
+        let at = |index: usize| states[index]["observed_ms"].as_u64().map(calendar::rfc3339);
+        let inside = at(gap - 1).context("a time")?;
+        let found = objects(&lab, &format!("kind=Job&name=train-1&at={inside}")).await?.objects;
+        ensure!(found[0]["then"]["known"] == "missing", "{found:?}");
+        let message = found[0]["then"]["message"].as_str().context("a message")?;
+        ensure!(message.starts_with(&format!("Between {inside} and")), "{message}");
+        let found = objects(&lab, &format!("kind=Job&name=train-1&at={}", now()?)).await?.objects;
+        ensure!(found[0]["then"]["known"] == "exact", "{found:?}");
+        let found = objects(&lab, &format!("kind=Job&at={before}")).await?.objects;
+        ensure!(found.is_empty(), "{found:?}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_says_that_missed_versions_are_still_read_back() {
+    in_scratch("past-back", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        create_job(&lab.simulator, "train-1").await?;
+        annotate(&lab.simulator, "train-1", "seen").await?;
+        let mut last = String::new();
+        lab.kubewitness.caught_up(WITHIN).await?;
+        lab.restart_after(async |simulator| {
+            annotate(simulator, "train-1", "lost").await?;
+            simulator.compact(None).await?;
+            for turn in ["1", "2", "3"] {
+                last = annotate(simulator, "train-1", turn).await?;
+            }
+            // The first two look whether this is the history that is known. Each of the others is given up after
+            // eight seconds, and asked for again.
+            let fault =
+                json!({"fault": "hang", "verb": "exact", "resource": "jobs.batch", "skip": 2, "times": 2});
+            simulator.make("faults", &fault).await.map(drop)
+        })
+        .await?;
+        until_ok(WITHIN, "the notice", async || {
+            let told = objects(&lab, "kind=Job").await?.notices;
+            ensure!(
+                told.iter().any(|text| text.starts_with("Source jobs is reading missed versions back")),
+                "{told:?}"
+            );
+            Ok(())
+        })
+        .await?;
+        let pods = objects(&lab, "kind=Pod").await?.notices;
+        ensure!(pods.is_empty(), "of a source that is not asked about: {pods:?}");
+        let gone = objects(&lab, "kind=Job&gone=only").await?.notices;
+        ensure!(gone.is_empty(), "what is gone is whole: {gone:?}");
+        until_ok(WITHIN, "the newest version without a notice", async || {
+            let answer = objects(&lab, "kind=Job").await?;
+            ensure!(answer.objects[0]["resource_version"] == last.as_str(), "{:?}", answer.objects);
+            ensure!(answer.notices.is_empty(), "{:?}", answer.notices);
+            Ok(())
+        })
+        .await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// Jobs that are made and deleted: more than one page looks at.
+const ENDED: usize = 2_100;
+
+#[tokio::test]
+async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
+    in_scratch("past-bounds", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        for number in 0..ENDED {
+            let name = format!("past-{number}");
+            create_job(&lab.simulator, &name).await?;
+            delete(&lab.simulator, &name).await?;
+        }
+        until_ok(WITHIN, "the ends to be witnessed", async || {
+            let mut query = "kind=Job&gone=only&limit=1000".to_owned();
+            let mut found = 0;
+            loop {
+                let page = objects(&lab, &query).await?;
+                found += page.objects.len();
+                let Some(next) = page.next else { break };
+                query = next;
+            }
+            ensure!(found == ENDED, "{found}");
+            Ok(())
+        })
+        .await?;
+        // So many objects lie behind the page whose search fits none.
+        let behind = async |query: &str| {
+            let page = objects(&lab, query).await?;
+            ensure!(page.objects.is_empty(), "{:?}", page.objects);
+            let mut left = 0;
+            let mut query = page
+                .next
+                .context("a next page")?
+                .replace("search=nobody", "")
+                .replace("limit=1&", "limit=1000&");
+            loop {
+                let page = objects(&lab, &query).await?;
+                left += page.objects.len();
+                let Some(next) = page.next else { return Ok(left) };
+                query = next;
+            }
+        };
+        let rounds = behind("kind=Job&gone=only&limit=1&search=nobody").await?;
+        ensure!(rounds == ENDED - 5, "one object in each of five rounds: {rounds}");
+        let documents = behind("kind=Job&gone=only&limit=1000&search=nobody").await?;
+        ensure!(documents == ENDED - 2_000, "each with its document: {documents}");
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
