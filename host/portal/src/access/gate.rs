@@ -95,11 +95,11 @@ impl Gate {
     }
 
     /// Ends the browser's session; the cookies that take it away.
-    pub(crate) fn leave(&self, headers: &HeaderMap) -> Vec<String> {
+    pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
         if let Access::Kubernetes(control) = &self.access
             && let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text))
         {
-            control.end(&session);
+            control.end(&session).await;
         }
         session::unset(self.secure)
     }

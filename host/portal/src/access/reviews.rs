@@ -110,7 +110,7 @@ impl AccessControl {
     pub fn new(reviewer: Arc<dyn Reviewer>, options: AccessOptions) -> Self {
         Self {
             reviewer,
-            sessions: Sessions::new(&options.session_key),
+            sessions: Sessions::new(&options.session_key, options.ended.clone()),
             options,
             codes: Codes::new(),
             clock: SystemClock::default(),
@@ -231,8 +231,12 @@ impl AccessControl {
         self.sessions.goes_on(session, self.clock.now_ms())
     }
 
-    pub(super) fn end(&self, session: &Session) {
-        self.sessions.end(session, self.clock.now_ms());
+    pub(super) async fn end(&self, session: &Session) {
+        if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
+            warn!(
+                "a log-out holds until the next start alone, since it can't be written to the data folder: {error}"
+            );
+        }
     }
 }
 
@@ -248,6 +252,7 @@ mod tests {
 
     use async_trait::async_trait;
 
+    use super::super::EndedSessions;
     use super::*;
 
     /// A namespace whose age is the number of times that it was made.
@@ -273,7 +278,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
         let reviewer = Arc::new(Remade::default());
-        let options = AccessOptions { session_key: [7; 32], log_reads: false, trusted_proxy: None };
+        let options = AccessOptions {
+            session_key: [7; 32],
+            ended: EndedSessions::default(),
+            log_reads: false,
+            trusted_proxy: None,
+        };
         let control = AccessControl::new(reviewer.clone(), options);
         let attempt = Attempt {
             verb: "list".into(),

@@ -22,7 +22,7 @@ use crate::access::{Act, Viewer};
 use crate::answer::Problem;
 use crate::answer::params::{self, Params};
 use crate::app::{App, Route};
-use crate::scope::{self, Sight};
+use crate::scope::{self, Sight, Verb};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -170,8 +170,12 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
     }
-    let story = app.views.timeline(&query).await?;
-    Ok(Json(Sight::new(&app, &viewer).of_story(story).await?))
+    let sight = Sight::new(&app, &viewer);
+    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
+    if query.uid.is_none() && !sight.could_see(Verb::Get, kind, namespace, query.name.as_deref()).await? {
+        return Ok(Json(TimelineView::default()));
+    }
+    Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
 }
 
 async fn document(
@@ -202,8 +206,11 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<V
         name: params.owned("name"),
         limit: Some(sight.rows(limit)),
     };
-    let found = app.views.gaps(&query).await?;
-    let gaps = sight.gaps(found, limit).await?;
+    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
+    let gaps = match sight.could_see(Verb::List, kind, namespace, None).await? {
+        true => sight.gaps(app.views.gaps(&query).await?, limit).await?,
+        false => Vec::new(),
+    };
     if gaps.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
     }
@@ -248,8 +255,7 @@ async fn dead_letters(
 ) -> Result<Json<Vec<DeadLetterView>>, Problem> {
     let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let letters = app.views.dead_letters(params.text("plugin")).await?;
-    Ok(Json(Sight::new(&app, &viewer).letters(letters, limit).await?))
+    Ok(Json(Sight::new(&app, &viewer).letters(params.text("plugin"), limit).await?))
 }
 
 async fn replay(

@@ -165,7 +165,7 @@ fn go_on(name: &str, code: &str) -> Page {
 
 async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {
     expect_own_page(&headers)?;
-    let cookies = app.gate.leave(&headers);
+    let cookies = app.gate.leave(&headers).await;
     Ok(with(Redirect::to("/login?left=true").into_response(), &cookies))
 }
 

@@ -348,7 +348,9 @@ fn streams_text(streams: &[StreamView]) -> String {
 
 fn paused(plugin: &PluginView) -> Option<String> {
     let PausedView { who, why, since } = plugin.paused.as_ref()?;
-    Some(format!("{who} paused it at {since}: {why}. It gets no states until it is resumed"))
+    Some(format!(
+        "{who} paused it at {since}: {why}. It gets no states until it is resumed, and retention keeps them"
+    ))
 }
 
 fn taken(plugin: &PluginView) -> Option<String> {

@@ -49,6 +49,8 @@ pub struct Tenants {
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
+    /// How often objects, stories and gaps were looked up.
+    pub lookups: AtomicUsize,
     /// Namespaces beside those of the tenants.
     pub others: usize,
 }
@@ -61,6 +63,7 @@ impl Default for Tenants {
             states: Mutex::new(states),
             replays: Mutex::default(),
             pauses: Mutex::default(),
+            lookups: AtomicUsize::default(),
             others: 0,
         }
     }
@@ -218,6 +221,7 @@ impl Views for Tenants {
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         let is_it = |object: &ObjectRef| match &query.uid {
             Some(uid) => object.uid == *uid,
             None => Some(&object.name) == query.name.as_ref(),
@@ -253,6 +257,7 @@ impl Views for Tenants {
     }
 
     async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         let mut gaps: Vec<_> =
             TENANTS.map(|tenant| gap(Some(job(tenant)), &format!("{tenant}-gap"))).into_iter().collect();
         gaps.push(gap(None, "whole-source-gap"));
@@ -270,7 +275,13 @@ impl Views for Tenants {
         Ok(BOTH.into())
     }
 
-    async fn dead_letters(&self, _: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        if plugin.is_some_and(|plugin| plugin != "persistence") {
+            return Err(ViewError::NotFound {
+                message: "there is no such plugin".into(),
+                hint: String::new(),
+            });
+        }
         Ok(TENANTS.map(letter).into())
     }
 

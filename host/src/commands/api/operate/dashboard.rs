@@ -33,6 +33,7 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let (portal, has_token, is_forwarded) =
         client.reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
+    let withheld = args.reach.token.is_some() && !has_token;
     // An empty code: nobody signs in there.
     let login = match has_token {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
@@ -46,6 +47,7 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     match &login {
         Some(login) => eprintln!("This address signs you in once, within {} s.", login.good_for_seconds),
         None if has_token => {}
+        None if withheld => eprintln!("{}", client.reached(|reached| reached.to_sign_in.clone())),
         None => eprintln!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
     }
     if is_forwarded && url.scheme() == "https" {
