@@ -24,13 +24,15 @@ const ENDED: &str = "ended-sessions";
 pub struct Doors {
     pub access: Access,
     pub tls: Option<TlsFiles>,
+    /// Live streams at once; `None`: as many as the portal has unless it is told otherwise.
+    pub streams: Option<usize>,
 }
 
 impl Doors {
     /// Whoever reaches the address sees everything.
     #[cfg(feature = "playground")]
     pub fn open() -> Self {
-        Self { access: Access::None, tls: None }
+        Self { access: Access::None, tls: None, streams: None }
     }
 
     pub fn scheme(&self) -> &'static str {
@@ -47,6 +49,7 @@ pub async fn doors(
     is_replica: bool,
 ) -> Result<Doors> {
     let auth = args.auth.unwrap_or(if connection.in_cluster { Auth::Kubernetes } else { Auth::None });
+    let streams = args.streams.map(usize::from);
     let tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     if auth == Auth::None {
         refuse_to_let_everybody_in(listen, connection)?;
@@ -56,7 +59,7 @@ pub async fn doors(
                  --auth kubernetes, or leave them out"
             );
         }
-        return Ok(Doors { access: Access::None, tls });
+        return Ok(Doors { access: Access::None, tls, streams });
     }
     if !listen.ip().is_loopback() && tls.is_none() {
         warn!(
@@ -84,7 +87,7 @@ pub async fn doors(
     let ended = ended_sessions(data).await?;
     let options = AccessOptions { session_key, ended, log_reads: args.log_reads, trusted_proxy };
     let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
-    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls })
+    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
 }
 
 fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Result<()> {
@@ -152,6 +155,12 @@ mod tests {
     #[tokio::test]
     async fn against_a_kubeconfig_nobody_signs_in_unless_it_is_said() {
         assert!(matches!(made("127.0.0.1:8787", AccessArgs::default()).await.unwrap().access, Access::None));
+        let few = AccessArgs { streams: Some(2), ..AccessArgs::default() };
+        assert_eq!(
+            made("127.0.0.1:8787", few).await.unwrap().streams,
+            Some(2),
+            "it needs nobody who signs in"
+        );
         let read = AccessArgs { log_reads: true, ..AccessArgs::default() };
         let told = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
         assert!(told.contains("--auth kubernetes"), "{told}");

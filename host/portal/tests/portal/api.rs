@@ -5,7 +5,7 @@ use crate::fake::Fake;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
-const ROUTES: [(&str, &str); 17] = [
+const ROUTES: [(&str, &str); 20] = [
     ("get", "/api/v1/status"),
     ("get", "/api/v1/objects"),
     ("get", "/api/v1/timeline"),

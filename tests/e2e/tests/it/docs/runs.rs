@@ -92,7 +92,7 @@ fn link(to: &Path, from: &Path) -> Result<()> {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
