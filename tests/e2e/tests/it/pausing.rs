@@ -16,6 +16,8 @@ use crate::support::{AUDIT, example_copy, plugin_manifest, proofs, same_story, w
 const WITHIN: Duration = Duration::from_secs(120);
 /// What one kept batch is a small part of.
 const MORE: u64 = 300;
+/// States of Jobs that retention leaves.
+const KEPT: u64 = 40;
 
 async fn order(run: &Kubewitness, verb: &str, reason: &str) -> Result<String> {
     let server = format!("http://{}", run.address());
@@ -67,6 +69,10 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let simulator = Simulator::start(scratch.path(), &simulated).await?;
         let config = example_copy(scratch)?;
         write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let source = "{name: jobs, apiVersion: batch/v1, kind: Job";
+        let kept = format!("{source}, retention: {{count: {KEPT}}}");
+        write(&config, "host.yaml", &host.replace(source, &kept))?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(config.clone()),
@@ -92,6 +98,11 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let status = told(&run, &["status"]).await?;
         ensure!(status.contains("ada paused it at 20") && status.contains("the database moves"), "{status}");
         ensure!(status.contains("retention keeps"), "{status}");
+        let is_held = |status: &StatusView| {
+            let mut held = status.held.iter();
+            held.any(|held| held.source == "jobs" && held.remedy.starts_with("ada has paused it since 20"))
+        };
+        run.status_when(WITHIN, "retention to be held by the pause", is_held).await?;
 
         let manifest = std::fs::read_to_string(config.join("persistence.yaml"))?;
         write(&config, "persistence.yaml", &manifest.replace("batch: 256", "batch: 100"))?;

@@ -525,6 +525,8 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
             let line = [verb, "persistence", "--reason", "a move", "--who", "ada", "--server", &server];
             command(&line).await
         };
+        let stands_by = |status: &StatusView| status.plugins.iter().any(|plugin| plugin.state == "standby");
+        runs[1 - leads].status_when(WITHIN, "the other to know of it", stands_by).await?;
         // Who stands by has nothing to pause, and says so.
         let (code, _, stderr) = order(&runs[1 - leads], "pause").await?;
         ensure!(code != Some(0) && stderr.contains("another replica runs"), "{code:?} {stderr}");
