@@ -81,6 +81,8 @@ async fn dispatch(command: Command) -> Ended {
         Command::Wait(args) => commands::wait(args).await,
         Command::Tap(args) => commands::tap(args).await,
         Command::Plugins(args) => commands::plugins(args).await,
+        Command::Pause(args) => commands::pause(args).await,
+        Command::Resume(args) => commands::resume(args).await,
         Command::DeadLetters(args) => commands::dead_letters(args).await,
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args),

@@ -6,10 +6,12 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
+use kubewitness_core::ports::Paused;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::breaker::Breaker;
 use crate::keeper::Keeper;
+use crate::paused::{Changed, Order};
 use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
@@ -19,6 +21,7 @@ pub(crate) const COMMANDS: usize = 16;
 
 pub(crate) enum Command {
     Letters(Letters),
+    Pause(Order),
     /// Resync this source.
     Resync(Arc<str>),
 }
@@ -53,6 +56,7 @@ struct Figures {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     figures: Mutex<Figures>,
+    paused: Mutex<Option<Arc<Paused>>>,
 }
 
 impl Shared {
@@ -83,6 +87,7 @@ impl Shared {
             filter_error: None,
             consecutive_failures: breaker.failures(),
             open: breaker.is_open(),
+            paused: None,
             resync: resync.stats(&of),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,
@@ -97,6 +102,14 @@ impl Shared {
             last_error: error.clone(),
             why: reader.why.clone(),
         };
+    }
+
+    pub fn set_paused(&self, paused: Option<Arc<Paused>>) {
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = paused;
+    }
+
+    pub fn paused(&self) -> Option<Arc<Paused>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn figures(&self) -> Figures {
@@ -127,6 +140,7 @@ impl DispatchHandle {
             lag_seq: self.newest.borrow().saturating_sub(cursor),
             last_error: last_error.map(|error| error.to_string()),
             filter_error: why.map(|why| why.to_string()),
+            paused: self.shared.paused(),
             ..stats
         }
     }
@@ -147,6 +161,15 @@ impl DispatchHandle {
     /// among the dead in the accounts. Returns their number once it is durable.
     pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
         self.act(Act::Drop, seqs, who, why).await
+    }
+
+    /// Pauses the plugin: no call begins until it is resumed, and calls in progress end. Or resumes it. Returns once
+    /// that is durable and in force.
+    pub async fn pause(&self, pauses: bool, who: &str, why: &str) -> Result<Changed, DispatchError> {
+        let (reply, answer) = oneshot::channel();
+        let order = Order { pauses, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(Command::Pause(order)).await.map_err(|_| DispatchError::Stopped)?;
+        answer.await.map_err(|_| DispatchError::Stopped)?
     }
 
     async fn act(&self, act: Act, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {

@@ -12,6 +12,7 @@ mod interest;
 mod keeper;
 mod load;
 mod pause;
+mod paused;
 mod reader;
 mod resync;
 mod run;
@@ -23,13 +24,14 @@ use std::time::Duration;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start};
 use kubewitness_core::lanes::QueueStats;
-use kubewitness_core::ports::{Backlog, Handler, JournalError, StateFilter};
+use kubewitness_core::ports::{Backlog, Handler, JournalError, Paused, StateFilter};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
 use handle::Shared;
+pub use paused::Changed;
 use run::{Parts, Run};
 
 /// One source that a plugin subscribes to.
@@ -99,6 +101,8 @@ pub struct DispatchStats {
     pub consecutive_failures: u32,
     /// Whether the breaker is open: the plugin kept failing and is only probed, with growing pauses.
     pub open: bool,
+    /// An operator's pause: no call begins before a resume.
+    pub paused: Option<Arc<Paused>>,
     /// States that a filter could not judge and that were therefore handed over, and the reason for the last
     /// one.
     pub unclear: u64,

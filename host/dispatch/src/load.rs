@@ -1,11 +1,12 @@
 //! Loads where a dispatcher goes on: progress, dead letters, open states, unread states.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
-use kubewitness_core::ports::{Backlog, JournalError, Progress, Save};
+use kubewitness_core::ports::{Backlog, JournalError, Paused, Progress, Save};
 
 use crate::interest::Interest;
 use crate::reader::{CHUNK, Reader};
@@ -19,6 +20,7 @@ pub(crate) struct Loaded {
     pub lanes: Lanes,
     pub interest: Interest,
     pub reader: Reader,
+    pub paused: Option<Arc<Paused>>,
 }
 
 /// Tries until the journal can be read. Without it nothing can be handed over correctly.
@@ -61,7 +63,8 @@ async fn load(options: &DispatchOptions, backlog: &dyn Backlog, now_ms: u64) -> 
         lanes.count(through, unread);
     }
     lanes.count(newest, 0);
-    Ok(Loaded { reader: Reader::default(), lanes, interest })
+    let paused = backlog.paused(&options.plugin).await?.map(Arc::new);
+    Ok(Loaded { reader: Reader::default(), lanes, interest, paused })
 }
 
 /// The last position before a time, found by halving. States are journaled as they are observed, so their

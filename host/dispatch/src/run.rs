@@ -11,7 +11,9 @@ use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
 use kubewitness_core::limits;
-use kubewitness_core::ports::{Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome};
+use kubewitness_core::ports::{
+    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome, Paused,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +22,7 @@ use crate::handle::{Act, Command, Letters, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
+use crate::paused::{self, Ordered};
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchOptions};
@@ -56,6 +59,7 @@ struct Work {
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
     fetching: Option<BoxFuture<'static, (Fetch, Result<Answer, JournalError>)>>,
     recalling: Option<BoxFuture<'static, Recalled>>,
+    ordering: Option<BoxFuture<'static, Ordered>>,
 }
 
 enum Event {
@@ -63,6 +67,7 @@ enum Event {
     Saved(Result<(), JournalError>),
     Fetched(Fetch, Result<Answer, JournalError>),
     Recalled(Recalled),
+    Ordered(Ordered),
     Command(Option<Command>),
     /// The journal grew; `false`: it has ended and never will.
     Grown(bool),
@@ -81,13 +86,16 @@ pub(crate) struct Run {
     /// Halves of failed batches. They are called before anything else.
     pub(crate) splits: Vec<Vec<Delivery>>,
     pub(crate) last_error: Option<Arc<str>>,
+    /// No call begins while it is there.
+    paused: Option<Arc<Paused>>,
     is_deaf: bool,
     is_orphaned: bool,
 }
 
 impl Run {
     pub fn new(parts: Parts, loaded: Loaded) -> Self {
-        let Loaded { lanes, interest, reader } = loaded;
+        let Loaded { lanes, interest, reader, paused } = loaded;
+        parts.shared.set_paused(paused.clone());
         Self {
             newest: parts.backlog.newest(),
             breaker: Breaker::new(parts.options.delivery.backoff.0),
@@ -99,6 +107,7 @@ impl Run {
             parts,
             splits: Vec::new(),
             last_error: None,
+            paused,
             is_deaf: false,
             is_orphaned: false,
         }
@@ -130,7 +139,7 @@ impl Run {
     }
 
     async fn next_event(&mut self, work: &mut Work, wake: Option<Duration>) -> Event {
-        let is_idle = work.recalling.is_none();
+        let is_idle = work.recalling.is_none() && work.ordering.is_none();
         // A fast plugin must not keep the journal waiting. Branches that run at most one future come first,
         // and can't keep the calls waiting in turn.
         tokio::select! {
@@ -138,6 +147,7 @@ impl Run {
             saved = finished(&mut work.saving) => Event::Saved(saved),
             (fetch, answer) = finished(&mut work.fetching) => Event::Fetched(fetch, answer),
             recalled = finished(&mut work.recalling) => Event::Recalled(recalled),
+            ordered = finished(&mut work.ordering) => Event::Ordered(ordered),
             command = self.parts.commands.recv(), if is_idle && !self.is_deaf => Event::Command(command),
             Some(called) = work.calls.next(), if !work.calls.is_empty() => Event::Called(called),
             grown = self.newest.changed(), if !self.is_orphaned => Event::Grown(grown.is_ok()),
@@ -151,6 +161,11 @@ impl Run {
             Event::Saved(saved) => self.on_saved(saved)?,
             Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
             Event::Recalled(recalled) => self.on_recalled(recalled)?,
+            Event::Ordered(ordered) => self.on_ordered(ordered)?,
+            Event::Command(Some(Command::Pause(order))) => {
+                let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
+                work.ordering = Some(paused::carry_out(backlog, plugin, order));
+            }
             Event::Command(Some(Command::Letters(letters))) => work.recalling = Some(self.recall(letters)),
             Event::Command(Some(Command::Resync(source))) => self.resync.ask(source),
             Event::Command(None) => self.is_deaf = true,
@@ -164,6 +179,9 @@ impl Run {
 
     fn start_calls(&mut self, work: &mut Work, now: Duration) {
         let batch = self.parts.options.delivery.batch.max(1) as usize;
+        if self.paused.is_some() {
+            return;
+        }
         while work.calls.len() < self.parts.options.concurrency.max(1) as usize {
             if self.keeper.is_full() || self.keeper.is_failing() {
                 return;
@@ -236,9 +254,10 @@ impl Run {
     }
 
     fn next_fetch(&self, newest: Seq, now: Duration) -> Option<Fetch> {
-        let owed = self.reader.next(&self.lanes, newest, now, !self.breaker.is_open());
+        let is_called = !self.breaker.is_open() && self.paused.is_none();
+        let owed = self.reader.next(&self.lanes, newest, now, is_called);
         // A plugin that can't be called gets no resyncs, which nobody owes it.
-        if self.breaker.is_open() || self.reader.is_paused(now) {
+        if !is_called || self.reader.is_paused(now) {
             return owed;
         }
         self.resync.next(&self.lanes, owed)
@@ -304,30 +323,33 @@ impl Run {
     }
 
     fn on_recalled(&mut self, Recalled { act, letters, reply }: Recalled) -> Result<(), DispatchError> {
-        let (answer, end) = match letters {
-            Ok(letters) => {
-                for letter in &letters {
-                    match act {
-                        Act::Replay => self.lanes.replay(letter),
-                        Act::Drop => self.lanes.drop_letter(letter.seq),
-                    }
+        let done = letters.map(|letters| {
+            for letter in &letters {
+                match act {
+                    Act::Replay => self.lanes.replay(letter),
+                    Act::Drop => self.lanes.drop_letter(letter.seq),
                 }
-                self.keeper.touch();
-                (Ok(letters.len() as u64), Ok(()))
             }
-            Err(JournalError::Unavailable(reason)) => (Err(DispatchError::Unavailable(reason)), Ok(())),
-            Err(error @ (JournalError::Invalid(_) | JournalError::Overtaken(_))) => {
-                (Err(DispatchError::Journal(error)), Ok(()))
-            }
-            Err(JournalError::Fatal(reason)) => {
-                let error = || DispatchError::Journal(JournalError::Fatal(reason.clone()));
-                (Err(error()), Err(error()))
-            }
-        };
+            self.keeper.touch();
+            letters.len() as u64
+        });
+        let (answer, end) = told(done);
         // Published before the answer, so that the caller sees the effect.
         self.publish();
         if reply.send(answer).is_err() {
             tracing::debug!(plugin = self.parts.options.plugin, "the caller of the replay has gone");
+        }
+        end
+    }
+
+    fn on_ordered(&mut self, Ordered { result, reply }: Ordered) -> Result<(), DispatchError> {
+        if let Ok(changed) = &result {
+            self.paused = changed.paused.clone();
+            self.parts.shared.set_paused(changed.paused.clone());
+        }
+        let (answer, end) = told(result);
+        if reply.send(answer).is_err() {
+            tracing::debug!(plugin = self.parts.options.plugin, "the caller of the pause has gone");
         }
         end
     }
@@ -337,6 +359,7 @@ impl Run {
     /// The time until something becomes due. What is due already and was not begun waits for another event.
     fn next_wake(&self, newest: Seq, now: Duration) -> Option<Duration> {
         let probe = match self.breaker.allowed(now) {
+            _ if self.paused.is_some() => None,
             Allowed::Not(at) => at,
             Allowed::Freely | Allowed::Probe { .. } => self.lanes.next_wake(),
         };
@@ -403,6 +426,21 @@ impl Run {
             }
         }
         Ok(())
+    }
+}
+
+/// What the caller of a command is told, and whether the dispatcher goes on.
+fn told<T>(done: Result<T, JournalError>) -> (Result<T, DispatchError>, Result<(), DispatchError>) {
+    match done {
+        Ok(done) => (Ok(done), Ok(())),
+        Err(JournalError::Unavailable(reason)) => (Err(DispatchError::Unavailable(reason)), Ok(())),
+        Err(error @ (JournalError::Invalid(_) | JournalError::Overtaken(_))) => {
+            (Err(DispatchError::Journal(error)), Ok(()))
+        }
+        Err(JournalError::Fatal(reason)) => {
+            let error = || DispatchError::Journal(JournalError::Fatal(reason.clone()));
+            (Err(error()), Err(error()))
+        }
     }
 }
 

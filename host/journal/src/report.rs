@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use kubewitness_core::Seq;
 use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports::Paused;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -117,18 +118,25 @@ pub struct PoisonRecord {
     pub raw: Vec<u8>,
 }
 
-/// Who had dead letters tried again or dropped, and why.
+/// Who had dead letters tried again or dropped, or a plugin paused or resumed, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub number: u64,
     pub plugin: String,
-    /// `replay` or `drop`.
+    /// `replay`, `drop`, `pause` or `resume`.
     #[serde(default)]
     pub what: String,
     pub who: String,
     pub why: String,
     pub seqs: Vec<Seq>,
     pub at_ms: u64,
+}
+
+impl ReplayRecord {
+    /// The pause that this record ordered.
+    pub(crate) fn paused(self) -> Paused {
+        Paused { who: self.who, why: self.why, at_ms: self.at_ms }
+    }
 }
 
 /// What one pass of retention took.

@@ -11,7 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::Change;
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
-use kubewitness_portal::{Access, AccessControl, AccessOptions, PortalOptions, SESSION_KEY_BYTES, serve};
+use kubewitness_portal::{
+    Access, AccessControl, AccessOptions, EndedSessions, PortalOptions, SESSION_KEY_BYTES, serve,
+};
 use tokio_util::sync::CancellationToken;
 
 struct Anybody;
@@ -36,7 +38,12 @@ fn access() -> Access {
     if !std::env::args().any(|argument| argument == "sign-in") {
         return Access::None;
     }
-    let options = AccessOptions { session_key: [1; SESSION_KEY_BYTES], log_reads: true, trusted_proxy: None };
+    let options = AccessOptions {
+        session_key: [1; SESSION_KEY_BYTES],
+        ended: EndedSessions::default(),
+        log_reads: true,
+        trusted_proxy: None,
+    };
     Access::Kubernetes(Arc::new(AccessControl::new(Arc::new(Anybody), options)))
 }
 

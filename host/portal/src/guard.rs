@@ -12,7 +12,7 @@ use axum::{Extension, Router};
 use futures::FutureExt;
 
 use crate::access::Viewer;
-use crate::access::gate::Gate;
+use crate::access::gate::{Gate, ONCE};
 use crate::answer::Problem;
 use crate::answer::frame::{self, Reader};
 use crate::options::PortalOptions;
@@ -79,7 +79,9 @@ fn is_local_name(name: &str) -> bool {
 /// foreign page can't keep its browser from saying it.
 async fn same_origin(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !reads && is_foreign(request.headers()) {
+    // A one-time login comes from a file. Its page asks first whoever does not come from a page of ours.
+    let asks_itself = request.uri().path() == ONCE;
+    if !reads && !asks_itself && is_foreign(request.headers()) {
         let problem = Problem::new(
             StatusCode::FORBIDDEN,
             "This change was asked for by a page of another site.",
@@ -90,7 +92,8 @@ async fn same_origin(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn is_foreign(headers: &HeaderMap) -> bool {
+/// Whether the browser says that a page of another site has sent it.
+pub(crate) fn is_foreign(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
     if let Some(site) = text(header::HeaderName::from_static("sec-fetch-site"))
         && site != "same-origin"

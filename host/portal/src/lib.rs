@@ -25,7 +25,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-pub use access::{Access, AccessControl, AccessOptions, ProxySecret, SESSION_KEY_BYTES, WeakSecret};
+pub use access::{
+    Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, SESSION_KEY_BYTES, WeakSecret,
+};
 use answer::{frame, problem};
 use app::App;
 pub use options::{PortalError, PortalOptions};

@@ -35,4 +35,7 @@ pub struct AccessArgs {
     /// Logs each document that a person reads
     #[arg(long)]
     pub log_reads: bool,
+    /// Live streams at once, of all people together. More are refused until one ends. Without it: 64
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Option<u16>,
 }

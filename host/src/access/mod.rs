@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
-use kubewitness_portal::{Access, AccessControl, AccessOptions, ProxySecret, TlsFiles};
+use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, TlsFiles};
 use kubewitness_watch::{Connection, Reviews};
 use tracing::{info, warn};
 
@@ -17,18 +17,22 @@ pub use args::{AccessArgs, Auth};
 
 /// A secret is a line.
 const SECRET_BYTES: u64 = 4096;
+/// In the data folder.
+const ENDED: &str = "ended-sessions";
 
 /// How people come to the portal.
 pub struct Doors {
     pub access: Access,
     pub tls: Option<TlsFiles>,
+    /// Live streams at once; `None`: as many as the portal has unless it is told otherwise.
+    pub streams: Option<usize>,
 }
 
 impl Doors {
     /// Whoever reaches the address sees everything.
     #[cfg(feature = "playground")]
     pub fn open() -> Self {
-        Self { access: Access::None, tls: None }
+        Self { access: Access::None, tls: None, streams: None }
     }
 
     pub fn scheme(&self) -> &'static str {
@@ -45,6 +49,7 @@ pub async fn doors(
     is_replica: bool,
 ) -> Result<Doors> {
     let auth = args.auth.unwrap_or(if connection.in_cluster { Auth::Kubernetes } else { Auth::None });
+    let streams = args.streams.map(usize::from);
     let tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     if auth == Auth::None {
         refuse_to_let_everybody_in(listen, connection)?;
@@ -54,7 +59,7 @@ pub async fn doors(
                  --auth kubernetes, or leave them out"
             );
         }
-        return Ok(Doors { access: Access::None, tls });
+        return Ok(Doors { access: Access::None, tls, streams });
     }
     if !listen.ip().is_loopback() && tls.is_none() {
         warn!(
@@ -79,9 +84,10 @@ pub async fn doors(
         None => None,
     };
     info!("people sign in to the portal with a token of Kubernetes");
-    let options = AccessOptions { session_key, log_reads: args.log_reads, trusted_proxy };
+    let ended = ended_sessions(data).await?;
+    let options = AccessOptions { session_key, ended, log_reads: args.log_reads, trusted_proxy };
     let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
-    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls })
+    Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
 }
 
 fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Result<()> {
@@ -93,6 +99,18 @@ fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Re
         "others can reach {listen}, and with {asked} each of them sees and does everything: let people sign in with \
          --auth kubernetes, or listen on 127.0.0.1 and let people reach it with `kubectl port-forward`"
     );
+}
+
+/// Whoever could make the file unreadable would open again what people have ended: so it is not passed over.
+async fn ended_sessions(data: &Path) -> Result<EndedSessions> {
+    let file = data.join(ENDED);
+    EndedSessions::open(&file).await.with_context(|| {
+        format!(
+            "reading which sessions people have ended from {}: repair the file; or remove it and the session key, and \
+             people sign in again",
+            file.display()
+        )
+    })
 }
 
 async fn proxy_secret(file: &Path) -> Result<ProxySecret> {
@@ -137,9 +155,24 @@ mod tests {
     #[tokio::test]
     async fn against_a_kubeconfig_nobody_signs_in_unless_it_is_said() {
         assert!(matches!(made("127.0.0.1:8787", AccessArgs::default()).await.unwrap().access, Access::None));
+        let few = AccessArgs { streams: Some(2), ..AccessArgs::default() };
+        assert_eq!(
+            made("127.0.0.1:8787", few).await.unwrap().streams,
+            Some(2),
+            "it needs nobody who signs in"
+        );
         let read = AccessArgs { log_reads: true, ..AccessArgs::default() };
         let told = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
         assert!(told.contains("--auth kubernetes"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn what_people_have_ended_is_read_or_nobody_is_let_in() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(ended_sessions(&folder.path().join("new")).await.is_ok());
+        std::fs::write(folder.path().join(ENDED), "damaged").unwrap();
+        let told = format!("{:#}", ended_sessions(folder.path()).await.err().unwrap());
+        assert!(told.contains(ENDED) && told.contains("sign in again"), "{told}");
     }
 
     #[tokio::test]

@@ -55,7 +55,7 @@ pub enum DeadLetters {
         #[command(flatten)]
         query: QueryArgs,
     },
-    /// Lists who replayed or dropped what, when and why
+    /// Lists who replayed or dropped what, and who paused and resumed which plugin, when and why
     Records {
         /// Only this plugin's
         #[arg(long)]

@@ -7,6 +7,7 @@ mod dead_letters;
 mod doctor;
 mod journal;
 mod objects;
+mod operate;
 mod plugin;
 mod reach;
 mod shell;
@@ -23,6 +24,7 @@ pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
+pub use operate::{DashboardArgs, PauseArgs};
 pub use plugin::{
     BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
 };
@@ -54,8 +56,8 @@ pub enum Command {
     Playground(PlaygroundArgs),
     /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
-    /// Prints the address of the portal. Where it is in a cluster, the way to it is there until Ctrl-C
-    Dashboard(ReachArgs),
+    /// Opens the portal in the browser, signed in as you. Where it is in a cluster, the way to it is there until Ctrl-C
+    Dashboard(DashboardArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(QueryArgs),
     /// Lists jobs with their status: those that exist now, those that are gone, or those of a moment
@@ -76,6 +78,10 @@ pub enum Command {
     Tap(TapArgs),
     /// Lists the plugins with their state, their lag and their last error
     Plugins(QueryArgs),
+    /// Pauses a plugin: it gets no states until it is resumed, also after a restart. Retention keeps its states
+    Pause(PauseArgs),
+    /// Resumes a paused plugin: it goes on from where it was
+    Resume(PauseArgs),
     /// Lists, replays and drops dead letters: states that were parked after their last try
     #[command(subcommand, name = "deadletters")]
     DeadLetters(DeadLetters),

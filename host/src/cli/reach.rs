@@ -21,8 +21,9 @@ pub struct ReachArgs {
     /// The namespace of Kubewitness itself. Without it: kubewitness
     #[arg(long, value_name = "NAME")]
     pub kubewitness_namespace: Option<String>,
-    /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. Others on
-    /// this machine see a command line, so the variable is the better place
+    /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. It is sent to
+    /// --server or to the cluster, and not to what listens at http://127.0.0.1:8787 by chance. Others on this machine
+    /// see a command line, so the variable is the better place
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<Secret>,
 }

@@ -19,7 +19,10 @@ use anyhow::Result;
 
 #[cfg(feature = "playground")]
 pub use api::plugins_table;
-pub use api::{dead_letters, diff, gaps, get, jobs, plugins, poison, status, tap, timeline, wait};
+pub use api::{
+    dashboard, dead_letters, diff, gaps, get, jobs, pause, plugins, poison, resume, status, tap, timeline,
+    wait,
+};
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;
@@ -29,7 +32,6 @@ pub use doctor::codes;
 pub use doctor::doctor;
 pub use journal::journal;
 pub use plugin::plugin;
-pub use reach::dashboard;
 pub use shell::{complete, completion, man};
 
 /// How a command ended, as its exit code says it.

@@ -255,8 +255,10 @@ fn serve(
     abort: &CancellationToken,
 ) -> Result<()> {
     let (bounds, health_bounds) = file_handles::for_clients();
-    let Doors { access, tls } = doors;
-    let options = PortalOptions { bounds, access, tls, abort: abort.clone(), ..PortalOptions::default() };
+    let Doors { access, tls, streams } = doors;
+    let options = PortalOptions::default();
+    let streams = streams.unwrap_or(options.streams);
+    let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
     let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
     tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage,
-    ObjectQuery, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
-    ViewError, Views,
+    ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView,
+    TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -162,6 +162,15 @@ impl Views for Opening {
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         self.views()?.drop_letters(request).await
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        self.views()?.pause(plugin, pauses, request).await
     }
 
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

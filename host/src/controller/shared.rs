@@ -28,6 +28,8 @@ kubewitness_core::words! {
         Draining = "draining",
         /// Another replica, the leader, runs the plugin.
         Standby = "standby",
+        /// An operator has paused the plugin. It gets no states before it is resumed.
+        Paused = "paused",
     }
 }
 

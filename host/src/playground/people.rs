@@ -49,7 +49,7 @@ pub async fn give_rights(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
     let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},
-        {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause"]}]);
+        {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause", "resume"]}]);
     for (name, rules) in [(VIEWER, watched), (OPERATOR, works)] {
         let role = json!({"metadata": {"name": name}, "rules": rules});
         create(api, &format!("{RBAC}/clusterroles"), &role).await?;

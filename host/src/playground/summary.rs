@@ -40,17 +40,18 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
 
 {}Ctrl-C ends it and proves that nothing was lost.
 ",
-        signing_in(people)
+        signing_in(people, address)
     ));
 }
 
-/// A command takes a token from the variable KUBEWITNESS_TOKEN; the page asks for one.
-fn signing_in(people: &[Person]) -> String {
-    let mut text = String::new();
+/// A command takes a token from the variable KUBEWITNESS_TOKEN, and sends it to a server that is named; the page asks for
+/// a token.
+fn signing_in(people: &[Person], address: SocketAddr) -> String {
+    let mut text = format!("  export KUBEWITNESS_SERVER=http://{address}\n");
     for Person { name, sees, token } in people {
         text.push_str(&format!("  {name:<6} export KUBEWITNESS_TOKEN={token}   sees {sees}\n"));
     }
-    if people.is_empty() { text } else { format!("Sign in as one of these:\n\n{text}\n") }
+    if people.is_empty() { String::new() } else { format!("Sign in as one of these:\n\n{text}\n") }
 }
 
 /// One message with its line's end. The playground goes on when its reader is gone.

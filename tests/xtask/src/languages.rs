@@ -35,7 +35,7 @@ pub fn ensure() {
         });
         match written {
             Ok(()) => {
-                drop(runs_well(Command::new("npm").args(["install", "--no-audit", "--no-fund"]), &folder))
+                runs_well(Command::new("npm").args(["install", "--no-audit", "--no-fund"]), &folder);
             }
             Err(error) => eprintln!("xtask: writing package.json: {error}"),
         }

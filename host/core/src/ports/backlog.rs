@@ -83,6 +83,14 @@ pub struct DeadLetter {
     pub tries: Vec<Try>,
 }
 
+/// A pause that an operator has ordered and that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paused {
+    pub who: String,
+    pub why: String,
+    pub at_ms: u64,
+}
+
 /// One call with this state that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -183,6 +191,11 @@ pub trait Backlog: Send + Sync {
         who: &str,
         why: &str,
     ) -> Result<(), JournalError>;
+    /// The plugin's pause, if there is one. It belongs to the plugin's name, and not to a version of it.
+    async fn paused(&self, plugin: &str) -> Result<Option<Paused>, JournalError>;
+    /// Records, durably, that an operator pauses the plugin or resumes it.
+    async fn mark_paused(&self, plugin: &str, pauses: bool, who: &str, why: &str)
+    -> Result<(), JournalError>;
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError>;
     /// Returns once every write that began before is done, or can never be done, even if its caller has given
     /// up. A dispatcher that takes over from another calls it first: a later save of the other would undo

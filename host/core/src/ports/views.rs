@@ -239,8 +239,8 @@ pub struct PluginView {
     pub name: String,
     /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded`
     /// (it runs, but its last calls failed or a newer configuration was refused: `message` says which),
-    /// `draining`.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["active", "starting", "standby", "failed", "degraded", "draining"])))]
+    /// `draining`, `paused` (an operator has paused it: `paused` says who and why).
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["active", "starting", "standby", "failed", "degraded", "draining", "paused"])))]
     pub state: String,
     /// sha256 of the component, hex.
     pub digest: String,
@@ -283,6 +283,18 @@ pub struct PluginView {
     /// Why it is not active, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Left out where the plugin is not paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PausedView>,
+}
+
+/// A plugin's pause. It gets no states until it is resumed, and retention keeps what it has not had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Paused"))]
+pub struct PausedView {
+    pub who: String,
+    pub why: String,
+    pub since: String,
 }
 
 /// A plugin's lanes, as a work queue of client-go would tell of itself. What grows does so since the
@@ -456,13 +468,56 @@ pub struct DropView {
     pub dry_run: bool,
 }
 
-/// What somebody did with dead letters.
+/// A one-time login: the page `/login/once?code=CODE` takes the code once, and signs the browser in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Login"))]
+pub struct LoginView {
+    /// Empty where nobody signs in.
+    pub code: String,
+    pub good_for_seconds: u64,
+}
+
+/// Why a plugin is paused or resumed. The address names the plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// Kept with what was done.
+    pub reason: String,
+    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
+    /// it is not taken: their name at Kubernetes is kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+}
+
+impl PauseRequest {
+    /// As the record has it.
+    pub fn who(&self) -> &str {
+        match self.who.trim() {
+            "" => "api",
+            who => who,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PauseResult"))]
+pub struct PauseView {
+    pub plugin: String,
+    /// False where the plugin was already so; nothing is recorded then.
+    pub changed: bool,
+    /// The pause that is in force now; left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PausedView>,
+}
+
+/// What somebody did with dead letters, or with the plugin itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "LetterRecord"))]
 pub struct LetterRecordView {
     pub number: u64,
     pub plugin: String,
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["replay", "drop"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["replay", "drop", "pause", "resume"])))]
     pub what: String,
     pub who: String,
     pub why: String,
@@ -517,7 +572,10 @@ pub trait Views: Send + Sync {
     async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError>;
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError>;
-    /// Who took dead letters back or dropped them, newest first.
+    /// Pauses a plugin, or resumes it. Returns once that is durable and in force.
+    async fn pause(&self, plugin: &str, pauses: bool, request: &PauseRequest)
+    -> Result<PauseView, ViewError>;
+    /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, KvWrite, Present, Progress, Save};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, KvWrite, Paused, Present, Progress, Save};
 use kubewitness_core::state::StateId;
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status, Version};
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ pub struct Kept {
     pub letters: BTreeMap<(String, Seq), DeadLetter>,
     pub kv: Vec<KvWrite>,
     pub replays: Vec<(Vec<Seq>, String, String)>,
+    pub paused: Option<Paused>,
     pub saves: usize,
     /// The states that `read` returned.
     pub read: usize,
@@ -264,6 +265,25 @@ impl Backlog for Journal {
             }
             kept.replays.push((seqs.to_vec(), who.to_owned(), why.to_owned()));
         });
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn paused(&self, _plugin: &str) -> Result<Option<Paused>, JournalError> {
+        self.pass().await?;
+        Ok(self.with(|kept| kept.paused.clone()))
+    }
+
+    async fn mark_paused(
+        &self,
+        _plugin: &str,
+        pauses: bool,
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        self.pass().await?;
+        let paused = Paused { who: who.to_owned(), why: why.to_owned(), at_ms: 1 };
+        self.with(|kept| kept.paused = pauses.then_some(paused));
         tokio::task::yield_now().await;
         Ok(())
     }

@@ -8,6 +8,7 @@ mod interleavings;
 mod journal;
 mod letters;
 mod life;
+mod pausing;
 mod plugin;
 mod resync;
 mod rng;

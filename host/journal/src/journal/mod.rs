@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Progress, Save};
+use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
 };
@@ -247,7 +247,7 @@ impl Journal {
     /// Of these states, those that are a plugin's dead letters; `true` for one that is being replayed.
     pub async fn letters_at(&self, plugin: &str, seqs: &[Seq]) -> Result<HashMap<Seq, bool>, JournalError> {
         let found = self.reader().await?.letters_at(plugin, seqs).await?;
-        Ok(found.into_iter().map(|(seq, mark)| (seq, mark == Act::Replay.mark())).collect())
+        Ok(found.into_iter().map(|(seq, mark)| (seq, Act::of_mark(mark).0)).collect())
     }
 
     pub async fn stats(&self) -> Result<JournalView, JournalError> {
@@ -322,7 +322,13 @@ impl Journal {
         self.inner.group.submit(|answer| Work::Replay(replay, answer)).await
     }
 
-    /// Who took dead letters back or dropped them, oldest first.
+    /// The pauses that are in force, each by its plugin.
+    pub async fn pauses(&self) -> Result<BTreeMap<String, Paused>, JournalError> {
+        let records = self.reader().await?.pauses().await?;
+        Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
+    }
+
+    /// Who took dead letters back or dropped them, and who paused and resumed plugins, oldest first.
     pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
         self.reader().await?.replays(plugin).await
     }

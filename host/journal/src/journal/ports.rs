@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Outside, Present, Progress, Save, Warm, Witness,
+    Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Seq, State, Version};
@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Journal;
 use crate::append::group::Work;
+use crate::report::ReplayRecord;
 use crate::store::rows::Act;
 
 #[async_trait]
@@ -175,6 +176,22 @@ impl Backlog for Journal {
         why: &str,
     ) -> Result<(), JournalError> {
         self.act(Act::Drop, plugin, seqs, who, why).await
+    }
+
+    async fn paused(&self, plugin: &str) -> Result<Option<Paused>, JournalError> {
+        let pauses = self.inner.group.ask(plugin, |rows, _| rows.pauses()).await?;
+        Ok(pauses.into_iter().find(|record| record.plugin == plugin).map(ReplayRecord::paused))
+    }
+
+    async fn mark_paused(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        who: &str,
+        why: &str,
+    ) -> Result<(), JournalError> {
+        let act = if pauses { Act::Pause } else { Act::Resume };
+        self.act(act, plugin, &[], who, why).await
     }
 
     async fn kv(&self, plugin: &str) -> Result<Vec<(String, Vec<u8>)>, JournalError> {

@@ -280,6 +280,10 @@ impl<'a> Reader<'a> {
         Ok(letters.into_iter().filter_map(pair).collect())
     }
 
+    pub async fn pauses(mut self) -> Answer<Vec<ReplayRecord>> {
+        self.rows().pauses().await
+    }
+
     pub async fn replays(mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
         self.rows().replays(plugin).await
     }

@@ -303,6 +303,8 @@ pub(crate) trait Fetch: Send {
     async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>>;
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
+    /// Of each plugin the newest record of a pause or a resume, where it is a pause.
+    async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>>;
 
     /// For retention.
     fn past(&mut self) -> &mut dyn Past;

@@ -106,6 +106,33 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     desk.assert_sound().await;
 }
 
+async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were() {
+    let desk = Desk::new().await;
+    desk.append((1..=3).map(|n| present(&job(n as usize), n)).collect()).await;
+    let parked = Save { progress: progress(3, 2, 1), parked: vec![letter(2)], ..Save::default() };
+    desk.journal.save("audit", parked).await.unwrap();
+    assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
+    desk.journal.mark_paused("audit", true, "ann", "a move").await.unwrap();
+    desk.journal.mark_paused("other", true, "bob", "a leak").await.unwrap();
+    let desk = desk.reopen().await;
+    let paused = desk.journal.paused("audit").await.unwrap().unwrap();
+    assert_eq!((paused.who.as_str(), paused.why.as_str(), paused.at_ms > 0), ("ann", "a move", true));
+    let all = desk.journal.pauses().await.unwrap();
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["audit", "other"]);
+    assert_eq!(all["audit"], paused);
+    desk.journal.mark_paused("audit", false, "eve", "moved").await.unwrap();
+    // A replay in between is no order of these.
+    desk.journal.mark_replaying("audit", &[2], "ann", "again").await.unwrap();
+    assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
+    assert!(desk.journal.paused("other").await.unwrap().is_some());
+    let records = desk.journal.replays(Some("audit")).await.unwrap();
+    let told: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
+    assert_eq!(told, [("pause", "ann"), ("resume", "eve"), ("replay", "ann")]);
+    let letters = desk.journal.dead_letters("audit").await.unwrap();
+    assert_eq!(letters, [DeadLetter { replaying: true, ..letter(2) }]);
+    desk.assert_sound().await;
+}
+
 async fn what_lies_outside_some_namespaces_is_what_reading_everything_finds() {
     let desk = Desk::new().await;
     desk.append((1..=60).map(|n| present(&job(n as usize), n)).collect()).await;
@@ -294,6 +321,7 @@ on_every_store!(
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
     progress_letters_and_keys_are_saved_together,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
+    the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were,
     what_lies_outside_some_namespaces_is_what_reading_everything_finds,
     reading_from_memory_and_from_disk_give_the_same,
     counting_agrees_with_the_states_over_segments_and_sources,

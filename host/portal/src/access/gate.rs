@@ -17,6 +17,7 @@ use crate::answer::frame::{Page, Reader};
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
+pub(crate) const ONCE: &str = "/login/once";
 /// An address of the portal with a selector in it.
 const NEXT_BYTES: usize = 2048;
 const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
@@ -94,11 +95,11 @@ impl Gate {
     }
 
     /// Ends the browser's session; the cookies that take it away.
-    pub(crate) fn leave(&self, headers: &HeaderMap) -> Vec<String> {
+    pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
         if let Access::Kubernetes(control) = &self.access
             && let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text))
         {
-            control.end(&session);
+            control.end(&session).await;
         }
         session::unset(self.secure)
     }
@@ -127,7 +128,7 @@ impl Gate {
 
 /// For everybody: what the page is drawn with on which people sign in.
 fn is_open(path: &str) -> bool {
-    matches!(path, LOGIN | LOGOUT) || path.starts_with("/assets/")
+    matches!(path, LOGIN | LOGOUT | ONCE) || path.starts_with("/assets/")
 }
 
 fn is_page(path: &str) -> bool {
@@ -215,6 +216,7 @@ mod tests {
             "/é",
             "/login?next=/",
             "/logout",
+            "/login/once?code=x",
             &long,
         ] {
             assert_eq!(local(evil), "/", "{evil}");

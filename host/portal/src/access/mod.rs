@@ -5,6 +5,8 @@
 
 pub(crate) mod ages;
 mod answers;
+pub(crate) mod codes;
+mod ended;
 pub(crate) mod gate;
 mod proxy;
 mod reviews;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+pub use ended::EndedSessions;
 pub use reviews::AccessControl;
 pub(crate) use reviews::Unanswered;
 pub(crate) use viewer::{Act, Viewer};
@@ -43,6 +46,8 @@ pub struct AccessOptions {
     /// Seals the cookie that holds a person's token. Replicas that have the same key know each other's
     /// sessions, and a restart keeps them. It has to be random.
     pub session_key: [u8; SESSION_KEY_BYTES],
+    /// The sessions that people have ended before their time.
+    pub ended: EndedSessions,
     /// Whether each document that a person reads is logged, with the target `kubewitness::audit`.
     pub log_reads: bool,
     /// What a proxy that signs people in proves itself with. Left out: no proxy is trusted.

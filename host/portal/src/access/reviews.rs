@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::answers::Answers;
+use super::codes::Codes;
 use super::session::{self, Session, Sessions};
 use super::{AccessOptions, TOKEN_BYTES};
 
@@ -93,6 +94,7 @@ pub struct AccessControl {
     reviewer: Arc<dyn Reviewer>,
     pub(super) options: AccessOptions,
     pub(super) sessions: Sessions,
+    codes: Codes,
     clock: SystemClock,
     /// By the token's digest: the token itself is not kept.
     tokens: Answers<Digest, Option<Arc<Known>>>,
@@ -108,8 +110,9 @@ impl AccessControl {
     pub fn new(reviewer: Arc<dyn Reviewer>, options: AccessOptions) -> Self {
         Self {
             reviewer,
-            sessions: Sessions::new(&options.session_key),
+            sessions: Sessions::new(&options.session_key, options.ended.clone()),
             options,
+            codes: Codes::new(),
             clock: SystemClock::default(),
             tokens: Answers::new(TOKENS),
             rights: Answers::new(RIGHTS),
@@ -205,6 +208,21 @@ impl AccessControl {
         Some(session::set(&text, secure))
     }
 
+    /// A one-time login for whoever has this token; `None` where there is no room for one.
+    pub(crate) fn one_time_code(&self, token: &str) -> Option<String> {
+        self.codes.give(token)
+    }
+
+    /// The token of a one-time login, which is good no more then.
+    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
+        self.codes.redeem(code)
+    }
+
+    /// The same, and the login stays good.
+    pub(crate) fn token_of(&self, code: &str) -> Option<String> {
+        self.codes.token_of(code)
+    }
+
     pub(super) fn open(&self, text: &str) -> Option<Session> {
         self.sessions.open(text, self.clock.now_ms())
     }
@@ -213,8 +231,12 @@ impl AccessControl {
         self.sessions.goes_on(session, self.clock.now_ms())
     }
 
-    pub(super) fn end(&self, session: &Session) {
-        self.sessions.end(session, self.clock.now_ms());
+    pub(super) async fn end(&self, session: &Session) {
+        if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
+            warn!(
+                "a log-out holds until the next start alone, since it can't be written to the data folder: {error}"
+            );
+        }
     }
 }
 
@@ -230,6 +252,7 @@ mod tests {
 
     use async_trait::async_trait;
 
+    use super::super::EndedSessions;
     use super::*;
 
     /// A namespace whose age is the number of times that it was made.
@@ -255,7 +278,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
         let reviewer = Arc::new(Remade::default());
-        let options = AccessOptions { session_key: [7; 32], log_reads: false, trusted_proxy: None };
+        let options = AccessOptions {
+            session_key: [7; 32],
+            ended: EndedSessions::default(),
+            log_reads: false,
+            trusted_proxy: None,
+        };
         let control = AccessControl::new(reviewer.clone(), options);
         let attempt = Attempt {
             verb: "list".into(),

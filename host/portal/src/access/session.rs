@@ -6,11 +6,9 @@
 //! ```
 //!
 //! Whoever has the key opens them, so a restart and other replicas keep them. The token is reviewed with each
-//! request: a session ends with its token, and after [`LIFETIME`]. One that was ended by its person is remembered
-//! by the process that was told so, until its end; other replicas accept a copy of its cookie until then.
+//! request: a session ends with its token, and after [`LIFETIME`]. One that its person has ended is remembered in the
+//! data folder of the process that was told so, until its end. Other replicas accept a copy of its cookie until then.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -20,12 +18,11 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::ended::EndedSessions;
 use super::{SESSION_KEY_BYTES, TOKEN_BYTES};
 
 /// A working day. Who goes on after it signs in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
-/// Ended sessions that are remembered; those that would end soonest make room.
-const MOST_ENDED: usize = 10_000;
 /// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
 const PIECE: usize = 3800;
 const HEAD: usize = 16 + 8;
@@ -33,7 +30,7 @@ const HEAD: usize = 16 + 8;
 const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
 const AAD: &[u8] = b"kubewitness session 1";
 
-type Id = [u8; 16];
+pub(super) type Id = [u8; 16];
 
 pub(crate) struct Session {
     pub(crate) id: Id,
@@ -44,12 +41,12 @@ pub(crate) struct Session {
 pub(super) struct Sessions {
     key: [u8; SESSION_KEY_BYTES],
     random: SystemRandom,
-    ended: Mutex<BTreeMap<Id, u64>>,
+    pub(super) ended: EndedSessions,
 }
 
 impl Sessions {
-    pub(super) fn new(key: &[u8; SESSION_KEY_BYTES]) -> Self {
-        Self { key: *key, random: SystemRandom::new(), ended: Mutex::default() }
+    pub(super) fn new(key: &[u8; SESSION_KEY_BYTES], ended: EndedSessions) -> Self {
+        Self { key: *key, random: SystemRandom::new(), ended }
     }
 
     fn key(&self) -> Result<LessSafeKey, Unspecified> {
@@ -84,18 +81,7 @@ impl Sessions {
     }
 
     pub(super) fn goes_on(&self, session: &Session, now_ms: u64) -> bool {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        now_ms < session.ends_ms && !ended.contains_key(&session.id)
-    }
-
-    pub(super) fn end(&self, session: &Session, now_ms: u64) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.retain(|_, ends_ms| now_ms < *ends_ms);
-        while ended.len() >= MOST_ENDED {
-            let soonest = ended.iter().min_by_key(|(_, ends_ms)| **ends_ms).map(|(id, _)| *id);
-            soonest.and_then(|id| ended.remove(&id));
-        }
-        ended.insert(session.id, session.ends_ms);
+        now_ms < session.ends_ms && !self.ended.has(session)
     }
 }
 
@@ -159,7 +145,7 @@ mod tests {
     const NOW: u64 = 1_795_182_311_000;
 
     fn sessions() -> Sessions {
-        Sessions::new(&[7; SESSION_KEY_BYTES])
+        Sessions::new(&[7; SESSION_KEY_BYTES], EndedSessions::default())
     }
 
     fn browser(set: &[String]) -> HeaderMap {
@@ -175,7 +161,7 @@ mod tests {
         assert_eq!(sessions().open(&text, NOW).unwrap().token, "a-token");
         let end = NOW + LIFETIME.as_millis() as u64;
         assert!(sessions().open(&text, end - 1).is_some() && sessions().open(&text, end).is_none());
-        assert!(Sessions::new(&[8; SESSION_KEY_BYTES]).open(&text, NOW).is_none());
+        assert!(Sessions::new(&[8; SESSION_KEY_BYTES], EndedSessions::default()).open(&text, NOW).is_none());
         assert_ne!(text, sessions().seal("a-token", NOW).unwrap());
         assert!(!text.contains("a-token"));
     }
@@ -195,20 +181,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_ended_session_stays_ended_and_others_go_on() {
+    #[tokio::test]
+    async fn an_ended_session_stays_ended_and_others_go_on() {
         let sessions = sessions();
         let open = |text: &str| sessions.open(text, NOW);
         let (one, other) = (sessions.seal("t", NOW).unwrap(), sessions.seal("t", NOW).unwrap());
-        sessions.end(&open(&one).unwrap(), NOW);
+        sessions.ended.add(&open(&one).unwrap(), NOW).await.unwrap();
         assert!(open(&one).is_none() && open(&other).is_some());
-        for _ in 0..MOST_ENDED + 10 {
-            let mut id = Id::default();
-            SystemRandom::new().fill(&mut id).unwrap();
-            sessions.end(&Session { id, ends_ms: NOW + 1, token: String::new() }, NOW);
-        }
-        assert_eq!(sessions.ended.lock().unwrap().len(), MOST_ENDED);
-        assert!(open(&one).is_none(), "those that end sooner made room");
     }
 
     #[test]

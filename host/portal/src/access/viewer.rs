@@ -45,6 +45,8 @@ pub(crate) enum Act {
     SeeStatus,
     Replay,
     Drop,
+    Pause,
+    Resume,
 }
 
 impl Act {
@@ -54,6 +56,8 @@ impl Act {
             Self::SeeStatus => ("get", "status"),
             Self::Replay => ("replay", "plugins"),
             Self::Drop => ("drop", "plugins"),
+            Self::Pause => ("pause", "plugins"),
+            Self::Resume => ("resume", "plugins"),
         }
     }
 }
@@ -63,6 +67,17 @@ impl Viewer {
         match self {
             Self::Everybody | Self::Nobody => None,
             Self::Person(person) => Some(&person.known.person.user),
+        }
+    }
+
+    /// What gives this person a one-time login: the token that they have sent. `None` for a session or a proxy.
+    pub(crate) fn token(&self) -> Option<(&AccessControl, &str)> {
+        match self {
+            Self::Person(person) => match &person.proof {
+                Proof::Token(token) => Some((&*person.control, token.as_str())),
+                Proof::Session(_) | Proof::Proxy => None,
+            },
+            Self::Everybody | Self::Nobody => None,
         }
     }
 
@@ -124,6 +139,8 @@ impl Viewer {
             Act::SeeStatus => format!("{who} may not see how the controller works."),
             Act::Replay => format!("{who} may not replay dead letters{which}."),
             Act::Drop => format!("{who} may not drop dead letters{which}."),
+            Act::Pause => format!("{who} may not pause the plugin `{name}`."),
+            Act::Resume => format!("{who} may not resume the plugin `{name}`."),
         };
         let hint =
             format!("It takes a ClusterRole with the verb `{verb}` on `{resource}` in `{GROUP}`{named}.");

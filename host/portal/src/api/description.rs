@@ -90,6 +90,7 @@ impl Description {
         let mut schemas = self.answers.take_definitions(true);
         schemas.extend(self.bodies.take_definitions(true));
         bound(&mut schemas["ReplayRequest"]["properties"]);
+        bound_record(&mut schemas["PauseRequest"]["properties"]);
         let text = json!({"type": "string"});
         let error = json!({
             "type": "object",
@@ -157,12 +158,15 @@ fn security() -> Value {
 
 /// A bound of [`super::check_replay`] each.
 fn bound(properties: &mut Value) {
-    for (name, bound, value) in [
-        ("reason", "minLength", 1),
-        ("reason", "maxLength", REASON_BYTES),
-        ("who", "maxLength", WHO_BYTES),
-        ("seqs", "maxItems", MOST_SEQS),
-    ] {
+    bound_record(properties);
+    properties["seqs"]["maxItems"] = MOST_SEQS.into();
+}
+
+/// A bound of [`super::check_record`] each.
+fn bound_record(properties: &mut Value) {
+    for (name, bound, value) in
+        [("reason", "minLength", 1), ("reason", "maxLength", REASON_BYTES), ("who", "maxLength", WHO_BYTES)]
+    {
         properties[name][bound] = value.into();
     }
 }
@@ -289,6 +293,22 @@ impl Operation<'_> {
         self.gives("application/json", schema.as_value(), text);
     }
 
+    /// The same for a handler that takes a name from its path as well.
+    fn changes_named<B, T, F>(
+        self,
+        _: impl Fn(State<App>, Viewer, axum::extract::Path<String>, Uri, Result<Json<B>, JsonRejection>) -> F,
+        text: &str,
+    ) where
+        B: JsonSchema,
+        T: JsonSchema,
+        F: Future<Output = Result<Json<T>, Problem>>,
+    {
+        let handler = |_: State<App>, _: Viewer, _: Uri, _: Result<Json<B>, JsonRejection>| {
+            std::future::pending::<Result<Json<T>, Problem>>()
+        };
+        self.changes(handler, text);
+    }
+
     fn gives(mut self, media: &str, schema: &Value, text: &str) {
         let answer = json!({"description": text, "content": {media: {"schema": schema}}});
         let mut responses = Map::from_iter([("200".into(), answer)]);
@@ -340,6 +360,7 @@ fn describe() -> Value {
     );
     api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
         .answers(super::plugins, "The plugins.");
+    describe_pauses(&mut api);
     api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).refuses(&[403]).answers(
         super::gaps,
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
@@ -369,8 +390,31 @@ fn describe() -> Value {
              where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
              data is its newest position.",
         );
+    api.operation(
+        "post",
+        "/api/v1/login",
+        "login",
+        "A one-time login for a browser, for whoever has sent a token",
+    )
+    .refuses(&[403])
+    .answers(super::login, "The code. The page `/login/once?code=CODE` takes it once.");
     describe_itself(&mut api);
     api.finish()
+}
+
+fn describe_pauses(api: &mut Description) {
+    let name = "The plugin's name.";
+    let told = "Whether that changed anything, and the pause that is in force now.";
+    api.post(
+        "/api/v1/plugins/{name}/pause",
+        "pause",
+        "Pauses a plugin: it gets no states until it is resumed",
+    )
+    .parameter("path", "name", name, &text())
+    .changes_named(super::pausing::pause, told);
+    api.post("/api/v1/plugins/{name}/resume", "resume", "Resumes a plugin: it goes on from where it was")
+        .parameter("path", "name", name, &text())
+        .changes_named(super::pausing::resume, told);
 }
 
 fn describe_letters(api: &mut Description) {

@@ -3,24 +3,26 @@
 #[cfg(test)]
 mod description;
 mod events;
+pub(crate) mod pausing;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderName, HeaderValue, Uri, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, LetterRecordView, ObjectQuery, ObjectView, PluginView, PoisonQuery,
-    PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
+    DeadLetterView, DropView, GapQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView, PluginView,
+    PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
+use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
 use crate::answer::Problem;
 use crate::answer::params::{self, Params};
 use crate::app::{App, Route};
-use crate::scope::{self, Sight};
+use crate::scope::{self, Sight, Verb};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -70,6 +72,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/timeline", get(timeline)),
         ("/api/v1/states/{seq}/document", get(document)),
         ("/api/v1/plugins", get(plugins)),
+        ("/api/v1/plugins/{name}/pause", post(pausing::pause)),
+        ("/api/v1/plugins/{name}/resume", post(pausing::resume)),
         ("/api/v1/gaps", get(gaps)),
         ("/api/v1/poison", get(poison)),
         ("/api/v1/poison/{number}/raw", get(poison_raw)),
@@ -78,6 +82,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/deadletters/drop", post(drop_letters)),
         ("/api/v1/deadletters/records", get(letter_records)),
         ("/api/v1/events", get(events::events)),
+        ("/api/v1/login", post(login)),
         ("/api/v1/openapi.json", get(openapi)),
     ]
 }
@@ -165,8 +170,12 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
     }
-    let story = app.views.timeline(&query).await?;
-    Ok(Json(Sight::new(&app, &viewer).of_story(story).await?))
+    let sight = Sight::new(&app, &viewer);
+    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
+    if query.uid.is_none() && !sight.could_see(Verb::Get, kind, namespace, query.name.as_deref()).await? {
+        return Ok(Json(TimelineView::default()));
+    }
+    Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
 }
 
 async fn document(
@@ -197,8 +206,11 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<V
         name: params.owned("name"),
         limit: Some(sight.rows(limit)),
     };
-    let found = app.views.gaps(&query).await?;
-    let gaps = sight.gaps(found, limit).await?;
+    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
+    let gaps = match sight.could_see(Verb::List, kind, namespace, None).await? {
+        true => sight.gaps(app.views.gaps(&query).await?, limit).await?,
+        false => Vec::new(),
+    };
     if gaps.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
     }
@@ -243,8 +255,7 @@ async fn dead_letters(
 ) -> Result<Json<Vec<DeadLetterView>>, Problem> {
     let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let letters = app.views.dead_letters(params.text("plugin")).await?;
-    Ok(Json(Sight::new(&app, &viewer).letters(letters, limit).await?))
+    Ok(Json(Sight::new(&app, &viewer).letters(params.text("plugin"), limit).await?))
 }
 
 async fn replay(
@@ -298,20 +309,26 @@ pub(crate) async fn authorised(
     Ok(request)
 }
 
-fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
+/// What the record keeps of a request.
+fn check_record(what: &str, reason: &str, who: &str) -> Result<(), Problem> {
     let hint = "The reason is kept with what was done, for whoever asks later.";
+    if reason.trim().is_empty() {
+        return Err(Problem::invalid(format!("{what} needs a reason."), hint));
+    }
+    if reason.len() > REASON_BYTES {
+        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
+    }
+    if who.len() > WHO_BYTES {
+        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
+    }
+    Ok(())
+}
+
+fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.plugin.trim().is_empty() {
         return Err(Problem::invalid("`plugin` is empty.", "Name the plugin whose dead letters are meant."));
     }
-    if request.reason.trim().is_empty() {
-        return Err(Problem::invalid("A replay or a drop needs a reason.", hint));
-    }
-    if request.reason.len() > REASON_BYTES {
-        return Err(Problem::invalid(format!("The reason is longer than {REASON_BYTES} bytes."), hint));
-    }
-    if request.who.len() > WHO_BYTES {
-        return Err(Problem::invalid(format!("`who` is longer than {WHO_BYTES} bytes."), hint));
-    }
+    check_record("A replay or a drop", &request.reason, &request.who)?;
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),
@@ -319,6 +336,29 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
         ));
     }
     Ok(())
+}
+
+/// For `kubewitness dashboard`: no token is ever in an address.
+async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<LoginView>, Problem> {
+    Params::read(&uri, &[])?;
+    if matches!(viewer, Viewer::Everybody) {
+        return Ok(Json(LoginView::default()));
+    }
+    let (control, token) = viewer.token().ok_or_else(|| {
+        Problem::new(
+            StatusCode::FORBIDDEN,
+            "A one-time login is for a person who has sent a token.",
+            "Send the token as `Authorization: Bearer TOKEN`. A session and a proxy have signed you in already.",
+        )
+    })?;
+    let code = control.one_time_code(token).ok_or_else(|| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "There are too many one-time logins under way.",
+            "Try again in a minute, or sign in with a token at /login.",
+        )
+    })?;
+    Ok(Json(LoginView { code, good_for_seconds: GOOD_FOR.as_secs() }))
 }
 
 async fn openapi() -> Response {

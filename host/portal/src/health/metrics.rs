@@ -141,8 +141,9 @@ const SOURCES: [OfSource; 27] = [
 ];
 
 /// observed = delivered + filtered + dead + waiting, for each plugin.
-const PLUGINS: [OfPlugin; 10] = [
+const PLUGINS: [OfPlugin; 11] = [
     ("active", "1 while the plugin takes states.", |p| flag(p.state == "active")),
+    ("paused", "1 while an operator has paused the plugin.", |p| flag(p.paused.is_some())),
     ("observed", "States of the plugin's sources since its subscriptions began.", |p| p.observed as f64),
     ("delivered", "Observed states that the plugin answered with done.", |p| p.delivered as f64),
     ("filtered", "Observed states that its subscriptions leave out.", |p| p.filtered as f64),

@@ -24,7 +24,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let plugin = params.text("plugin");
     let done = outcome(&params)?;
     let sight = Sight::new(&app, &viewer);
-    let letters = sight.letters(app.views.dead_letters(plugin).await?, usize::MAX).await?;
+    let letters = sight.letters(plugin, usize::MAX).await?;
     let is_operators = sight.is_operators().await?;
     let records = match is_operators {
         true => app.views.letter_records(plugin).await?,

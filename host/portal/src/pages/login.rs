@@ -9,30 +9,42 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use super::parts::expect_own_page;
-use crate::access::Access;
-use crate::access::gate::{Gate, LOGIN, LOGOUT, local};
+use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
+use crate::access::{Access, AccessControl};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
 use crate::app::{App, Route};
+use crate::guard::is_foreign;
 
 pub(crate) fn routes() -> Vec<Route> {
-    vec![(LOGIN, get(page).post(enter)), (LOGOUT, post(leave))]
+    vec![
+        (LOGIN, get(page).post(enter)),
+        (ONCE, get(once_by_address).post(once_by_form)),
+        (LOGOUT, post(leave)),
+    ]
 }
 
 async fn page(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["next", "ended", "left"])?;
+    let params = Params::read(&uri, &["next", "ended", "left", "used"])?;
     let next = local(params.text("next").unwrap_or("/"));
     // A review that can't be had is told by the page that comes next.
     if app.gate.is_signed_in(&headers).await.unwrap_or(false) {
         return Ok(Redirect::to(next).into_response());
     }
-    let said = match (params.text("ended"), params.text("left")) {
-        (Some(_), _) => {
-            Some(html! { p.notice role="status" { "Your session has ended. Sign in again to go on." } })
-        }
-        (None, Some(_)) => Some(html! { p.done role="status" { "You are signed out." } }),
-        (None, None) => None,
+    let said = if params.text("ended").is_some() {
+        Some(html! { p.notice role="status" { "Your session has ended. Sign in again to go on." } })
+    } else if params.text("left").is_some() {
+        Some(html! { p.done role="status" { "You are signed out." } })
+    } else if params.text("used").is_some() {
+        Some(html! {
+            p.alert role="alert" {
+                "This one-time login was used already, or is too old. Run " code { "kubewitness dashboard" }
+                " again, or sign in with a token."
+            }
+        })
+    } else {
+        None
     };
     Ok(form(next, said).into_response())
 }
@@ -86,7 +98,12 @@ async fn enter(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
     }
-    let cookies = control.begin(token, *secure).ok_or_else(|| {
+    begin(control, token, *secure, next)
+}
+
+/// A new session, and the page that the person wanted.
+fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Result<Response, Shown> {
+    let cookies = control.begin(token, secure).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be sealed.",
@@ -96,9 +113,59 @@ async fn enter(
     Ok(with(Redirect::to(next).into_response(), &cookies))
 }
 
+/// Takes a code from the address that `kubewitness dashboard` prints. A browser says whether a person has opened it, or
+/// a page of which site.
+async fn once_by_address(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+    let params = Params::read(&uri, &["code"])?;
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    let by_person = matches!(site, Some("none" | "same-origin"));
+    once(&app, params.text("code").unwrap_or_default(), by_person).await
+}
+
+/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on.
+async fn once_by_form(
+    State(app): State<App>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    let Form(fields) = fields?;
+    let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
+    let by_person = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
+    once(&app, code, by_person).await
+}
+
+/// Another site could bring people into a session of somebody else, and see what they do there. So whoever does not
+/// come by themselves is asked first, and told whose session it is.
+async fn once(app: &App, code: &str, by_person: bool) -> Result<Response, Shown> {
+    let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
+        return Ok(Redirect::to("/").into_response());
+    };
+    let token = if by_person { control.redeem(code) } else { control.token_of(code) };
+    let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
+    match control.person(&token).await.map_err(Problem::from)? {
+        Some(_) if by_person => begin(control, &token, *secure, "/"),
+        Some(known) => Ok(go_on(&known.person.user, code).into_response()),
+        None => Ok(Redirect::to("/login?ended=true").into_response()),
+    }
+}
+
+fn go_on(name: &str, code: &str) -> Page {
+    let content = html! {
+        div.login {
+            h1 { "Sign in" }
+            p { "Go on if you have just run " code { "kubewitness dashboard" } ", and this is you." }
+            form method="post" action=(ONCE) {
+                input type="hidden" name="code" value=(code);
+                button.strong autofocus { "Sign in as " (name) }
+            }
+        }
+    };
+    Page::new("Sign in", "", content)
+}
+
 async fn leave(State(app): State<App>, headers: HeaderMap) -> Result<Response, Shown> {
     expect_own_page(&headers)?;
-    let cookies = app.gate.leave(&headers);
+    let cookies = app.gate.leave(&headers).await;
     Ok(with(Redirect::to("/login?left=true").into_response(), &cookies))
 }
 

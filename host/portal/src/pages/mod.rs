@@ -25,6 +25,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/compare", get(document::compare)),
         ("/health", get(health::page)),
         ("/plugins", get(plugins::page)),
+        ("/plugins/{name}/pause", get(plugins::pausing::pause_form).post(plugins::pausing::pause)),
+        ("/plugins/{name}/resume", get(plugins::pausing::resume_form).post(plugins::pausing::resume)),
         ("/sources", get(sources::page)),
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),

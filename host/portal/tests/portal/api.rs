@@ -5,12 +5,14 @@ use crate::fake::Fake;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
-const ROUTES: [(&str, &str); 17] = [
+const ROUTES: [(&str, &str); 20] = [
     ("get", "/api/v1/status"),
     ("get", "/api/v1/objects"),
     ("get", "/api/v1/timeline"),
     ("get", "/api/v1/states/{seq}/document"),
     ("get", "/api/v1/plugins"),
+    ("post", "/api/v1/plugins/{name}/pause"),
+    ("post", "/api/v1/plugins/{name}/resume"),
     ("get", "/api/v1/gaps"),
     ("get", "/api/v1/poison"),
     ("get", "/api/v1/poison/{number}/raw"),
@@ -19,6 +21,7 @@ const ROUTES: [(&str, &str); 17] = [
     ("post", "/api/v1/deadletters/drop"),
     ("get", "/api/v1/deadletters/records"),
     ("get", "/api/v1/events"),
+    ("post", "/api/v1/login"),
     ("get", "/api/v1/openapi.json"),
     ("get", "/healthz"),
     ("get", "/readyz"),
@@ -38,7 +41,9 @@ async fn openapi_and_routes_agree() {
         let other = if method == "get" { "POST" } else { "GET" };
         let answer = ask(
             &portal,
-            request(other, &path.replace("{seq}", "1").replace("{number}", "1")).body(Body::empty()).unwrap(),
+            request(other, &path.replace("{seq}", "1").replace("{number}", "1").replace("{name}", "p"))
+                .body(Body::empty())
+                .unwrap(),
         )
         .await;
         assert_eq!(answer.status, 405, "{path}");
@@ -372,4 +377,34 @@ async fn probes_tell_alive_from_ready() {
     let ready = get(&stopped, "/readyz").await;
     assert_eq!((ready.status.as_u16(), ready.text.as_str()), (503, "not ready: the disk is full\n"));
     assert_eq!(get(&portal(Fake::default()), "/readyz").await.text, "ready\n");
+}
+
+#[tokio::test]
+async fn a_plugin_is_paused_and_resumed_with_a_reason_and_both_are_told() {
+    let portal = portal(Fake::default());
+    let order = async |path: &str, body: Value| {
+        let request = request("POST", path).header("content-type", "application/json");
+        ask(&portal, request.body(Body::from(body.to_string())).unwrap()).await
+    };
+    let (pause, resume) = ("/api/v1/plugins/notification/pause", "/api/v1/plugins/notification/resume");
+    for (path, body, status) in [
+        (pause, json!({"reason": " "}), 400),
+        (pause, json!({"reason": "x".repeat(1025)}), 400),
+        (pause, json!({"reason": "x", "who": "x".repeat(257)}), 400),
+        (pause, json!({}), 422),
+        (pause, json!({"reason": "x", "why": "y"}), 422),
+        ("/api/v1/plugins/nobody/pause", json!({"reason": "x"}), 404),
+        ("/api/v1/plugins/No%20Name/pause", json!({"reason": "x"}), 400),
+    ] {
+        assert_eq!(order(path, body).await.status.as_u16(), status, "{path}");
+    }
+    let done = order(pause, json!({"reason": "the database moves", "who": "ada"})).await.json();
+    let paused = json!({"who": "ada", "why": "the database moves", "since": "2026-11-20T14:00:00.000Z"});
+    assert_eq!(done, json!({"plugin": "notification", "changed": true, "paused": paused}));
+    assert_eq!(order(pause, json!({"reason": "again"})).await.json()["changed"], false);
+    let plugins = get(&portal, "/api/v1/plugins").await.json();
+    let told: Vec<_> = plugins.as_array().unwrap().iter().filter_map(|plugin| plugin.get("paused")).collect();
+    assert_eq!(told, [&paused]);
+    let done = order(resume, json!({"reason": "moved"})).await.json();
+    assert_eq!(done, json!({"plugin": "notification", "changed": true}));
 }

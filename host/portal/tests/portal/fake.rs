@@ -25,6 +25,8 @@ pub struct Fake {
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub drops: Mutex<Vec<ReplayRequest>>,
+    /// Of the plugin `notification`.
+    pub paused: Mutex<Option<PausedView>>,
     pub newest: watch::Sender<Seq>,
 }
 
@@ -146,6 +148,7 @@ impl Default for Fake {
             problems: Vec::new(),
             replays: Mutex::default(),
             drops: Mutex::default(),
+            paused: Mutex::default(),
         }
     }
 }
@@ -344,6 +347,7 @@ impl Views for Fake {
         let mut degraded = plugin("notification", "degraded", [44_102, 3_998, 3, 108]);
         degraded.message = Some("the destination `portal` timed out: it did not answer within 10 s".into());
         degraded.retrying = 12;
+        degraded.paused = self.paused.lock().unwrap().clone();
         (degraded.resyncs, degraded.resynced, degraded.resync_failed) = (2, 52, 1);
         let mut wrong = plugin("audit", "active", [48_000, 0, 0, 11]);
         wrong.observed += 200;
@@ -623,6 +627,29 @@ impl Views for Fake {
             who: request.who.clone(),
             dry_run: request.dry_run,
         })
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        self.check().await?;
+        if plugin != "notification" {
+            return Err(no_plugin(plugin));
+        }
+        let mut paused = self.paused.lock().unwrap();
+        let changed = paused.is_some() != pauses;
+        if changed {
+            let view = PausedView {
+                who: request.who().to_owned(),
+                why: request.reason.clone(),
+                since: "2026-11-20T14:00:00.000Z".into(),
+            };
+            *paused = pauses.then_some(view);
+        }
+        Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.clone() })
     }
 
     async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

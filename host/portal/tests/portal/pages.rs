@@ -336,6 +336,44 @@ async fn the_form_replays_what_was_chosen() {
 }
 
 #[tokio::test]
+async fn the_page_of_plugins_leads_to_the_forms_that_pause_and_resume_one() {
+    let portal = portal(Fake::default());
+    let send = async |path: &str, body: &'static str| {
+        let request = request("POST", path)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("sec-fetch-site", "same-origin");
+        ask(&portal, request.body(Body::from(body)).unwrap()).await
+    };
+    let (pause, resume) = ("/plugins/notification/pause", "/plugins/notification/resume");
+    let page = get(&portal, "/plugins").await;
+    assert!(page.text.contains(&format!("href=\"{pause}\"")) && !page.text.contains(resume));
+    for (address, verb) in [(pause, "Pause"), (resume, "Resume")] {
+        let form = get(&portal, address).await;
+        check_page(&form, address);
+        assert!(form.text.contains(&format!("<h1>{verb} notification</h1>")), "{}", form.text);
+    }
+    for (address, body, status) in [
+        (pause, "reason=", 400),
+        (pause, "reason=x&colour=red", 400),
+        ("/plugins/nobody/pause", "reason=x", 404),
+    ] {
+        let answer = send(address, body).await;
+        assert_eq!(answer.status.as_u16(), status, "{address} {body}");
+        check_page(&answer, address);
+    }
+    let done = send(pause, "reason=the+%3Cdatabase%3E+moves&who=ada").await;
+    assert_eq!((done.status.as_u16(), done.header("location")), (303, "/plugins"));
+    let page = get(&portal, "/plugins").await;
+    check_page(&page, "/plugins");
+    let told = page.text.split_once("<b>Paused. </b>").unwrap().1.split_once("</p>").unwrap().0;
+    assert!(told.starts_with("ada paused it at ") && told.contains("the &lt;database&gt; moves"), "{told}");
+    assert!(told.contains("Retention keeps"), "{told}");
+    assert!(page.text.contains(&format!("href=\"{resume}\"")), "{}", page.text);
+    assert_eq!(send(resume, "reason=moved").await.status.as_u16(), 303);
+    assert!(!get(&portal, "/plugins").await.text.contains("Paused. "));
+}
+
+#[tokio::test]
 async fn assets_are_kept_by_their_checksum() {
     let portal = portal(Fake::default());
     let page = get(&portal, "/").await.text;

@@ -100,6 +100,11 @@ impl Client {
         self.to.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Where it is, and by what it knows who asks.
+    pub fn reached<T>(&self, of: impl FnOnce(&Reached) -> T) -> T {
+        of(&self.to().reached)
+    }
+
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
         self.send(Method::GET, path, |request| request.query(query)).await
     }

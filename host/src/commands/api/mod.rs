@@ -2,12 +2,12 @@
 
 mod client;
 mod complete;
-mod dead_letters;
 mod diff;
 mod gaps;
 mod get;
 mod live;
 mod named;
+mod operate;
 mod status;
 #[cfg(test)]
 mod testing;
@@ -15,11 +15,11 @@ mod timeline;
 
 pub use client::{Client, Seen};
 pub use complete::{Wanted, look_up};
-pub use dead_letters::dead_letters;
 pub use diff::diff;
 pub use gaps::{gaps, poison};
 pub use get::{get, jobs};
 pub use live::{tap, wait};
+pub use operate::{dashboard, dead_letters, pause, resume};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
 pub use status::{blind, plugins, plural, status};

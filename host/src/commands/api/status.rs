@@ -2,7 +2,9 @@
 
 use anyhow::anyhow;
 use kubewitness_core::calendar;
-use kubewitness_core::views::{HeldView, PluginView, ReplicaView, SourceView, StatusView, StreamView};
+use kubewitness_core::views::{
+    HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView,
+};
 
 use super::client::Client;
 use crate::cli::QueryArgs;
@@ -322,10 +324,11 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
         }
         table.row(row);
     }
+    let pauses = plugins.iter().filter_map(|p| Some((&p.name, paused(p)?)));
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
-    table.render() + &remarks(messages.chain(resyncs).chain(taken))
+    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken))
 }
 
 fn streams_text(streams: &[StreamView]) -> String {
@@ -341,6 +344,13 @@ fn streams_text(streams: &[StreamView]) -> String {
     }
     table.render()
         + &remarks(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
+}
+
+fn paused(plugin: &PluginView) -> Option<String> {
+    let PausedView { who, why, since } = plugin.paused.as_ref()?;
+    Some(format!(
+        "{who} paused it at {since}: {why}. It gets no states until it is resumed, and retention keeps them"
+    ))
 }
 
 fn taken(plugin: &PluginView) -> Option<String> {

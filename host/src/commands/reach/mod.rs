@@ -1,10 +1,8 @@
 //! Where the controller is, and what a person shows it: for the commands that ask one.
 //!
-//! An address that is named goes first. Then comes what listens at the default address on this machine, such as
+//! An address that is named goes first. A token is sent to it, or to the cluster of the kubeconfig, and nowhere else. Then comes what listens at the default address on this machine, such as
 //! a playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the
 //! kubeconfig, through a way of this command's own.
-
-mod dashboard;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use super::Usage;
 use crate::cli::{ReachArgs, Secret};
 use crate::tasks::{Fate, Tasks};
-pub use dashboard::dashboard;
 
 /// Where a controller listens unless it is told otherwise.
 const DEFAULT: &str = "http://127.0.0.1:8787";
@@ -31,7 +28,7 @@ const LISTENS: Duration = Duration::from_millis(500);
 pub const NAMESPACE: &str = "kubewitness";
 /// How to get a token where there is none.
 const MAKE_A_TOKEN: &str = "KUBEWITNESS_TOKEN=$(kubectl create token ACCOUNT --audience kubewitness.dev)";
-const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
+pub const SHOW_A_TOKEN: &str = "kubectl create token ACCOUNT --audience kubewitness.dev";
 
 /// A controller that can be asked.
 pub struct Reached {
@@ -63,6 +60,19 @@ impl Reached {
         };
         Self { url, token, is_forwarded: false, to_sign_in, _way: None }
     }
+
+    /// Any program of this machine may listen there, and would have what is sent to it: neither the token nor anything
+    /// of a kubeconfig is.
+    fn unnamed(args: &ReachArgs) -> Result<Self> {
+        let mut reached = Self::at(named(DEFAULT)?, None);
+        if args.token.is_some() {
+            reached.to_sign_in = format!(
+                "Your token was not sent, since nobody has named this address: give --server {DEFAULT} if you trust what \
+                 listens there"
+            );
+        }
+        Ok(reached)
+    }
 }
 
 pub async fn controller(args: &ReachArgs) -> Result<Reached> {
@@ -74,8 +84,7 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
     let names_a_cluster =
         args.kubeconfig.is_some() || args.context.is_some() || args.kubewitness_namespace.is_some();
     if !names_a_cluster && listens().await {
-        // Nothing of a kubeconfig is shown to it: any program of this machine may listen there.
-        return Ok(Reached::at(named(DEFAULT)?, args.token.clone()));
+        return Reached::unnamed(args);
     }
     let options = ConnectOptions { kubeconfig: args.kubeconfig.clone(), context: args.context.clone() };
     match SignedIn::by(&options).await {
@@ -84,9 +93,7 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
             format!("nothing listens at {DEFAULT}, so the cluster of the kubeconfig is asked")
         }),
         // Without a cluster this machine is all that can have been meant.
-        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => {
-            Ok(Reached::at(named(DEFAULT)?, args.token.clone()))
-        }
+        Err(ConnectError::NotConfigured(_)) if !names_a_cluster => Reached::unnamed(args),
         Err(error) => Err(error.into()),
     }
 }
@@ -178,6 +185,16 @@ mod tests {
         let told = controller(&args("http://kw.example.com", Some("t"))).await.err().unwrap().to_string();
         assert!(told.contains("kw.example.com") && told.contains("https"), "{told}");
         assert!(controller(&args("http://kw.example.com", None)).await.is_ok());
+    }
+
+    #[test]
+    fn a_token_is_not_sent_to_an_address_that_nobody_has_named() {
+        let asked = ReachArgs { token: Some(Secret("t".into())), ..ReachArgs::default() };
+        let reached = Reached::unnamed(&asked).unwrap();
+        assert!(reached.token.is_none() && reached.url.as_str().starts_with(DEFAULT));
+        assert!(reached.to_sign_in.contains("--server http://127.0.0.1:8787"), "{}", reached.to_sign_in);
+        let reached = Reached::unnamed(&ReachArgs::default()).unwrap();
+        assert!(reached.to_sign_in.contains("kubectl create token"), "{}", reached.to_sign_in);
     }
 
     #[tokio::test]

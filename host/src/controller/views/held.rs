@@ -1,6 +1,7 @@
 //! Tells what holds retention back, and what an operator can do about it.
 
 use kubewitness_core::calendar;
+use kubewitness_core::ports::Paused;
 use kubewitness_core::views::HeldView;
 use kubewitness_journal::Holder;
 
@@ -50,6 +51,13 @@ fn of_plugin(shared: &Shared, name: &str, is_lasting: bool) -> Option<String> {
             "it was removed, and the states that it did not get are kept for a day, in case it comes back; {PAST_CURSORS}"
         ));
     };
+    if let Some(paused) = plugin.handle.as_ref().and_then(|handle| handle.stats().paused) {
+        let Paused { who, why, at_ms } = &*paused;
+        let since = calendar::rfc3339(*at_ms);
+        return Some(format!(
+            "{who} has paused it since {since} ({why}): `kubewitness resume {name} --reason …` lets it go on, {PAST_CURSORS}"
+        ));
+    }
     let why = plugin.message.map(|message| format!(" ({message})")).unwrap_or_default();
     match plugin.phase {
         Phase::Failed => Some(format!("it failed{why}: repair it, remove it, {PAST_CURSORS}")),

@@ -1,5 +1,5 @@
-//! Answers the portal and the API from the journal, the cache and the dispatchers. It changes nothing except dead
-//! letters, on request.
+//! Answers the portal and the API from the journal, the cache and the dispatchers. On request it
+//! replays and drops dead letters, and pauses and resumes plugins. It changes nothing else.
 
 mod details;
 mod gone;
@@ -19,11 +19,12 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
-    LetterRecordView, ObjectPage, ObjectQuery, PluginView, PoisonQuery, PoisonView, ReplayRequest,
-    ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views,
+    LetterRecordView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView,
+    ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError,
+    Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
-use kubewitness_dispatch::{DispatchError, DispatchHandle};
+use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
 use kubewitness_journal::{Journal, ReplayRecord};
 use tokio::sync::watch;
 
@@ -48,15 +49,22 @@ impl HostViews {
         let now_ms = self.clock.now_ms();
         let mut untold = self.journal.untold().await.map_err(unavailable)?;
         let plugins = self.shared.plugins();
-        let mut saved = match plugins.values().any(|state| state.handle.is_none()) {
-            true => self.journal.all_progress().await.map_err(unavailable)?,
-            false => BTreeMap::new(),
+        let (mut saved, mut pauses) = match plugins.values().any(|state| state.handle.is_none()) {
+            true => (
+                self.journal.all_progress().await.map_err(unavailable)?,
+                self.journal.pauses().await.map_err(unavailable)?,
+            ),
+            false => (BTreeMap::new(), BTreeMap::new()),
         };
         let mut views = Vec::new();
         for (name, state) in plugins {
             let taken = untold.remove(&name).unwrap_or_default();
             let progress = saved.remove(&name).filter(|_| state.handle.is_none());
-            let view = plugin_view(name, &state, now_ms);
+            let paused = pauses.remove(&name).filter(|_| state.handle.is_none());
+            let mut view = plugin_view(name, &state, now_ms);
+            if let Some(paused) = paused {
+                view.paused = Some(paused_view(&paused));
+            }
             let view = match progress {
                 Some(progress) => self.idle(view, progress).await?,
                 None => view,
@@ -234,6 +242,19 @@ impl Views for HostViews {
             }
         };
         Ok(DropView { dropped, who: request.who().to_owned(), dry_run: request.dry_run })
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        let state = self.shared.plugin(plugin).ok_or_else(|| no_plugin(plugin))?;
+        let Some(handle) = state.handle else { return Err(self.why_idle(plugin).await?) };
+        let done = handle.pause(pauses, request.who(), &request.reason).await.map_err(refused)?;
+        let Changed { changed, paused } = done;
+        Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.as_deref().map(paused_view) })
     }
 
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

@@ -5,11 +5,12 @@ use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
-use kubewitness_core::ports::{Current, Selection, Watched};
+use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PluginView, QueueView, SourceView, ViewError,
+    DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView,
+    ViewError,
 };
 use kubewitness_dispatch::DispatchStats;
 use kubewitness_journal::SourceCounters;
@@ -93,7 +94,13 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         queue: queue_view(&stats),
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.last_error).or(stats.filter_error),
+        paused: stats.paused.as_deref().map(paused_view),
     }
+}
+
+pub fn paused_view(paused: &Paused) -> PausedView {
+    let Paused { who, why, at_ms } = paused;
+    PausedView { who: who.clone(), why: why.clone(), since: calendar::rfc3339(*at_ms) }
 }
 
 pub fn queue_view(stats: &DispatchStats) -> QueueView {
@@ -113,9 +120,10 @@ pub fn queue_view(stats: &DispatchStats) -> QueueView {
     }
 }
 
-/// A plugin whose calls fail is not well, whatever its configuration.
+/// A plugin whose calls fail is not well, whatever its configuration. One that is paused is not called.
 pub fn phase(state: &PluginState, stats: &DispatchStats) -> Phase {
     match state.phase {
+        Phase::Active if stats.paused.is_some() => Phase::Paused,
         Phase::Active if stats.open || stats.consecutive_failures > 0 => Phase::Degraded,
         Phase::Active if !stats.started => Phase::Starting,
         phase => phase,

@@ -44,6 +44,10 @@ impl Lab {
     }
 
     pub fn start(&self, kubeconfig: &Path) -> Result<Host> {
+        self.start_with(kubeconfig, &[])
+    }
+
+    pub fn start_with(&self, kubeconfig: &Path, args: &[&str]) -> Result<Host> {
         let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
         let port = free_port()?;
         let process = Command::new(Path::new(&binary).join("kubewitness"))
@@ -53,6 +57,7 @@ impl Lab {
             .arg(self.folder.join("config"))
             .arg("--data")
             .arg(self.data())
+            .args(args)
             .stdout(Stdio::null())
             .spawn()
             .context("starting kubewitness")?;
@@ -109,6 +114,10 @@ impl Host {
             None => Ok(()),
             Some(code) => bail!("the host ended with {code}"),
         }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     pub async fn status(&self) -> Result<serde_json::Value> {

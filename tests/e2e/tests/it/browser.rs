@@ -16,7 +16,7 @@ use tokio::process::Command;
 
 use crate::visibility::{Lab, a_hole};
 
-const DRIVER: &str = "chromedriver";
+pub const DRIVER: &str = "chromedriver";
 const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
@@ -158,14 +158,14 @@ async fn some_running_job(portal: &str) -> Result<Option<Value>> {
 }
 
 /// A browser that a driver steers, as a person would.
-struct Browser {
+pub struct Browser {
     client: reqwest::Client,
     session: String,
     _driver: Process,
 }
 
 impl Browser {
-    async fn start(scratch: &Path) -> Result<Self> {
+    pub async fn start(scratch: &Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(DRIVER);
         let driver = Process::start("driver", command.arg(format!("--port={port}")), scratch)?;
@@ -194,18 +194,18 @@ impl Browser {
         Ok(Self { client, session, _driver: driver })
     }
 
-    async fn open(&self, url: &str) -> Result<()> {
+    pub async fn open(&self, url: &str) -> Result<()> {
         self.ask("url", &json!({"url": url})).await?;
         Ok(())
     }
 
     /// What a script in the page answers. Scripts of a driver are not bound by the page's policy.
-    async fn script(&self, script: &str) -> Result<Value> {
+    pub async fn script(&self, script: &str) -> Result<Value> {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
     }
 
     /// What a person reads on the page.
-    async fn text(&self) -> Result<String> {
+    pub async fn text(&self) -> Result<String> {
         let text = self.script("return document.body.innerText").await?;
         Ok(text.as_str().context("the page has no text")?.to_owned())
     }
@@ -217,7 +217,7 @@ impl Browser {
         Ok(answer["value"].clone())
     }
 
-    async fn close(self) -> Result<()> {
+    pub async fn close(self) -> Result<()> {
         self.client.delete(&self.session).send().await?.error_for_status()?;
         Ok(())
     }

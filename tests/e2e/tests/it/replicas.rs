@@ -508,6 +508,54 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::paused") else { return };
+    in_scratch("replicas-paused", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        create_job(&world.simulator, "one").await?;
+        let all = |plugin: &PluginView| plugin.delivered == 1;
+        runs[leads]
+            .status_when(WITHIN, "it to be delivered", |status| status.plugins.iter().all(all))
+            .await?;
+        let order = async |run: &Kubewitness, verb: &str| {
+            let server = format!("http://{}", run.address());
+            let line = [verb, "persistence", "--reason", "a move", "--who", "ada", "--server", &server];
+            command(&line).await
+        };
+        let stands_by = |status: &StatusView| status.plugins.iter().any(|plugin| plugin.state == "standby");
+        runs[1 - leads].status_when(WITHIN, "the other to know of it", stands_by).await?;
+        // Who stands by has nothing to pause, and says so.
+        let (code, _, stderr) = order(&runs[1 - leads], "pause").await?;
+        ensure!(code != Some(0) && stderr.contains("another replica runs"), "{code:?} {stderr}");
+        let (code, _, stderr) = order(&runs[leads], "pause").await?;
+        ensure!(code == Some(0), "{code:?} {stderr}");
+        let is_paused = |status: &StatusView| {
+            status.plugins.iter().any(|p| p.paused.as_ref().is_some_and(|paused| paused.who == "ada"))
+        };
+        runs[1 - leads].status_when(WITHIN, "the other to tell of the pause", is_paused).await?;
+        runs[leads].kill().await?;
+        create_job(&world.simulator, "two").await?;
+        let next = &mut runs[1 - leads];
+        let held = |status: &StatusView| {
+            let mut plugins = status.plugins.iter();
+            plugins.any(|p| p.state == "paused" && (p.observed, p.delivered, p.waiting) == (2, 1, 1))
+        };
+        next.status_when(WITHIN, "the next one to hold it paused", held).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        ensure!(world.count().await == 1, "{} rows", world.count().await);
+        let (code, _, stderr) = order(next, "resume").await?;
+        ensure!(code == Some(0), "{code:?} {stderr}");
+        let all = |plugin: &PluginView| plugin.delivered == 2 && plugin.state == "active";
+        next.status_when(WITHIN, "it to go on", |status| status.plugins.iter().all(all)).await?;
+        ensure!(world.count().await == 2, "{} rows", world.count().await);
+        next.stop().await
+    })
+    .await;
+}
+
 async fn refused(scratch: &Scratch, name: &str, options: &RunOptions, why: &str) -> Result<()> {
     let mut run = Kubewitness::start(name, options, scratch.path())?;
     let ended = run.process().wait(WITHIN).await?;

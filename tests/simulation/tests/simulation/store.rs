@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    Append, Appended, Backlog, DeadLetter, Fate, JournalError, Present, Progress, Save, Warm, Witness,
+    Append, Appended, Backlog, DeadLetter, Fate, JournalError, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_faults::delivery::Breach;
@@ -376,6 +376,21 @@ impl Backlog for Store {
         _why: &str,
     ) -> Result<(), JournalError> {
         Err(JournalError::Invalid(format!("no operator of `{plugin}` drops anything here")))
+    }
+
+    async fn paused(&self, _plugin: &str) -> Result<Option<Paused>, JournalError> {
+        self.check()?;
+        Ok(None)
+    }
+
+    async fn mark_paused(
+        &self,
+        plugin: &str,
+        _pauses: bool,
+        _who: &str,
+        _why: &str,
+    ) -> Result<(), JournalError> {
+        Err(JournalError::Invalid(format!("no operator pauses `{plugin}` here")))
     }
 
     async fn settle(&self) -> Result<(), JournalError> {

@@ -1,9 +1,9 @@
-//! Dead letters that an operator replays or drops.
+//! What an operator does with a plugin: dead letters that are replayed or dropped, and pauses.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;
 
-/// Dead letters that are marked as taken back or as dropped.
+/// The record of it, with the dead letters that are marked by it.
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
     pub act: Act,
@@ -14,12 +14,19 @@ pub(crate) struct Replay {
     pub at_ms: u64,
 }
 
-/// What an operator did with dead letters.
+/// What an operator did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Replay,
     Drop,
+    /// Without letters. The newest of these two records of a plugin says whether it is paused.
+    Pause,
+    Resume,
 }
+
+/// As a letter has it: 0 where it is parked.
+const REPLAYING: i64 = 1;
+const DROPPED: i64 = 2;
 
 impl Act {
     /// As records and people call it.
@@ -27,22 +34,30 @@ impl Act {
         match self {
             Self::Replay => "replay",
             Self::Drop => "drop",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
         }
     }
 
-    /// As a letter has it: 0 where it is parked.
-    pub fn mark(self) -> i64 {
+    /// What becomes of letters; `None` where none are meant.
+    pub fn mark(self) -> Option<i64> {
         match self {
-            Self::Replay => 1,
-            Self::Drop => 2,
+            Self::Replay => Some(REPLAYING),
+            Self::Drop => Some(DROPPED),
+            Self::Pause | Self::Resume => None,
         }
     }
 
     pub fn mark_of(letter: &DeadLetter) -> i64 {
         match (letter.dropped, letter.replaying) {
-            (true, _) => Self::Drop.mark(),
-            (false, true) => Self::Replay.mark(),
+            (true, _) => DROPPED,
+            (false, true) => REPLAYING,
             (false, false) => 0,
         }
+    }
+
+    /// Whether a letter with this mark is being replayed, and whether it was dropped.
+    pub fn of_mark(mark: i64) -> (bool, bool) {
+        (mark == REPLAYING, mark == DROPPED)
     }
 }

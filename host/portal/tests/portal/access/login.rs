@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use kubewitness_portal::TlsFiles;
 
+use super::tenants::Tenants;
 use super::{Portal, Server};
 use crate::Answer;
 
@@ -70,6 +71,22 @@ async fn a_session_ends_with_its_token_and_is_nothing_to_another_key() {
 async fn another_process_with_the_same_key_knows_the_session() {
     let cookie = cookies(&enter(&Portal::new(), "red", "").await);
     assert_eq!(Portal::new().get("/", &[("cookie", &cookie)]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_log_out_holds_in_the_next_process_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ended-sessions");
+    let start = async || {
+        let ended = kubewitness_portal::EndedSessions::open(&file).await.unwrap();
+        Portal::that_remembers(ended, Tenants::default(), Server::default(), |options| options)
+    };
+    let first = start().await;
+    let (left, stays) = (cookies(&enter(&first, "red", "").await), cookies(&enter(&first, "red", "").await));
+    first.ask("POST", "/logout", &[FORM, OWN, ("cookie", &left)], "").await;
+    let next = start().await;
+    assert_eq!(next.get("/api/v1/status", &[("cookie", &left)]).await.status, 401);
+    assert_eq!(next.get("/api/v1/status", &[("cookie", &stays)]).await.status, 200);
 }
 
 #[tokio::test]
@@ -169,4 +186,102 @@ async fn over_https_the_cookie_is_for_https_alone() {
             && set.header("set-cookie").ends_with("; Secure")
     );
     assert_eq!(portal.get("/", &[("cookie", &cookies(&set))]).await.status, 200);
+}
+
+/// A code for whoever has this token.
+async fn code(portal: &Portal, token: &str) -> String {
+    let authorization = format!("Bearer {token}");
+    let answer = portal.ask("POST", "/api/v1/login", &[("authorization", &authorization)], "").await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(answer.json()["good_for_seconds"], 60);
+    answer.json()["code"].as_str().unwrap().to_owned()
+}
+
+const PERSON: (&str, &str) = ("sec-fetch-site", "none");
+
+#[tokio::test(start_paused = true)]
+async fn a_one_time_login_signs_in_once_and_for_a_minute() {
+    let portal = Portal::new();
+    let first = code(&portal, "red").await;
+    assert!(!first.contains("red") && first.len() > 40);
+    let address = format!("/login/once?code={first}");
+    let entered = portal.get(&address, &[PERSON]).await;
+    assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));
+    assert!(entered.header("set-cookie").contains("HttpOnly; SameSite=Strict"));
+    let home = portal.get("/", &[("cookie", &cookies(&entered))]).await;
+    assert!(home.text.contains("user-red") && home.text.contains("Log out"));
+    let again = portal.get(&address, &[PERSON]).await;
+    assert_eq!((again.status.as_u16(), again.header("location")), (303, "/login?used=true"));
+    assert!(again.headers.get("set-cookie").is_none());
+    assert!(portal.get("/login?used=true", &[]).await.text.contains("used already"));
+
+    let late = code(&portal, "red").await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let answer = portal.get(&format!("/login/once?code={late}"), &[PERSON]).await;
+    assert_eq!(answer.header("location"), "/login?used=true");
+    for wrong in ["", "?code=", "?code=garbage", "?code=%00"] {
+        let answer = portal.get(&format!("/login/once{wrong}"), &[PERSON]).await;
+        assert_eq!(answer.header("location"), "/login?used=true", "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_one_time_login_that_another_page_brings_asks_first_and_names_the_person() {
+    let portal = Portal::new();
+    let code = code(&portal, "red").await;
+    let body = format!("code={code}");
+    for headers in [
+        &[FORM][..],
+        &[FORM, ("sec-fetch-site", "cross-site"), ("origin", "null")],
+        &[FORM, ("origin", "null")],
+        &[FORM, ("sec-fetch-site", "cross-site"), ("origin", "https://evil.example")],
+        &[FORM, ("origin", "https://evil.example")],
+    ] {
+        let asked = portal.ask("POST", "/login/once", headers, &body).await;
+        assert_eq!((asked.status.as_u16(), asked.header("set-cookie")), (200, ""), "{headers:?}");
+        assert!(asked.text.contains("Sign in as user-red") && asked.text.contains(&code), "{}", asked.text);
+    }
+    for site in ["cross-site", "same-site", ""] {
+        let asked = portal.get(&format!("/login/once?{body}"), &[("sec-fetch-site", site)]).await;
+        assert_eq!((asked.status.as_u16(), asked.header("set-cookie")), (200, ""), "{site}");
+    }
+    // The person goes on from our own page.
+    let entered = portal.ask("POST", "/login/once", &[FORM, OWN], &body).await;
+    assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));
+    assert_eq!(portal.get("/", &[("cookie", &cookies(&entered))]).await.status, 200);
+    let again = portal.ask("POST", "/login/once", &[FORM, OWN], &body).await;
+    assert_eq!((again.header("location"), again.header("set-cookie")), ("/login?used=true", ""));
+    let asked = portal.ask("POST", "/login/once", &[FORM], &body).await;
+    assert_eq!(asked.header("location"), "/login?used=true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_one_time_login_takes_a_token_that_is_still_good_and_a_host_of_the_portal() {
+    let portal = Portal::new();
+    let cookie = cookies(&enter(&portal, "red", "").await);
+    for headers in [&[][..], &[("authorization", "Bearer garbage")], &[("cookie", cookie.as_str()), OWN]] {
+        let answer = portal.ask("POST", "/api/v1/login", headers, "").await;
+        assert!([401, 403, 421].contains(&answer.status.as_u16()), "{headers:?} {}", answer.status);
+        assert!(!answer.text.contains("good_for_seconds"), "{}", answer.text);
+    }
+    let code = code(&portal, "red").await;
+    let address = format!("/login/once?code={code}");
+    let mut request = crate::request("GET", &address).body(axum::body::Body::empty()).unwrap();
+    request.headers_mut().insert("host", "evil.example".parse().unwrap());
+    request.headers_mut().insert(PERSON.0, PERSON.1.parse().unwrap());
+    let elsewhere = crate::ask(&portal.router, request).await;
+    assert_eq!((elsewhere.status.as_u16(), elsewhere.header("set-cookie")), (421, ""));
+    portal.server.gone.lock().unwrap().insert("red".into());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let ended = portal.get(&address, &[PERSON]).await;
+    assert_eq!((ended.header("location"), ended.header("set-cookie")), ("/login?ended=true", ""));
+}
+
+#[tokio::test]
+async fn where_nobody_signs_in_there_is_no_code() {
+    let portal = crate::portal(crate::fake::Fake::default());
+    let request = crate::request("POST", "/api/v1/login").body(axum::body::Body::empty()).unwrap();
+    let answer = crate::ask(&portal, request).await;
+    assert_eq!(answer.json(), serde_json::json!({"code": "", "good_for_seconds": 0}));
+    assert_eq!(crate::get(&portal, "/login/once?code=x").await.status, 404);
 }

@@ -1,6 +1,7 @@
 //! Who may see what: two tenants, an operator, and an API server that says what each may do.
 
 mod login;
+mod operations;
 mod rights;
 mod streams;
 mod tenants;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use kubewitness_portal::{Access, AccessControl, AccessOptions, PortalOptions, ProxySecret};
+use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, PortalOptions, ProxySecret};
 
 use crate::{Answer, ask, options, request};
 use tenants::{Server, Tenants};
@@ -32,9 +33,19 @@ impl Portal {
     }
 
     pub fn of(views: Tenants, server: Server, change: impl FnOnce(PortalOptions) -> PortalOptions) -> Self {
+        Self::that_remembers(EndedSessions::default(), views, server, change)
+    }
+
+    pub fn that_remembers(
+        ended: EndedSessions,
+        views: Tenants,
+        server: Server,
+        change: impl FnOnce(PortalOptions) -> PortalOptions,
+    ) -> Self {
         let (views, server) = (Arc::new(views), Arc::new(server));
         let access = AccessOptions {
             session_key: [7; 32],
+            ended,
             log_reads: true,
             trusted_proxy: Some(ProxySecret::new(SECRET).unwrap()),
         };

@@ -129,6 +129,41 @@ async fn what_is_not_there_and_what_is_not_allowed_are_told_in_the_same_words() 
 }
 
 #[tokio::test]
+async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_theirs() {
+    let portal = Portal::new();
+    let lookups = || portal.views.lookups.load(Ordering::SeqCst);
+    for [there, not] in [
+        [
+            "/api/v1/timeline?kind=Job&namespace=blue&name=blue-train",
+            "/api/v1/timeline?kind=Job&namespace=blue&name=none",
+        ],
+        [
+            "/api/v1/gaps?kind=Job&namespace=blue&name=blue-train",
+            "/api/v1/gaps?kind=Job&namespace=none&name=none",
+        ],
+        ["/api/v1/gaps?namespace=blue", "/api/v1/gaps?namespace=none"],
+    ] {
+        let before = lookups();
+        let (there_said, not_said) = (portal.as_token("red", there).await, portal.as_token("red", not).await);
+        assert_eq!((there_said.status.as_u16(), &there_said.text), (200, &not_said.text), "{there}");
+        assert_eq!(lookups(), before, "{there}");
+        portal.as_token("boss", there).await;
+        assert_eq!(lookups(), before + 1, "{there}");
+    }
+    // A right to one name is looked for, too.
+    let mine = "/api/v1/timeline?kind=Job&namespace=red&name=red-train";
+    for token in ["named", "red"] {
+        let story = portal.as_token(token, mine).await.json();
+        assert_eq!(story["states"].as_array().unwrap().len(), 3, "{token}");
+    }
+    for (token, status) in [("red", 200), ("boss", 404)] {
+        let answer = portal.as_token(token, "/api/v1/deadletters?plugin=nobody").await;
+        assert_eq!(answer.status, status, "the names of plugins are operators'");
+        assert_eq!(portal.as_token(token, "/deadletters?plugin=nobody").await.status, status);
+    }
+}
+
+#[tokio::test]
 async fn an_operator_sees_both_and_how_the_controller_works() {
     let portal = Portal::new();
     for path in addresses("blue") {
@@ -181,6 +216,38 @@ async fn replaying_is_a_right_of_its_own_and_the_record_has_the_signed_in_name()
     let page = portal.as_token("boss", "/deadletters").await.text;
     assert!(page.contains("Replay") && !page.contains("Your name"));
     assert!(!portal.as_token("red", "/deadletters").await.text.contains("Drop for good"));
+}
+
+#[tokio::test]
+async fn pausing_and_resuming_are_rights_of_their_own_and_the_record_has_the_signed_in_name() {
+    let portal = Portal::new();
+    for verb in ["pause", "resume"] {
+        let post = async |token: &str, name: &str| {
+            let authorization = format!("Bearer {token}");
+            let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
+            let path = format!("/api/v1/plugins/{name}/{verb}");
+            portal.ask("POST", &path, &headers, r#"{"reason":"a move","who":"the king"}"#).await
+        };
+        let refused = post("red", "persistence").await;
+        assert_eq!(refused.status, 403);
+        let (message, hint) = refused.problem();
+        assert!(message.contains(&format!("user-red may not {verb}")), "{message}");
+        assert!(hint.contains(&format!("`{verb}` on `plugins` in `kubewitness.dev`")), "{hint}");
+        let missing = post("red", "nobody").await;
+        assert_eq!(missing.status, 403, "what is not there is told in the same words");
+        assert_eq!(missing.text.replace("nobody", "persistence"), refused.text);
+        assert_eq!(post("boss", "persistence").await.status, 200);
+        for (token, status) in [("red", 403), ("boss", 200)] {
+            let page = portal.as_token(token, &format!("/plugins/persistence/{verb}")).await;
+            assert_eq!(page.status, status, "{token}");
+            assert!(!page.text.contains("Your name"));
+        }
+    }
+    let orders: Vec<_> = portal.views.pauses.lock().unwrap().drain(..).collect();
+    let orders: Vec<_> =
+        orders.iter().map(|(name, pauses, asked)| (name.as_str(), *pauses, asked.who())).collect();
+    assert_eq!(orders, [("persistence", true, "user-boss"), ("persistence", false, "user-boss")]);
+    assert!(portal.as_token("boss", "/plugins").await.text.contains("/plugins/persistence/pause"));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ async fn open(portal: &Portal, token: &str, after: u64) -> Body {
 }
 
 /// What comes within a while; whether the stream has ended then.
-async fn read(body: &mut Body, within: Duration) -> (String, bool) {
+pub async fn read(body: &mut Body, within: Duration) -> (String, bool) {
     let mut text = String::new();
     let reading = async {
         while let Some(frame) = body.frame().await {

@@ -48,6 +48,9 @@ pub struct Tenants {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
+    pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
+    /// How often objects, stories and gaps were looked up.
+    pub lookups: AtomicUsize,
     /// Namespaces beside those of the tenants.
     pub others: usize,
 }
@@ -59,6 +62,8 @@ impl Default for Tenants {
             newest: watch::Sender::new(14),
             states: Mutex::new(states),
             replays: Mutex::default(),
+            pauses: Mutex::default(),
+            lookups: AtomicUsize::default(),
             others: 0,
         }
     }
@@ -216,6 +221,7 @@ impl Views for Tenants {
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         let is_it = |object: &ObjectRef| match &query.uid {
             Some(uid) => object.uid == *uid,
             None => Some(&object.name) == query.name.as_ref(),
@@ -251,6 +257,7 @@ impl Views for Tenants {
     }
 
     async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         let mut gaps: Vec<_> =
             TENANTS.map(|tenant| gap(Some(job(tenant)), &format!("{tenant}-gap"))).into_iter().collect();
         gaps.push(gap(None, "whole-source-gap"));
@@ -268,7 +275,13 @@ impl Views for Tenants {
         Ok(BOTH.into())
     }
 
-    async fn dead_letters(&self, _: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        if plugin.is_some_and(|plugin| plugin != "persistence") {
+            return Err(ViewError::NotFound {
+                message: "there is no such plugin".into(),
+                hint: String::new(),
+            });
+        }
         Ok(TENANTS.map(letter).into())
     }
 
@@ -279,6 +292,16 @@ impl Views for Tenants {
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        self.pauses.lock().unwrap().push((plugin.to_owned(), pauses, request.clone()));
+        Ok(PauseView { plugin: plugin.to_owned(), changed: true, paused: None })
     }
 
     async fn letter_records(&self, _: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::HttpGrant;
 use kubewitness_core::ports::{
-    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, SqlValue,
-    TableCopy, TableWrite,
+    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, ShownState,
+    SqlValue, TableCopy, TableWrite,
 };
-use kubewitness_core::{ObjectRef, Seq};
+use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
 
 use super::{Effect, Reply};
@@ -114,6 +114,10 @@ fn pairs(pairs: &[(String, String)]) -> Value {
 impl Session for Recorded {
     fn applied(&self) -> &HashSet<Seq> {
         self.session.applied()
+    }
+
+    async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
+        self.session.show(state).await
     }
 
     fn sql_dialect(&self, database: &str) -> Result<Dialect, GrantError> {

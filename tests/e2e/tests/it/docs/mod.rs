@@ -1,5 +1,6 @@
 //! Reads every page of the documentation and runs its commands.
 
+mod colleague;
 mod commands;
 mod page;
 mod prose;

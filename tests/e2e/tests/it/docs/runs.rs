@@ -17,7 +17,8 @@ use super::shell::simple_commands;
 const WITHIN: Duration = Duration::from_secs(120);
 const FOLDER: &str = "kubewitness-playground";
 /// Commands that ask a running controller.
-const ASKING: [&str; 8] = ["status", "jobs", "get", "gaps", "poison", "timeline", "plugins", "deadletters"];
+const ASKING: [&str; 10] =
+    ["status", "jobs", "get", "gaps", "poison", "timeline", "plugins", "pause", "resume", "deadletters"];
 /// An object that pages ask for by name: the seed gives it.
 const KNOWN: [&str; 4] = ["timeline", "job/bert-distill-6ptc", "-n", "team-vision"];
 
@@ -91,7 +92,7 @@ fn link(to: &Path, from: &Path) -> Result<()> {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -264,7 +264,7 @@ impl Session {
             Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
         };
         let letter = |mut row: Row| {
-            let (seq, mark) = (row.int(1)? as u64, row.int(7)?);
+            let (seq, (replaying, dropped)) = (row.int(1)? as u64, Act::of_mark(row.int(7)?));
             let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
             Ok(DeadLetter {
                 plugin: row.text(0)?,
@@ -274,8 +274,8 @@ impl Session {
                 error: row.text(4)?,
                 first_ms: row.int(5)? as u64,
                 last_ms: row.int(6)? as u64,
-                replaying: mark == Act::Replay.mark(),
-                dropped: mark == Act::Drop.mark(),
+                replaying,
+                dropped,
                 tries,
             })
         };
@@ -290,19 +290,29 @@ impl Session {
             None => self.fetch(all, Vec::new()).await?,
             Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
         };
-        let record = |mut row: Row| {
-            let number = row.int(0)?;
-            let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
-            Ok(ReplayRecord {
-                number: number as u64,
-                plugin: row.text(1)?,
-                who: row.text(2)?,
-                why: row.text(3)?,
-                seqs,
-                at_ms: row.int(5)? as u64,
-                what: row.text(6)?,
-            })
-        };
-        rows.into_iter().map(record).collect()
+        records(rows)
     }
+
+    pub(super) async fn read_pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
+        let text = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE what = 'pause' AND id IN \
+                    (SELECT max(id) FROM kw_replays WHERE what IN ('pause', 'resume') GROUP BY plugin) ORDER BY id";
+        records(self.fetch(text, Vec::new()).await?)
+    }
+}
+
+fn records(rows: Vec<Row>) -> Answer<Vec<ReplayRecord>> {
+    let record = |mut row: Row| {
+        let number = row.int(0)?;
+        let seqs = decoded(&row.text(4)?, || format!("replay {number}"))?;
+        Ok(ReplayRecord {
+            number: number as u64,
+            plugin: row.text(1)?,
+            who: row.text(2)?,
+            why: row.text(3)?,
+            seqs,
+            at_ms: row.int(5)? as u64,
+            what: row.text(6)?,
+        })
+    };
+    rows.into_iter().map(record).collect()
 }

@@ -223,6 +223,10 @@ impl Fetch for Session {
         rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
     }
 
+    async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
+        self.read_pauses().await
+    }
+
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
         self.read_replays(plugin).await
     }

@@ -111,7 +111,7 @@ impl Past for Session {
     async fn letters_between(&mut self, from: Seq, through: Seq) -> Answer<Vec<(Seq, bool)>> {
         let text = "SELECT seq, min(replaying) FROM kw_letters WHERE seq >= ? AND seq <= ? GROUP BY seq";
         let rows = self.fetch(text, vec![(from as i64).into(), (through as i64).into()]).await?;
-        rows.iter().map(|row| Ok((row.int(0)? as Seq, row.int(1)? == Act::Drop.mark()))).collect()
+        rows.iter().map(|row| Ok((row.int(0)? as Seq, Act::of_mark(row.int(1)?).1))).collect()
     }
 
     /// Those of other streams are left out here: they are few.

@@ -116,7 +116,7 @@ pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Writt
     link.delete(&KV_DELETE, deletes).await
 }
 
-/// Marks dead letters as taken back or dropped, and records who did it and why.
+/// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
 pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written {
     if replays.is_empty() {
         return Ok(());
@@ -126,7 +126,7 @@ pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written 
                 WHERE plugin = ? AND seq IN (SELECT q.v FROM @numbers)";
     for Replay { act, plugin, seqs, .. } in replays {
         let seqs: Vec<i64> = seqs.iter().map(|seq| *seq as i64).collect();
-        let mark = act.mark();
+        let Some(mark) = act.mark() else { continue };
         let params = vec![mark.into(), mark.into(), plugin.as_str().into(), Param::Numbers(seqs)];
         link.fetch(text, params).await?;
     }

@@ -34,6 +34,7 @@ pub(super) async fn letters(
         sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
         let tries = decoded(&tries, || format!("letter {seq}"))?;
+        let (replaying, dropped) = Act::of_mark(mark);
         Ok(DeadLetter {
             plugin,
             seq: seq as u64,
@@ -42,8 +43,8 @@ pub(super) async fn letters(
             error,
             first_ms: first_ms as u64,
             last_ms: last_ms as u64,
-            replaying: mark == Act::Replay.mark(),
-            dropped: mark == Act::Drop.mark(),
+            replaying,
+            dropped,
             tries,
         })
     };
@@ -62,10 +63,19 @@ pub(super) async fn replays(
     connection: &mut SqliteConnection,
     plugin: Option<&str>,
 ) -> Result<Vec<ReplayRecord>, JournalError> {
-    type Record = (i64, String, String, String, String, String, i64);
     let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE ?1 IS NULL OR plugin = ?1 ORDER BY id";
-    let rows: Vec<Record> =
-        sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
+    records(sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?)
+}
+
+pub(super) async fn pauses(connection: &mut SqliteConnection) -> Result<Vec<ReplayRecord>, JournalError> {
+    let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE what = 'pause' AND id IN \
+                (SELECT max(id) FROM replays WHERE what IN ('pause', 'resume') GROUP BY plugin) ORDER BY id";
+    records(sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?)
+}
+
+type Record = (i64, String, String, String, String, String, i64);
+
+fn records(rows: Vec<Record>) -> Result<Vec<ReplayRecord>, JournalError> {
     let record = |(number, plugin, what, who, why, seqs, at_ms): Record| {
         let seqs = decoded(&seqs, || format!("replay {number}"))?;
         Ok(ReplayRecord { number: number as u64, plugin, what, who, why, seqs, at_ms: at_ms as u64 })

@@ -216,6 +216,10 @@ impl Fetch for SqliteConnection {
         backlog::kv(self, plugin).await
     }
 
+    async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
+        backlog::pauses(self).await
+    }
+
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
         backlog::replays(self, plugin).await
     }

@@ -73,7 +73,7 @@ impl Past for SqliteConnection {
         let text = "SELECT seq, min(replaying) FROM letters WHERE seq BETWEEN ? AND ? GROUP BY seq";
         let query = sqlx::query_as(text).bind(from as i64).bind(through as i64);
         let letters: Vec<(i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify)?;
-        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, mark == Act::Drop.mark())).collect())
+        Ok(letters.into_iter().map(|(seq, mark)| (seq as Seq, Act::of_mark(mark).1)).collect())
     }
 
     async fn links(&mut self, streams: &[i64], from: Seq, through: Seq) -> Answer<Vec<LinkRow>> {

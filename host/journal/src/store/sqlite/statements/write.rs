@@ -262,10 +262,12 @@ fn letters(connection: &Connection, parked: Vec<(String, DeadLetter)>) -> Done {
     })
 }
 
-/// Marks dead letters as taken back or dropped, and records who did it and why.
+/// Marks dead letters as taken back or dropped, and records who did it and why. A pause has the record alone.
 pub(crate) fn marks(connection: &Connection, replay: &Replay) -> Done {
     let Replay { act, plugin, seqs, who, why, at_ms } = replay;
-    each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, act.mark())))?;
+    if let Some(mark) = act.mark() {
+        each(connection, MARK, seqs, |statement, seq| statement.execute((plugin, *seq as i64, mark)))?;
+    }
     let (what, at_ms) = (act.as_str(), *at_ms as i64);
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
     let sum = seal::replay(plugin, what, who, why, &seqs, at_ms);

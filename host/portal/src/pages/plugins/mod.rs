@@ -1,5 +1,7 @@
 //! Plugins: who is how far, and whether the figures add up.
 
+pub(super) mod pausing;
+
 use axum::extract::State;
 use axum::http::Uri;
 use kubewitness_core::views::{HeldView, PluginView, StatusView};
@@ -13,19 +15,24 @@ use crate::answer::params::Params;
 use crate::answer::time;
 use crate::app::App;
 use crate::scope::Sight;
+use pausing::May;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
     let sight = Sight::new(&app, &viewer);
     let status = sight.status().await?;
     let not_ready = sight.not_ready().await?;
+    let mut cards = Vec::new();
+    for plugin in &status.plugins {
+        cards.push(card(plugin, May::of(&viewer, &plugin.name).await?));
+    }
     let content = html! {
         div.head { h1 { "Plugins" } }
         div #figures data-refresh="5" {
             (notices(&status, not_ready.as_deref()))
             section aria-label="Plugins" {
                 @if status.restricted { (super::parts::restricted("What plugins there are and how far they are")) }
-                @else { (plugins(&status.plugins)) }
+                @else { (plugins(&cards)) }
             }
         }
     };
@@ -71,8 +78,8 @@ pub(super) fn held(held: &[HeldView]) -> Markup {
     }
 }
 
-fn plugins(plugins: &[PluginView]) -> Markup {
-    if plugins.is_empty() {
+fn plugins(cards: &[Markup]) -> Markup {
+    if cards.is_empty() {
         return empty(
             "No plugin yet",
             &html! {
@@ -82,11 +89,11 @@ fn plugins(plugins: &[PluginView]) -> Markup {
         );
     }
     html! {
-        div.cards { @for plugin in plugins { (card(plugin)) } }
+        div.cards { @for card in cards { (card) } }
     }
 }
 
-fn card(plugin: &PluginView) -> Markup {
+fn card(plugin: &PluginView, may: May) -> Markup {
     let accounted = plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting;
     let complete = accounted == plugin.observed;
     let parts = [
@@ -105,6 +112,7 @@ fn card(plugin: &PluginView) -> Markup {
                 }
             }
             @if let Some(message) = &plugin.message { p.alert { (message) } }
+            (pausing::of_card(plugin, may))
             (proportions(&parts, accounted))
             dl.sum {
                 div { dt { "Observed" } dd { (figure(plugin.observed)) } }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView};
 
-use super::client::Client;
+use super::super::client::Client;
 use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::progress::{self, Unit};
@@ -129,7 +129,7 @@ fn request(choice: LetterChoice) -> ReplayRequest {
 }
 
 /// As whoever runs this command is logged in, by number where nothing tells a name.
-fn user() -> String {
+pub(super) fn user() -> String {
     let name = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let number = || std::fs::metadata("/proc/self").map(|process| format!("uid {}", process.uid()));
     name.filter(|name| !name.trim().is_empty()).or_else(|| number().ok()).unwrap_or_default()
@@ -213,7 +213,11 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
                 one_line(&record.why),
             ]);
         }
-        if table.is_empty() { "nothing was replayed or dropped\n".into() } else { table.render() }
+        if table.is_empty() {
+            "nothing was replayed, dropped, paused or resumed\n".into()
+        } else {
+            table.render()
+        }
     })?;
     Ok(End::Fine)
 }

@@ -1,0 +1,56 @@
+//! An operator's pause. No call begins before a resume; reading, counting and saving go on, so that the figures stay
+//! true and retention keeps what the plugin has not had.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kubewitness_core::ports::{Backlog, JournalError, Paused};
+use tokio::sync::oneshot;
+
+use crate::DispatchError;
+
+/// What came of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// False where the plugin was already so. Nothing is recorded then.
+    pub changed: bool,
+    /// The pause that is in force now.
+    pub paused: Option<Arc<Paused>>,
+}
+
+type Reply = oneshot::Sender<Result<Changed, DispatchError>>;
+
+pub(crate) struct Order {
+    pub pauses: bool,
+    pub who: String,
+    pub why: String,
+    pub reply: Reply,
+}
+
+/// An order that was carried out, or not.
+pub(crate) struct Ordered {
+    pub result: Result<Changed, JournalError>,
+    pub reply: Reply,
+}
+
+/// The journal decides what is in force: a former order may be durable although its answer was lost.
+pub(crate) fn carry_out(
+    backlog: Arc<dyn Backlog>,
+    plugin: String,
+    order: Order,
+) -> BoxFuture<'static, Ordered> {
+    let Order { pauses, who, why, reply } = order;
+    async move {
+        let result = async {
+            let before = backlog.paused(&plugin).await?;
+            if before.is_some() == pauses {
+                return Ok(Changed { changed: false, paused: before.map(Arc::new) });
+            }
+            backlog.mark_paused(&plugin, pauses, &who, &why).await?;
+            Ok(Changed { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
+        };
+        Ordered { result: result.await, reply }
+    }
+    .boxed()
+}

@@ -1,0 +1,118 @@
+//! One-time logins. A command that has a token asks for a code, and the browser that it opens shows the code instead
+//! of the token. A code is good once, for [`GOOD_FOR`], in the process that gave it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::Instant;
+
+/// A browser starts within seconds, and a person may have to copy the address.
+pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
+/// Each token has one code at most: a new one takes the place of the one before.
+const MOST: usize = 1024;
+const CODE_BYTES: usize = 32;
+
+type Digest = [u8; 32];
+
+struct Code {
+    digest: Digest,
+    token: String,
+    until: Instant,
+}
+
+pub(super) struct Codes {
+    random: SystemRandom,
+    /// By the token's digest.
+    given: Mutex<HashMap<Digest, Code>>,
+}
+
+impl Codes {
+    pub(super) fn new() -> Self {
+        Self { random: SystemRandom::new(), given: Mutex::default() }
+    }
+
+    /// `None` where too many people ask at once, or the machine has no random numbers.
+    pub(super) fn give(&self, token: &str) -> Option<String> {
+        let mut code = [0; CODE_BYTES];
+        self.random.fill(&mut code).ok()?;
+        let code = URL_SAFE_NO_PAD.encode(code);
+        let mut given = self.fresh();
+        let owner = sha256(token);
+        if given.len() >= MOST && !given.contains_key(&owner) {
+            return None;
+        }
+        let until = Instant::now() + GOOD_FOR;
+        given.insert(owner, Code { digest: sha256(&code), token: token.to_owned(), until });
+        Some(code)
+    }
+
+    /// The token for which the code was given. It is good no more after that.
+    pub(super) fn redeem(&self, code: &str) -> Option<String> {
+        let mut given = self.fresh();
+        let owner = owner_of(&given, code)?;
+        given.remove(&owner).map(|known| known.token)
+    }
+
+    /// The token for which the code was given. The code stays good.
+    pub(super) fn token_of(&self, code: &str) -> Option<String> {
+        let given = self.fresh();
+        let owner = owner_of(&given, code)?;
+        given.get(&owner).map(|known| known.token.clone())
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, HashMap<Digest, Code>> {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        given.retain(|_, code| now < code.until);
+        given
+    }
+}
+
+/// Digests are compared: how much of a guess is right shows in no time.
+fn owner_of(given: &HashMap<Digest, Code>, code: &str) -> Option<Digest> {
+    let digest = sha256(code);
+    given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)
+}
+
+fn sha256(text: &str) -> Digest {
+    let mut found = Digest::default();
+    found.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_code_is_good_once_and_for_a_minute_and_the_newest_of_a_token_counts() {
+        let codes = Codes::new();
+        let code = codes.give("red").unwrap();
+        assert!(!code.contains("red") && code.len() > 40);
+        assert_eq!((codes.redeem("guess"), codes.token_of("guess")), (None, None));
+        assert_eq!(codes.token_of(&code).as_deref(), Some("red"), "to look does not use it");
+        assert_eq!(codes.redeem(&code).as_deref(), Some("red"));
+        assert_eq!((codes.redeem(&code), codes.token_of(&code)), (None, None));
+        let (first, second) = (codes.give("red").unwrap(), codes.give("red").unwrap());
+        assert_eq!(codes.redeem(&first), None);
+        tokio::time::advance(GOOD_FOR).await;
+        assert_eq!(codes.redeem(&second), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_codes_are_kept_than_there_is_room_for() {
+        let codes = Codes::new();
+        for number in 0..MOST {
+            assert!(codes.give(&number.to_string()).is_some());
+        }
+        assert!(codes.give("one more").is_none());
+        assert!(codes.give("0").is_some(), "it has a place");
+        tokio::time::advance(GOOD_FOR).await;
+        assert!(codes.give("one more").is_some());
+    }
+}

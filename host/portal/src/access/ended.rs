@@ -1,0 +1,172 @@
+//! Sessions that people have ended before their time: which they are, until they would have ended by themselves.
+//!
+//! They are kept in a file of the data folder, so that a restart does not open them again. The file has a line for
+//! each: the id in hex digits, a space, and the end in milliseconds since 1970.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kubewitness_core::files;
+
+use super::session::{Id, Session};
+
+/// Ended sessions that are remembered; those that would end soonest make room.
+const MOST: usize = 10_000;
+/// Of the file: so many lines, and room for some more.
+const BYTES: u64 = 1 << 20;
+
+type Ids = BTreeMap<Id, u64>;
+
+/// The sessions that people have ended.
+#[derive(Clone, Default)]
+pub struct EndedSessions(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Without one, a restart opens what was ended.
+    file: Option<PathBuf>,
+    ids: Mutex<Ids>,
+    /// Who holds it writes the file.
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl EndedSessions {
+    /// Those that this file has. Without the file there are none yet.
+    pub async fn open(file: &Path) -> io::Result<Self> {
+        let path = file.to_owned();
+        let read = files::within(file, files::ANSWER, move || {
+            let there = files::look(&path)?.is_some();
+            if there { parse(&files::text(&path, BYTES)?) } else { Ok(Ids::new()) }
+        });
+        let ids = Mutex::new(read.await?);
+        Ok(Self(Arc::new(Inner { file: Some(file.to_owned()), ids, ..Inner::default() })))
+    }
+
+    pub(super) fn has(&self, session: &Session) -> bool {
+        self.ids().contains_key(&session.id)
+    }
+
+    /// From now on, and from the answer on also after a restart.
+    pub(super) async fn add(&self, session: &Session, now_ms: u64) -> io::Result<()> {
+        {
+            let mut ids = self.ids();
+            ids.retain(|_, ends_ms| now_ms < *ends_ms);
+            while ids.len() >= MOST {
+                let soonest = ids.iter().min_by_key(|(_, ends_ms)| **ends_ms).map(|(id, _)| *id);
+                soonest.and_then(|id| ids.remove(&id));
+            }
+            ids.insert(session.id, session.ends_ms);
+        }
+        let Some(file) = self.0.file.clone() else { return Ok(()) };
+        let _turn = self.0.writing.lock().await;
+        let (path, text) = (file.clone(), text(&self.ids()));
+        files::within(&file, files::ANSWER, move || replace(&path, &text)).await
+    }
+
+    fn ids(&self) -> MutexGuard<'_, Ids> {
+        self.0.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn text(ids: &Ids) -> String {
+    let mut text = String::new();
+    for (id, ends_ms) in ids {
+        for byte in id {
+            // Writing into a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        let _ = writeln!(text, " {ends_ms}");
+    }
+    text
+}
+
+fn parse(text: &str) -> io::Result<Ids> {
+    let wrong = |line: &str| io::Error::other(format!("`{line:.60}` is no line of ended sessions"));
+    let line = |line: &str| {
+        let (id, ends_ms) = line.split_once(' ')?;
+        let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u128::from_str_radix(id, 16).ok().filter(|_| is_id)?;
+        Some((id.to_be_bytes(), ends_ms.parse().ok()?))
+    };
+    text.lines().map(|text| line(text).ok_or_else(|| wrong(text))).collect()
+}
+
+/// A crash leaves the file as it was, or as it is to be.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&next, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_182_311_000;
+
+    fn session(number: u64, ends_ms: u64) -> Session {
+        Session { id: u128::from(number).to_be_bytes(), ends_ms, token: String::new() }
+    }
+
+    #[tokio::test]
+    async fn what_was_ended_stays_so_in_the_next_process_until_it_would_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ended-sessions");
+        let ended = EndedSessions::open(&file).await.unwrap();
+        let (one, other) = (session(1, NOW + 10), session(2, NOW + 1000));
+        ended.add(&one, NOW).await.unwrap();
+        assert!(ended.has(&one) && !ended.has(&other));
+        let next = EndedSessions::open(&file).await.unwrap();
+        assert!(next.has(&one) && !next.has(&other));
+        next.add(&other, NOW + 10).await.unwrap();
+        let last = EndedSessions::open(&file).await.unwrap();
+        assert!(!last.has(&one) && last.has(&other), "one is over by itself");
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn no_more_are_remembered_than_there_is_room_for_and_their_file_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ended-sessions");
+        let full: Ids = (0..MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
+        std::fs::write(&file, text(&full)).unwrap();
+        assert!(std::fs::metadata(&file).unwrap().len() < BYTES);
+        let ended = EndedSessions::open(&file).await.unwrap();
+        ended.add(&session(u64::MAX, NOW + 1_000_000), NOW).await.unwrap();
+        assert_eq!(ended.ids().len(), MOST);
+        assert!(!ended.has(&session(0, 0)), "what would end soonest has made room");
+        let read = EndedSessions::open(&file).await.unwrap();
+        assert!(read.has(&session(u64::MAX, 0)) && read.ids().len() == MOST);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_is_told_and_opens_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ended-sessions");
+        for damaged in
+            ["x", "00 1", &format!("{:032x}", 7), &format!("{:032x} soon", 7), &format!("+{:031x} 1", 7)]
+        {
+            std::fs::write(&file, damaged).unwrap();
+            assert!(EndedSessions::open(&file).await.is_err(), "{damaged}");
+        }
+        std::fs::write(&file, vec![b'0'; BYTES as usize + 1]).unwrap();
+        assert!(EndedSessions::open(&file).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_session_whose_end_can_not_be_written_has_ended_here_and_that_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = EndedSessions::open(&folder.path().join("gone").join("ended-sessions")).await.unwrap();
+        let one = session(1, NOW + 10);
+        assert!(ended.add(&one, NOW).await.is_err() && ended.has(&one));
+    }
+}

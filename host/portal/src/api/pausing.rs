@@ -1,0 +1,61 @@
+//! Pausing and resuming a plugin.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use kubewitness_core::config::is_name;
+use kubewitness_core::views::{PauseRequest, PauseView};
+
+use super::check_record;
+use crate::access::{Act, Viewer};
+use crate::answer::Problem;
+use crate::answer::params::Params;
+use crate::app::App;
+
+type Body = Result<Json<PauseRequest>, JsonRejection>;
+
+pub(super) async fn pause(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<PauseView>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(order(&app, &viewer, true, &name, body?.0).await?))
+}
+
+pub(super) async fn resume(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<PauseView>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(order(&app, &viewer, false, &name, body?.0).await?))
+}
+
+/// The record names whoever has signed in.
+pub(crate) async fn order(
+    app: &App,
+    viewer: &Viewer,
+    pauses: bool,
+    name: &str,
+    mut request: PauseRequest,
+) -> Result<PauseView, Problem> {
+    let (act, what) = if pauses { (Act::Pause, "A pause") } else { (Act::Resume, "A resume") };
+    if !is_name(name) {
+        return Err(Problem::invalid(
+            "This is no name of a plugin.",
+            "`kubewitness plugins` and the portal's page of plugins list those that there are.",
+        ));
+    }
+    viewer.must(act, name).await?;
+    check_record(what, &request.reason, &request.who)?;
+    if let Some(name) = viewer.name() {
+        request.who = name.to_owned();
+    }
+    Ok(app.views.pause(name, pauses, &request).await?)
+}

@@ -1,0 +1,128 @@
+//! The form that pauses or resumes a plugin.
+
+use axum::Form;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
+use kubewitness_core::views::{PauseRequest, PluginView};
+use maud::{Markup, html};
+
+use super::super::parts::{at_text, encode, expect_own_page};
+use crate::access::{Act, Viewer};
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
+use crate::api::pausing::order;
+use crate::api::{REASON_BYTES, WHO_BYTES};
+use crate::app::App;
+
+/// Which of the two a viewer may do with a plugin.
+#[derive(Clone, Copy, Default)]
+pub(super) struct May {
+    pause: bool,
+    resume: bool,
+}
+
+impl May {
+    pub(super) async fn of(viewer: &Viewer, name: &str) -> Result<Self, Problem> {
+        Ok(Self { pause: viewer.may(Act::Pause, name).await?, resume: viewer.may(Act::Resume, name).await? })
+    }
+}
+
+/// What a plugin's card says of its pause, and the way to the form.
+pub(super) fn of_card(plugin: &PluginView, may: May) -> Markup {
+    let address = format!("/plugins/{}", encode(&plugin.name));
+    html! {
+        @if let Some(paused) = &plugin.paused {
+            p.alert {
+                b { "Paused. " } (paused.who) " paused it at " (at_text(&paused.since)) ": " (paused.why)
+                " Retention keeps what it has not had."
+            }
+            @if may.resume { p { a href={ (address) "/resume" } { "Resume…" } } }
+        } @else if may.pause {
+            p { a href={ (address) "/pause" } { "Pause…" } }
+        }
+    }
+}
+
+pub(crate) async fn pause_form(viewer: Viewer, Path(name): Path<String>, uri: Uri) -> Result<Page, Shown> {
+    form(&viewer, true, &name, &uri).await
+}
+
+pub(crate) async fn resume_form(viewer: Viewer, Path(name): Path<String>, uri: Uri) -> Result<Page, Shown> {
+    form(&viewer, false, &name, &uri).await
+}
+
+async fn form(viewer: &Viewer, pauses: bool, name: &str, uri: &Uri) -> Result<Page, Shown> {
+    Params::read(uri, &[])?;
+    viewer.must(if pauses { Act::Pause } else { Act::Resume }, name).await?;
+    let (verb, told, hint) = match pauses {
+        true => (
+            "Pause",
+            "It gets no states until it is resumed. Calls in progress end. What it has not had waits in the journal, \
+             also over a restart and a change of its manifest, and retention keeps it.",
+            "The database moves",
+        ),
+        false => ("Resume", "It goes on from where it was, in order.", "The database is back"),
+    };
+    let content = html! {
+        div.head { h1 { (verb) " " (name) } }
+        p { (told) }
+        form.replay method="post" action=(uri.path()) {
+            div.replay-tools {
+                label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder=(hint) autocomplete="off"; }
+                @if viewer.name().is_none() { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
+                button.strong { (verb) }
+                p.hint { "The reason and your name are kept. " a href="/plugins" { "Back to the plugins" } }
+            }
+        }
+    };
+    Ok(Page::new(format!("{verb} {name}"), "/plugins", content))
+}
+
+pub(crate) async fn pause(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    change(&app, &viewer, true, &name, &headers, fields).await
+}
+
+pub(crate) async fn resume(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    change(&app, &viewer, false, &name, &headers, fields).await
+}
+
+async fn change(
+    app: &App,
+    viewer: &Viewer,
+    pauses: bool,
+    name: &str,
+    headers: &HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    expect_own_page(headers)?;
+    let Form(fields) = fields?;
+    let mut request = PauseRequest { who: "portal".into(), ..PauseRequest::default() };
+    for (field, value) in fields {
+        match field.as_str() {
+            "reason" => request.reason = value.trim().to_owned(),
+            "who" if value.trim().is_empty() => {}
+            "who" => request.who = value.trim().to_owned(),
+            _ => {
+                let hint = "It has reason and who.";
+                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
+            }
+        }
+    }
+    order(app, viewer, pauses, name, request).await?;
+    Ok(Redirect::to("/plugins").into_response())
+}

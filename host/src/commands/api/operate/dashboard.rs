@@ -1,0 +1,211 @@
+//! `kubewitness dashboard`: opens the portal in a browser of this machine, signed in as whoever has the token.
+//!
+//! Others on the machine see a browser's command line. So the browser is given a file that they can't read, and the
+//! file has the code that signs in.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kubewitness_core::views::LoginView;
+use reqwest::Url;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::super::client::Client;
+use crate::cli::DashboardArgs;
+use crate::commands::reach::SHOW_A_TOKEN;
+use crate::commands::{End, Ended, print};
+
+/// What starts a browser says within this time that it can't; one that goes on is the browser itself.
+const STARTS: Duration = Duration::from_secs(3);
+/// A browser that was not running has read the file after this time.
+const READS: Duration = Duration::from_secs(20);
+
+pub async fn dashboard(args: DashboardArgs) -> Ended {
+    let client = Client::reach(&args.reach).await?;
+    let (portal, has_token, is_forwarded) =
+        client.reached(|reached| (reached.url.clone(), reached.token.is_some(), reached.is_forwarded));
+    let withheld = args.reach.token.is_some() && !has_token;
+    // An empty code: nobody signs in there.
+    let login = match has_token {
+        true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
+        false => None,
+    };
+    let url = match &login {
+        Some(login) => once(&portal, Some(&login.code))?,
+        None => portal.clone(),
+    };
+    print::text(&format!("{url}\n"))?;
+    match &login {
+        Some(login) => eprintln!("This address signs you in once, within {} s.", login.good_for_seconds),
+        None if has_token => {}
+        None if withheld => eprintln!("{}", client.reached(|reached| reached.to_sign_in.clone())),
+        None => eprintln!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
+    }
+    if is_forwarded && url.scheme() == "https" {
+        eprintln!(
+            "Your browser warns of the certificate: it names the portal's own host, and not 127.0.0.1."
+        );
+    }
+    if is_forwarded {
+        eprintln!("The page is there until Ctrl-C.");
+    }
+    if let Some(opener) = opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
+        match &login {
+            Some(login) => open_signed_in(&opener, &portal, &login.code).await?,
+            None => {
+                open(&opener, &portal).await;
+            }
+        }
+    }
+    if is_forwarded {
+        interrupted().await;
+    }
+    Ok(End::Fine)
+}
+
+async fn one_time_login(client: &Client) -> Result<LoginView> {
+    client.post("api/v1/login", &json!({})).await
+}
+
+fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
+    let mut url = portal.join("login/once").with_context(|| format!("making an address of {portal}"))?;
+    if let Some(code) = code {
+        url.query_pairs_mut().append_pair("code", code);
+    }
+    Ok(url)
+}
+
+/// The file stays until the browser has had the time to read it, or Ctrl-C.
+async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> {
+    let folder = private_folder().context("making a private folder for the page that signs you in")?;
+    let file = folder.path().join("sign-in.html");
+    write_private(&file, &page(&once(portal, None)?, code))
+        .with_context(|| format!("writing {}", file.display()))?;
+    let Ok(address) = Url::from_file_path(&file) else {
+        anyhow::bail!("{} is no absolute path: set TMPDIR to one, or give --no-open", file.display());
+    };
+    if open(opener, &address).await {
+        tokio::select! {
+            () = tokio::time::sleep(READS) => {}
+            () = interrupted() => {}
+        }
+    }
+    let path = folder.path().to_owned();
+    folder.close().with_context(|| format!("removing {}", path.display()))
+}
+
+async fn interrupted() {
+    if let Err(error) = tokio::signal::ctrl_c().await {
+        eprintln!("Ctrl-C can't be waited for: {error}. End this command by its process id.");
+        std::future::pending::<()>().await;
+    }
+}
+
+fn private_folder() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("kubewitness-").permissions(Permissions::from_mode(0o700)).tempdir()
+}
+
+fn write_private(file: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+}
+
+/// A page that posts the code. The address is a URL's text and the code is base64, so neither has a character of HTML;
+/// an `&` of a URL's path stands as it is.
+fn page(once: &Url, code: &str) -> String {
+    let action = once.as_str().replace('&', "&amp;").replace('"', "%22");
+    format!(
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+         <title>Kubewitness</title>\n<form method=\"post\" action=\"{action}\">\n\
+         <input type=\"hidden\" name=\"code\" value=\"{code}\">\n\
+         <button>Open Kubewitness</button>\n</form>\n<script>document.forms[0].submit()</script>\n"
+    )
+}
+
+/// Whether a browser was started. Without one, the address that was printed is all that a person needs.
+async fn open(opener: &OsStr, address: &Url) -> bool {
+    let why = match start(opener, address).await {
+        Ok(None) => return true,
+        Ok(Some(status)) if status.success() => return true,
+        Ok(Some(status)) => format!("it ended with {status}"),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("{} opens no browser ({why}): open the printed address yourself.", opener.to_string_lossy());
+    false
+}
+
+/// What opens a browser: the program that `BROWSER` names, or the usual one of a machine with a screen.
+fn opener(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+    let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
+    if is_set("BROWSER") {
+        return variable("BROWSER");
+    }
+    if cfg!(target_os = "macos") {
+        return Some("open".into());
+    }
+    (is_set("WAYLAND_DISPLAY") || is_set("DISPLAY")).then(|| "xdg-open".into())
+}
+
+/// `None`: it goes on.
+async fn start(opener: &OsStr, address: &Url) -> io::Result<Option<ExitStatus>> {
+    let mut command = Command::new(opener);
+    // The token is for this command alone.
+    command.arg(address.as_str()).env_remove("KUBEWITNESS_TOKEN");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut browser = command.spawn()?;
+    match timeout(STARTS, browser.wait()).await {
+        Ok(ended) => ended.map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_is_opened_where_there_is_one() {
+        let of = |set: &'static [(&str, &str)]| {
+            let set = set.to_vec();
+            opener(move |name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+        };
+        assert_eq!(of(&[("BROWSER", "firefox"), ("DISPLAY", ":0")]), Some("firefox".into()));
+        if cfg!(target_os = "linux") {
+            assert_eq!(of(&[("BROWSER", ""), ("DISPLAY", ":0")]), Some("xdg-open".into()));
+            assert_eq!(of(&[("WAYLAND_DISPLAY", "wayland-0")]), Some("xdg-open".into()));
+            assert_eq!(of(&[("DISPLAY", "")]), None);
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_login_has_the_code_and_keeps_the_path_of_the_portal() {
+        for (portal, login) in [
+            ("http://127.0.0.1:8787/", "http://127.0.0.1:8787/login/once?code=a-b_c"),
+            ("https://kw.example.com/kw/", "https://kw.example.com/kw/login/once?code=a-b_c"),
+        ] {
+            assert_eq!(once(&portal.parse().unwrap(), Some("a-b_c")).unwrap().as_str(), login);
+        }
+    }
+
+    #[test]
+    fn the_page_that_signs_in_is_for_its_owner_alone_and_its_address_has_no_code() {
+        let folder = private_folder().unwrap();
+        let file = folder.path().join("page.html");
+        let address = once(&"http://127.0.0.1:1/a&b/".parse().unwrap(), None).unwrap();
+        write_private(&file, &page(&address, "the-code")).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(folder.path()), mode(&file)), (0o700, 0o600));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(r#"action="http://127.0.0.1:1/a&amp;b/login/once""#), "{text}");
+        assert!(text.contains(r#"name="code" value="the-code""#), "{text}");
+        assert!(write_private(&file, "").is_err(), "no file that is there is taken");
+    }
+}

@@ -1,0 +1,9 @@
+//! The commands by which an operator changes something, or opens the portal.
+
+mod dashboard;
+mod dead_letters;
+mod pausing;
+
+pub use dashboard::dashboard;
+pub use dead_letters::dead_letters;
+pub use pausing::{pause, resume};

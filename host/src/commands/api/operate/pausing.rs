@@ -1,0 +1,67 @@
+//! `kubewitness pause` and `kubewitness resume`.
+
+use kubewitness_core::views::{PauseRequest, PauseView};
+
+use super::super::client::Client;
+use super::dead_letters::user;
+use crate::cli::PauseArgs;
+use crate::commands::print::{self, clean};
+use crate::commands::{End, Ended, Usage};
+use kubewitness_core::config::is_name;
+
+pub async fn pause(args: PauseArgs) -> Ended {
+    order(args, "pause").await
+}
+
+pub async fn resume(args: PauseArgs) -> Ended {
+    order(args, "resume").await
+}
+
+async fn order(args: PauseArgs, verb: &str) -> Ended {
+    let PauseArgs { plugin, reason, who, query } = args;
+    // It becomes a part of an address.
+    if !is_name(&plugin) {
+        return Err(Usage::error(format!(
+            "`{plugin}` is no name of a plugin: `kubewitness plugins` lists them"
+        )));
+    }
+    let request = PauseRequest { reason, who: who.unwrap_or_else(user) };
+    let client = Client::reach(&query.reach).await?;
+    let view: PauseView = client.post(&format!("api/v1/plugins/{plugin}/{verb}"), &request).await?;
+    print::value(query.output, &view, text)?;
+    Ok(End::Fine)
+}
+
+fn text(view: &PauseView) -> String {
+    let name = clean(&view.plugin);
+    match (&view.paused, view.changed) {
+        (Some(_), true) => format!(
+            "{name} is paused: `kubewitness resume {name} --reason …` lets it go on. Retention keeps what it has not had\n"
+        ),
+        (Some(paused), false) => format!(
+            "{name} was paused already, by {} at {}: {}\n",
+            clean(&paused.who),
+            clean(&paused.since),
+            clean(&paused.why)
+        ),
+        (None, true) => format!("{name} is resumed, and goes on from where it was\n"),
+        (None, false) => format!("{name} was not paused\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::views::PausedView;
+
+    use super::*;
+
+    #[test]
+    fn a_pause_that_was_there_already_names_who_ordered_it() {
+        let paused = PausedView { who: "ada\u{1b}".into(), why: "a move".into(), since: "2026".into() };
+        let view = |paused, changed| PauseView { plugin: "p".into(), changed, paused };
+        assert!(text(&view(Some(paused.clone()), true)).contains("kubewitness resume p"));
+        assert_eq!(text(&view(Some(paused), false)), "p was paused already, by ada· at 2026: a move\n");
+        assert!(text(&view(None, true)).contains("is resumed"));
+        assert_eq!(text(&view(None, false)), "p was not paused\n");
+    }
+}
