@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::ports::Documents;
+use kubewitness_core::views::PluginView;
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, until_ok};
 use kubewitness_journal::{Journal, JournalOptions};
 use reqwest::Method;
@@ -200,7 +201,8 @@ async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets(
         let config = options.config.as_deref().context("the configuration")?;
         write(config, "audit.yaml", &plugin_manifest("audit", &audit))?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
-        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        let told = |plugin: &PluginView| plugin.name == "audit" && plugin.delivered > 0;
+        kubewitness.status_when(WITHIN, "the trail", |status| status.plugins.iter().any(told)).await?;
         kubewitness.caught_up(WITHIN).await?;
         kubewitness.stop().await?;
 
