@@ -114,7 +114,7 @@ impl HostViews {
                 answered = true;
                 continue;
             }
-            match within::select(&self.shared.listers, source, selection, shown.flatten()) {
+            match within::select(&self.ages, &self.shared.listers, source, selection, shown.flatten()) {
                 // Less than all would be taken for all.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(found) => {
@@ -144,8 +144,14 @@ impl HostViews {
             if !is_asked(&spec, query) || shown == Some(None) {
                 continue;
             }
-            match within::tally(&self.shared.listers, handle.name(), &selection, shown.flatten(), &mut counts)
-            {
+            match within::tally(
+                &self.ages,
+                &self.shared.listers,
+                handle.name(),
+                &selection,
+                shown.flatten(),
+                &mut counts,
+            ) {
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 // An index that this source lacks, or a source that ended a moment ago.
                 Err(SelectError::Index(_) | SelectError::Source { .. }) | Ok(()) => {}

@@ -1,6 +1,7 @@
 //! What is there, for somebody who may see a part of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::Seq;
 use kubewitness_core::document::unpack;
@@ -9,6 +10,35 @@ use kubewitness_core::views::Counts;
 
 /// Objects that are looked at before others have a turn.
 const PAGE: usize = 1024;
+
+/// Objects whose age is remembered: a uid and a number each. When there are more, their documents are read anew.
+const AGES: usize = 65_536;
+
+/// When objects were created, by uid: it never changes, and to read it takes the whole document.
+#[derive(Default)]
+pub struct Ages(Mutex<HashMap<String, u64>>);
+
+impl Ages {
+    /// Whether it was created in the namespace that is there now.
+    fn is_of(&self, current: &Current, since_ms: u64) -> bool {
+        self.created_ms(current).is_some_and(|created_ms| created_ms >= since_ms)
+    }
+
+    fn created_ms(&self, current: &Current) -> Option<u64> {
+        let uid = &current.object.uid;
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied();
+        if known.is_some() {
+            return known;
+        }
+        let created = created_ms(&unpack(&current.packed).ok()?)?;
+        let mut ages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ages.len() >= AGES {
+            ages.clear();
+        }
+        ages.insert(uid.clone(), created);
+        Some(created)
+    }
+}
 
 /// Objects, and how far the search for them went.
 #[derive(Default)]
@@ -27,6 +57,7 @@ impl Found {
 
 /// As the selection says, of what is shown.
 pub fn select(
+    ages: &Ages,
     listers: &dyn Lister,
     source: &str,
     selection: &Selection,
@@ -44,7 +75,7 @@ pub fn select(
         let selection = Selection { namespace: Some(name.clone()), ..selection.clone() };
         let selected = listers.select(source, &selection)?;
         found.lower(&selected, selection.limit);
-        let of_now = selected.objects.into_iter().filter(|current| is_of(current, namespaces[name]));
+        let of_now = selected.objects.into_iter().filter(|current| ages.is_of(current, namespaces[name]));
         found.objects.extend(of_now);
     }
     Ok(found)
@@ -52,6 +83,7 @@ pub fn select(
 
 /// Counts what is shown.
 pub fn tally(
+    ages: &Ages,
     listers: &dyn Lister,
     source: &str,
     selection: &Selection,
@@ -59,19 +91,13 @@ pub fn tally(
     counts: &mut Counts,
 ) -> Result<(), SelectError> {
     let Some(Shown::Namespaces(_)) = shown else { return listers.tally(source, selection, counts) };
-    let found = select(listers, source, selection, shown)?;
+    let found = select(ages, listers, source, selection, shown)?;
     counts.more |= found.floor > 0;
     for current in found.objects {
         *counts.phases.entry(current.status.phase.clone()).or_default() += 1;
         counts.namespaces.insert(current.object.namespace.clone());
     }
     Ok(())
-}
-
-/// Whether it was created in the namespace that is there now.
-fn is_of(current: &Current, since_ms: u64) -> bool {
-    let document = unpack(&current.packed).ok();
-    document.and_then(|document| created_ms(&document)).is_some_and(|created_ms| created_ms >= since_ms)
 }
 
 pub async fn namespaces(
@@ -140,7 +166,11 @@ mod tests {
 
     fn current(namespace: &str, document: &str) -> Current {
         Current {
-            object: Arc::new(ObjectRef { namespace: namespace.into(), ..ObjectRef::default() }),
+            object: Arc::new(ObjectRef {
+                namespace: namespace.into(),
+                uid: document.into(),
+                ..ObjectRef::default()
+            }),
             owner: None,
             resource_version: Version::new("1"),
             status: Arc::new(Status::default()),
@@ -155,6 +185,19 @@ mod tests {
     }
 
     #[test]
+    fn no_more_ages_are_remembered_than_there_is_room_for_and_one_is_read_once() {
+        let ages = Ages::default();
+        let mut object = current("a", &created(1_000));
+        assert!(ages.is_of(&object, 1_000) && !ages.is_of(&object, 1_001));
+        object.packed = pack(b"{}");
+        assert!(ages.is_of(&object, 1_000), "its document is not read again");
+        let others = (0..AGES as u64 - 1).map(|number| (number.to_string(), number));
+        ages.0.lock().unwrap().extend(others);
+        assert!(ages.is_of(&current("a", &created(2_000)), 2_000));
+        assert_eq!(ages.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
     fn an_object_that_is_older_than_its_namespace_or_has_no_age_is_of_another_one() {
         let cache = Cache(vec![current("a", &created(1_000)), current("a", &created(999))]);
         let none = Cache(vec![current("a", "{}"), current("b", &created(5_000))]);
@@ -162,7 +205,7 @@ mod tests {
         let found = |cache: &Cache, shown: Option<&Shown>, asked: Option<&str>| {
             let namespace = asked.map(Into::into);
             let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
-            select(cache, "jobs", &selection, shown).unwrap().objects.len()
+            select(&Ages::default(), cache, "jobs", &selection, shown).unwrap().objects.len()
         };
         assert_eq!(found(&cache, Some(&shown(999)), None), 2);
         assert_eq!(found(&cache, Some(&shown(1_000)), None), 1);
