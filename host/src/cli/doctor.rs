@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::journal::JournalArgs;
 use super::reach::{Output, ReachArgs};
 
 /// The exit code is 3 if a check failed (✗), and 4 if there are only warnings (!). What is not checked (-) counts for
@@ -21,8 +20,6 @@ pub struct DoctorArgs {
     /// The controller's data folder, to see whether it can be written and has space. Without it: no folder is looked at
     #[arg(long, env = "KUBEWITNESS_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
-    #[command(flatten)]
-    pub journal: JournalArgs,
     /// The service account that needs the rights, such as kubewitness/kubewitness. You need the right to create
     /// subjectaccessreviews. Without it: your own rights are checked
     #[arg(long, value_name = "NAMESPACE/NAME")]
