@@ -4,9 +4,8 @@
 //! each: the id in hex digits, a space, and the end in milliseconds since 1970.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,15 +73,8 @@ impl EndedSessions {
 }
 
 fn text(ids: &Ids) -> String {
-    let mut text = String::new();
-    for (id, ends_ms) in ids {
-        for byte in id {
-            // Writing into a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        let _ = writeln!(text, " {ends_ms}");
-    }
-    text
+    let line = |(id, ends_ms): (&Id, &u64)| format!("{:032x} {ends_ms}\n", u128::from_be_bytes(*id));
+    ids.iter().map(line).collect()
 }
 
 fn parse(text: &str) -> io::Result<Ids> {
