@@ -8,7 +8,7 @@ use kubewitness_core::ports::{Documents, GrantError, JournalError, ShownState};
 use kubewitness_core::{Change, Seq, State};
 
 use crate::receipts::Mark;
-use crate::session::granted::Granted;
+use crate::secrets::redaction::Redaction;
 
 /// The states of one call, by position.
 pub type Batch = HashMap<Seq, Mark>;
@@ -32,13 +32,18 @@ pub async fn before(
 }
 
 /// A state as the plugin may see it.
-pub async fn show(granted: &Granted, state: &Arc<State>) -> Result<ShownState, GrantError> {
-    let shown = match &granted.redaction {
-        Some(redaction) => redaction.state(&*granted.raw, state).await.map_err(|error| refusal(&error))?,
+pub async fn show(
+    raw: &dyn Documents,
+    redaction: Option<&Redaction>,
+    has_digest: bool,
+    state: &Arc<State>,
+) -> Result<ShownState, GrantError> {
+    let shown = match redaction {
+        Some(redaction) => redaction.state(raw, state).await.map_err(|error| refusal(&error))?,
         None => state.clone(),
     };
-    let document = match granted.has_digest && state.change != Change::Gap {
-        true => granted.raw.document(state.seq).await.map_err(|error| refusal(&error))?,
+    let document = match has_digest && state.change != Change::Gap {
+        true => raw.document(state.seq).await.map_err(|error| refusal(&error))?,
         false => None,
     };
     let digest = |document: Bytes| hex::encode(ring::digest::digest(&ring::digest::SHA256, &document));
