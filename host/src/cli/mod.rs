@@ -12,7 +12,6 @@ mod plugin;
 mod reach;
 mod shell;
 mod values;
-mod zone;
 
 use clap::{Parser, Subcommand};
 
@@ -30,8 +29,7 @@ pub use plugin::{
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};
-pub use values::{Moment, Secret};
-pub use zone::Zone;
+pub use values::{Moment, Secret, Zone};
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed
 /// plugins.

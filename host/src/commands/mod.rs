@@ -5,11 +5,9 @@ mod audit;
 mod check;
 mod doctor;
 mod journal;
-mod line_diff;
 mod object_files;
 mod plugin;
 pub mod print;
-mod progress;
 mod reach;
 mod shell;
 

@@ -11,7 +11,6 @@ mod peer;
 mod run;
 mod services;
 mod structure;
-mod terminal;
 
 use std::process::ExitCode;
 

@@ -10,7 +10,8 @@ use super::client::Client;
 use super::named::Named;
 use super::timeline::{nothing, story};
 use crate::cli::DiffArgs;
-use crate::commands::{End, Ended, Usage, line_diff, print};
+use crate::commands::print::{self, line_diff};
+use crate::commands::{End, Ended, Usage};
 
 /// As many states as the API gives.
 const STATES: usize = 10_000;

@@ -21,8 +21,8 @@ use kubewitness_journal::{
 use self::counted::Counted;
 use self::export_file::ExportFile;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
+use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};
-use crate::commands::progress::{self, Unit};
 use crate::commands::{End, Ended, Usage};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::parse_host;

@@ -58,11 +58,9 @@ async fn rust(folder: &Path, target: &Path) -> Result<()> {
     command.current_dir(folder).stdout(Stdio::piped());
     let hint = "install Rust with rustup, then `rustup target add wasm32-wasip2`";
     let built = output(command, "cargo", hint).await?;
-    let made = built
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter_map(component)
-        .last();
+    // The last message is of the plugin itself.
+    let messages = built.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let made = messages.filter_map(|message| component(&message)).next();
     let Some(made) = made else {
         bail!("cargo made no component: the crate's type in Cargo.toml has to include \"cdylib\"");
     };
@@ -72,7 +70,7 @@ async fn rust(folder: &Path, target: &Path) -> Result<()> {
 }
 
 /// The file that a message of cargo says it has made.
-fn component(message: Value) -> Option<PathBuf> {
+fn component(message: &Value) -> Option<PathBuf> {
     let files = message.get("filenames")?.as_array()?;
     let mut files = files.iter().filter_map(Value::as_str);
     files.find(|file| file.ends_with(".wasm")).map(PathBuf::from)

@@ -10,8 +10,8 @@ use super::run::replies;
 use super::subject::{self, Subject};
 use super::trial;
 use crate::cli::TestPluginArgs;
-use crate::commands::print::{self, clean, mark};
-use crate::commands::{End, Ended, line_diff, object_files};
+use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::{End, Ended, object_files};
 
 /// What the plugin is expected to do with `NAME.yaml` is in `NAME.expected.json`; what its requests are answered may be
 /// in `NAME.answers.yaml`.

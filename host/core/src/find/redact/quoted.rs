@@ -73,7 +73,7 @@ pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<F
         }
         let Ok(decoded) = text.decode() else { continue };
         let ranges: Vec<_> = match words.len() > SECRETS {
-            true if !decoded.is_empty() => vec![0..decoded.len()],
+            true if !decoded.is_empty() => std::iter::once(0..decoded.len()).collect(),
             true => Vec::new(),
             false => words.iter().flat_map(|word| places_of(word, &decoded)).collect(),
         };

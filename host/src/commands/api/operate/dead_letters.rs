@@ -10,8 +10,8 @@ use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, Replay
 
 use super::super::client::Client;
 use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
+use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
-use crate::commands::progress::{self, Unit};
 use crate::commands::{End, Ended, Usage};
 
 /// As many as one answer has; who has more looks at them plugin by plugin.

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
 use std::time::Duration;
 
-use super::print;
+use crate::commands::print;
 
 /// What is over sooner needs no bar.
 const FIRST: Duration = Duration::from_millis(500);
@@ -122,7 +122,7 @@ mod tests {
             golden.push_str(&line(what, unit, done, all, width));
             golden.push('\n');
         }
-        assert_eq!(golden, include_str!("golden/progress.txt"));
+        assert_eq!(golden, include_str!("../golden/progress.txt"));
     }
 
     #[tokio::test]

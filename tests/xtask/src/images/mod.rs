@@ -1,6 +1,8 @@
 //! Makes the pictures of `docs/images`: the portal in a browser and the terminal, both of a running
 //! playground.
 
+mod terminal;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Host, check, step};
-use crate::terminal;
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.

@@ -1,9 +1,11 @@
 //! Values of flags that clap does not know: durations, moments and secrets.
 
+mod zone;
+
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::Duration;
 
-use super::zone::Zone;
+pub use zone::Zone;
 
 /// A value that may hold a password: it is never printed.
 #[derive(Clone)]

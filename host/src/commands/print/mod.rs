@@ -1,6 +1,9 @@
 //! Tables, lines and JSON on standard output. Texts of objects, plugins and servers come from outside: control
 //! characters that a terminal would obey are removed here and nowhere else. JSON escapes by itself.
 
+pub mod line_diff;
+pub mod progress;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -318,7 +321,7 @@ mod tests {
             assert!(within.is_none_or(|within| within < 80 || widest <= Some(within)), "{golden}");
         }
         golden.push_str(&table.whole(true).render());
-        assert_eq!(golden, include_str!("golden/narrow.txt"));
+        assert_eq!(golden, include_str!("../golden/narrow.txt"));
     }
 
     #[test]

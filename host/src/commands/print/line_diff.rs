@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices_deadline, group_diff_ops};
 
-use super::print::clean;
+use super::clean;
 
 /// Texts that have little in common take long to compare. What is left after this time is shown as removed and
 /// added, which is right, if longer than it could be.
