@@ -1,8 +1,9 @@
 //! Where the controller is, and what a person shows it: for the commands that ask one.
 //!
-//! An address that is named goes first. A token is sent to it, or to the cluster of the kubeconfig, and nowhere else. Then comes what listens at the default address on this machine, such as
-//! a playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the
-//! kubeconfig, through a way of this command's own.
+//! An address that is named goes first. Then comes what listens at the default address on this machine, such as a
+//! playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the kubeconfig,
+//! through a way of this command's own. A token goes to an address that is named, or to the cluster of the kubeconfig,
+//! and nowhere else.
 
 use std::net::SocketAddr;
 use std::time::Duration;
