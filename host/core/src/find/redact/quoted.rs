@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::commands::{escaped, merged};
+use super::commands::{escaped, in_addresses, merged};
 use super::{Found, MARK, Redactor, Withheld, is_digest};
 use crate::project::Scanner;
 use crate::state::Status;
@@ -32,33 +32,47 @@ impl Redactor {
     ) -> Result<(), E> {
         for one in self.find(document)? {
             let secret = one.secret(document);
-            let quoted = [b"\"", secret, b"\""].concat();
-            let text =
-                Scanner::new(&quoted).text().ok().and_then(|text| Some(text.decode().ok()?.into_owned()));
-            let Some(text) = text.filter(|text| text.trim().chars().count() >= SECRET_CHARS) else {
-                continue;
-            };
-            if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| known == text.trim()) {
-                continue;
+            for (place, text) in quotable(&one, document).into_iter().enumerate() {
+                if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
+                    continue;
+                }
+                let digest = if place == 0 { digest(secret)? } else { digest(text.as_bytes())? };
+                secrets.found.push((text, digest));
             }
-            secrets.found.push((text.trim().to_owned(), digest(secret)?));
         }
         secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Ok(())
     }
 }
 
-/// What a status would quote; none for what is too short to be looked for.
-fn words_of(one: &Found, document: &[u8]) -> Option<String> {
+/// What a status would quote of a secret: the whole, and the parts that a program uses for themselves. Those are the
+/// password of an address, what follows `Bearer` or its like, and each line. What is too short is not looked for.
+fn quotable(one: &Found, document: &[u8]) -> Vec<String> {
     let quoted = [b"\"", one.secret(document), b"\""].concat();
-    let text = Scanner::new(&quoted).text().ok()?;
-    let text = text.decode().ok()?;
-    (text.trim().chars().count() >= SECRET_CHARS).then(|| text.trim().to_owned())
+    let Ok(text) = Scanner::new(&quoted).text() else { return Vec::new() };
+    let Ok(decoded) = text.decode() else { return Vec::new() };
+    let whole = decoded.trim();
+    let is_long = |text: &&str| text.chars().count() >= SECRET_CHARS;
+    let passwords = in_addresses(whole).into_iter().map(|range| &whole[range]);
+    let after_its_kind = match whole.split_whitespace().collect::<Vec<_>>()[..] {
+        [kind, value] if kind.bytes().all(|byte| byte.is_ascii_alphabetic()) => Some(value),
+        _ => None,
+    };
+    // The first and the last line of a key say only that it is one.
+    let lines = whole.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
+    let parts = passwords.chain(after_its_kind).chain(lines);
+    let mut words: Vec<String> = Vec::new();
+    for word in std::iter::once(whole).chain(parts).filter(is_long) {
+        if !words.iter().any(|known| known == word) {
+            words.push(word.to_owned());
+        }
+    }
+    words
 }
 
 /// Adds the places within the status of a document that quote what was found.
 pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<Found>) {
-    let words: BTreeSet<_> = found.iter().filter_map(|one| words_of(one, document.as_bytes())).collect();
+    let words: BTreeSet<_> = found.iter().flat_map(|one| quotable(one, document.as_bytes())).collect();
     let mut at = status.start;
     while let Some(quote) = document[at..status.end].find('"') {
         at += quote;
@@ -189,6 +203,19 @@ mod tests {
         let status = Status { reason: "abcdef".into(), ..Status::default() };
         assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
         assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+    }
+
+    #[test]
+    fn the_part_of_a_secret_that_a_program_uses_is_found_in_a_quote_too() {
+        for (value, message, told) in [
+            ("postgres://u:hush-hush2@h/db", "password hush-hush2 is wrong", "password redacted:10 is wrong"),
+            ("Bearer abc.def", "401 for abc.def", "401 for redacted:7"),
+            (r"-----BEGIN KEY-----\nMIIEvQ\nabcdefg\n-----END KEY-----", "at abcdefg", "at redacted:7"),
+        ] {
+            assert_eq!(hidden(&variable(value), message).as_deref(), Some(told), "{value}");
+        }
+        assert_eq!(hidden(&variable("correct horse battery"), "the battery is low"), None, "ordinary words");
+        assert_eq!(hidden(&variable(r"-----BEGIN KEY-----\nMIIEvQ"), "no -----BEGIN KEY----- there"), None);
     }
 
     #[test]

@@ -120,6 +120,15 @@ fn names_are_secrets_however_their_words_are_joined_and_common_names_are_none() 
         "id_rsa",
         "SLACK_WEBHOOK_URL",
         "dbPass",
+        "DBPASS",
+        "PASS",
+        "pwd",
+        "KEY",
+        "SIGNING_KEYS",
+        "ENCRYPTION_KEY_BASE64",
+        "TOKENIZER_API_KEY",
+        "HF_TOKENIZER_TOKEN",
+        "MAXIM_REFRESH_TOKENS",
         &"x".repeat(2000),
     ] {
         assert!(rules.is_secret_name(name), "{name}");
@@ -127,7 +136,6 @@ fn names_are_secrets_however_their_words_are_joined_and_common_names_are_none() 
     for name in [
         "MONKEY",
         "EPOCHS",
-        "PWD",
         "TOKENIZER_PATH",
         "TOKENIZERS_PARALLELISM",
         "max-num-batched-tokens",
