@@ -20,6 +20,7 @@ mod sql;
 use kubewitness_core::ports::GrantError;
 
 pub use crate::grants::{Backing, Capabilities, CapabilityError};
+pub use crate::http::check as check_request;
 pub use crate::receipts::fingerprint;
 pub use crate::secrets::redaction::{Redaction, RedactionError};
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
 use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, TlsFiles};
 use kubewitness_watch::{Connection, Reviews};
@@ -84,7 +85,7 @@ pub async fn doors(
         None => None,
     };
     info!("people sign in to the portal with a token of Kubernetes");
-    let ended = ended_sessions(data).await?;
+    let ended = ended_sessions(data).await;
     let options = AccessOptions { session_key, ended, log_reads: args.log_reads, trusted_proxy };
     let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
     Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
@@ -101,16 +102,23 @@ fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Re
     );
 }
 
-/// Whoever could make the file unreadable would open again what people have ended: so it is not passed over.
-async fn ended_sessions(data: &Path) -> Result<EndedSessions> {
+/// Whoever could make the file unreadable would open again what people have ended: so then every session has ended.
+/// Witnessing goes on.
+async fn ended_sessions(data: &Path) -> EndedSessions {
     let file = data.join(ENDED);
-    EndedSessions::open(&file).await.with_context(|| {
-        format!(
-            "reading which sessions people have ended from {}: repair the file; or remove it and the session key, and \
-             people sign in again",
+    let error = match EndedSessions::open(&file).await {
+        Ok(ended) => return ended,
+        Err(error) => error,
+    };
+    let (every, written) = EndedSessions::every(&file, SystemClock::default().now_ms()).await;
+    warn!("{} can't be read ({error}): everybody has to sign in again", file.display());
+    if let Err(error) = written {
+        warn!(
+            "{} can't be written either ({error}): repair or remove it, so that a log-out holds after a restart",
             file.display()
-        )
-    })
+        );
+    }
+    every
 }
 
 async fn proxy_secret(file: &Path) -> Result<ProxySecret> {
@@ -167,12 +175,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_people_have_ended_is_read_or_nobody_is_let_in() {
+    async fn a_damaged_file_of_ended_sessions_is_made_anew_and_keeps_nothing_from_starting() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(ended_sessions(&folder.path().join("new")).await.is_ok());
-        std::fs::write(folder.path().join(ENDED), "damaged").unwrap();
-        let told = format!("{:#}", ended_sessions(folder.path()).await.err().unwrap());
-        assert!(told.contains(ENDED) && told.contains("sign in again"), "{told}");
+        let file = folder.path().join(ENDED);
+        for _ in 0..2 {
+            std::fs::write(&file, "damaged").unwrap();
+            ended_sessions(folder.path()).await;
+            assert!(EndedSessions::open(&file).await.is_ok(), "it says that every session has ended");
+        }
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        ended_sessions(folder.path()).await;
     }
 
     #[tokio::test]

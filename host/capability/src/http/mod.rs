@@ -103,13 +103,7 @@ impl Destination {
 
     /// `id` is sent as the idempotency key where the plugin sends none.
     pub async fn send(&self, request: HttpRequest, id: Option<&StateId>) -> Result<HttpResponse, GrantError> {
-        let Some(method) = METHODS.iter().find(|method| **method == request.method) else {
-            return Err(GrantError::Invalid(format!("a method is one of {}", METHODS.join(", "))));
-        };
-        let method = Method::try_from(*method).map_err(|_| GrantError::Invalid("the method".into()))?;
-        if request.body.len() > REQUEST_BYTES {
-            return Err(GrantError::TooLarge(format!("a request has at most {REQUEST_BYTES} bytes")));
-        }
+        let method = method_of(&request)?;
         let url = below(&self.base, &request.path)?;
         let headers = self.headers(&request.headers, id).await?;
         self.take()?;
@@ -129,19 +123,7 @@ impl Destination {
         sent: &[(String, String)],
         id: Option<&StateId>,
     ) -> Result<HeaderMap, GrantError> {
-        if sent.len() > HEADERS {
-            return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
-        }
-        let mut headers = HeaderMap::new();
-        for (name, value) in sent {
-            let name =
-                HeaderName::try_from(name).map_err(|_| GrantError::Invalid("a header's name".into()))?;
-            if !may_send(name.as_str()) || self.secret_headers.contains(&name) {
-                return Err(GrantError::Denied(format!("a plugin can't send the header {name}")));
-            }
-            let value = HeaderValue::try_from(value).ok().filter(|value| value.len() <= HEADER_BYTES);
-            headers.append(&name, value.ok_or_else(|| GrantError::Invalid(format!("the value of {name}")))?);
-        }
+        let mut headers = headers_of(sent, &self.secret_headers)?;
         if let Some(id) = id.filter(|_| !headers.contains_key(IDEMPOTENCY_KEY))
             && let Ok(value) = HeaderValue::try_from(id.as_str())
         {
@@ -160,6 +142,42 @@ impl Destination {
         }
         Ok(headers)
     }
+}
+
+/// Finds what no destination takes, whatever it is.
+pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
+    method_of(request)?;
+    headers_of(&request.headers, &[])?;
+    let base =
+        Url::parse("http://destination.invalid").map_err(|error| GrantError::Other(error.to_string()))?;
+    below(&base, &request.path).map(drop)
+}
+
+fn method_of(request: &HttpRequest) -> Result<Method, GrantError> {
+    let Some(method) = METHODS.iter().find(|method| **method == request.method) else {
+        return Err(GrantError::Invalid(format!("a method is one of {}", METHODS.join(", "))));
+    };
+    if request.body.len() > REQUEST_BYTES {
+        return Err(GrantError::TooLarge(format!("a request has at most {REQUEST_BYTES} bytes")));
+    }
+    Method::try_from(*method).map_err(|_| GrantError::Invalid("the method".into()))
+}
+
+/// Those that a plugin sends. The host's own secrets can't be replaced.
+fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<HeaderMap, GrantError> {
+    if sent.len() > HEADERS {
+        return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));
+    }
+    let mut headers = HeaderMap::new();
+    for (name, value) in sent {
+        let name = HeaderName::try_from(name).map_err(|_| GrantError::Invalid("a header's name".into()))?;
+        if !may_send(name.as_str()) || secret.contains(&name) {
+            return Err(GrantError::Denied(format!("a plugin can't send the header {name}")));
+        }
+        let value = HeaderValue::try_from(value).ok().filter(|value| value.len() <= HEADER_BYTES);
+        headers.append(&name, value.ok_or_else(|| GrantError::Invalid(format!("the value of {name}")))?);
+    }
+    Ok(headers)
 }
 
 fn client(timeout: Duration) -> Result<Client, reqwest::Error> {

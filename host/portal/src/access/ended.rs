@@ -1,7 +1,8 @@
 //! Sessions that people have ended before their time: which they are, until they would have ended by themselves.
 //!
 //! They are kept in a file of the data folder, so that a restart does not open them again. The file has a line for
-//! each: the id in hex digits, a space, and the end in milliseconds since 1970.
+//! each: the id in hex digits, a space, and the end in milliseconds since 1970. The id 0 stands for every session that
+//! ends by its time: none is forgotten where there is no room for all of them, or where the file can't be read.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -12,14 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::files;
 
-use super::session::{Id, Session};
+use super::session::{Id, LIFETIME, Session};
 
-/// Ended sessions that are remembered; those that would end soonest make room.
+/// Ended sessions that are remembered one by one. Where there are more, every session that would end as soon as the first
+/// of them has ended with it.
 const MOST: usize = 10_000;
 /// Of the file: so many lines, and room for some more.
 const BYTES: u64 = 1 << 20;
 
 type Ids = BTreeMap<Id, u64>;
+
+/// No session has it: ids are random.
+const EVERY: Id = [0; 16];
 
 /// The sessions that people have ended.
 #[derive(Clone, Default)]
@@ -46,8 +51,18 @@ impl EndedSessions {
         Ok(Self(Arc::new(Inner { file: Some(file.to_owned()), ids, ..Inner::default() })))
     }
 
+    /// Where the file can't be read: everybody has to sign in again.
+    pub async fn every(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
+        let until_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
+        let ids = Mutex::new(Ids::from([(EVERY, until_ms)]));
+        let every = Self(Arc::new(Inner { file: Some(file.to_owned()), ids, ..Inner::default() }));
+        let written = every.write().await;
+        (every, written)
+    }
+
     pub(super) fn has(&self, session: &Session) -> bool {
-        self.ids().contains_key(&session.id)
+        let ids = self.ids();
+        ids.contains_key(&session.id) || ids.get(&EVERY).is_some_and(|until_ms| session.ends_ms <= *until_ms)
     }
 
     /// From now on, and from the answer on also after a restart.
@@ -56,11 +71,19 @@ impl EndedSessions {
             let mut ids = self.ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
             while ids.len() >= MOST {
-                let soonest = ids.iter().min_by_key(|(_, ends_ms)| **ends_ms).map(|(id, _)| *id);
-                soonest.and_then(|id| ids.remove(&id));
+                let each = ids.iter().filter(|(id, _)| **id != EVERY);
+                let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { break };
+                let (soonest, ends_ms) = (*soonest, *ends_ms);
+                ids.remove(&soonest);
+                let until_ms = ids.entry(EVERY).or_default();
+                *until_ms = ends_ms.max(*until_ms);
             }
             ids.insert(session.id, session.ends_ms);
         }
+        self.write().await
+    }
+
+    async fn write(&self) -> io::Result<()> {
         let Some(file) = self.0.file.clone() else { return Ok(()) };
         let _turn = self.0.writing.lock().await;
         let (path, text) = (file.clone(), text(&self.ids()));
@@ -129,19 +152,23 @@ mod tests {
     async fn no_more_are_remembered_than_there_is_room_for_and_their_file_can_be_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended-sessions");
-        let full: Ids = (0..MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
+        let full: Ids = (1..=MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
         std::fs::write(&file, text(&full)).unwrap();
         assert!(std::fs::metadata(&file).unwrap().len() < BYTES);
         let ended = EndedSessions::open(&file).await.unwrap();
         ended.add(&session(u64::MAX, NOW + 1_000_000), NOW).await.unwrap();
-        assert_eq!(ended.ids().len(), MOST);
-        assert!(!ended.has(&session(0, 0)), "what would end soonest has made room");
+        assert!(ended.ids().len() <= MOST);
         let read = EndedSessions::open(&file).await.unwrap();
-        assert!(read.has(&session(u64::MAX, 0)) && read.ids().len() == MOST);
+        for ended in [&ended, &read] {
+            assert!(ended.has(&session(1, NOW + 11)), "what has made room is not forgotten");
+            assert!(ended.has(&session(u64::MAX, NOW + 1_000_000)) && ended.has(&session(9, NOW + 19)));
+            assert!(ended.has(&session(123_456, NOW + 11)), "as old as what has made room");
+            assert!(!ended.has(&session(123_456, NOW + 1_000)));
+        }
     }
 
     #[tokio::test]
-    async fn a_damaged_file_is_told_and_opens_nothing() {
+    async fn a_damaged_file_is_told_and_where_it_is_passed_over_every_session_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended-sessions");
         for damaged in
@@ -152,6 +179,14 @@ mod tests {
         }
         std::fs::write(&file, vec![b'0'; BYTES as usize + 1]).unwrap();
         assert!(EndedSessions::open(&file).await.is_err());
+        let lifetime = LIFETIME.as_millis() as u64;
+        let (every, written) = EndedSessions::every(&file, NOW).await;
+        assert!(written.is_ok());
+        let read = EndedSessions::open(&file).await.unwrap();
+        for ended in [every, read] {
+            assert!(ended.has(&session(7, NOW)) && ended.has(&session(8, NOW + lifetime)));
+            assert!(!ended.has(&session(9, NOW + lifetime + 1)), "it began later");
+        }
     }
 
     #[tokio::test]

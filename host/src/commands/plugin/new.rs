@@ -83,6 +83,58 @@ impl Language {
     }
 }
 
+/// Keywords of Rust, and crates that are there already.
+const NO_CRATES: [&str; 48] = [
+    "alloc",
+    "as",
+    "async",
+    "await",
+    "box",
+    "break",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "if",
+    "impl",
+    "in",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "unsafe",
+    "use",
+    "where",
+    "while",
+    "yield",
+    "kubewitness-sdk",
+];
+
 pub fn new(args: &NewPluginArgs) -> Ended {
     let NewPluginArgs { name, lang, dir } = args;
     let is_fit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -94,6 +146,12 @@ pub fn new(args: &NewPluginArgs) -> Ended {
         return Err(Usage::error(
             "a plugin's name has lower-case letters, digits and `-`, begins with a letter, and has at most 63 characters",
         ));
+    }
+    if *lang == Language::Rust && NO_CRATES.contains(&name.as_str()) {
+        return Err(Usage::error(format!("cargo takes no crate of the name `{name}`: choose another name")));
+    }
+    if !dir.is_dir() {
+        bail!("{} is not a folder: make it first, or name another with --dir", dir.display());
     }
     let folder = if dir.as_os_str() == "." { PathBuf::from(name) } else { dir.join(name) };
     if folder.exists() {
@@ -193,7 +251,9 @@ mod tests {
         };
         let told = new(&args("shout")).unwrap_err().to_string();
         assert!(told.contains("exists already"), "{told}");
-        for name in ["", "../x", "Shout", "7up", "a b", "a-", &"a".repeat(64)] {
+        for name in
+            ["self", "std", "kubewitness-sdk", "", "../x", "Shout", "7up", "a b", "a-", &"a".repeat(64)]
+        {
             assert!(new(&args(name)).unwrap_err().is::<Usage>(), "{name}");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

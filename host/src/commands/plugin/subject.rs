@@ -73,9 +73,12 @@ pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
         parsed.spec.config = config;
     }
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
-    let bytes = component::find(&parsed, &[]).await.map_err(|problems| {
-        anyhow::anyhow!("`kubewitness plugin build` builds the component:{}", lines(&problems))
-    })?;
+    if let (Some(file), Some(folder)) = (&parsed.spec.module.file, &parsed.entry.origin.folder)
+        && !folder.join(file).exists()
+    {
+        bail!("{} is not there: `kubewitness plugin build` builds it", within(folder, file).display());
+    }
+    let bytes = component::find(&parsed, &[]).await.map_err(|problems| told(&problems))?;
     let component =
         plugins::examine_component(&engine, &parsed, &bytes.into(), &ComponentsSpec::default()).await;
     let component = component.map_err(|problems| told(&problems))?;

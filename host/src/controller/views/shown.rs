@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use kubewitness_capability::Redaction;
-use kubewitness_core::State;
 use kubewitness_core::ports::{Current, Selection};
-use kubewitness_core::redact::Redactor;
+use kubewitness_core::redact::{Redactor, Secrets};
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::{State, Status};
 
 use super::shapes::{object_view, selection};
 use super::{HostViews, unavailable};
@@ -32,12 +32,24 @@ impl HostViews {
     }
 
     pub(super) fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
-        let status = self.redaction()?.current(&current).map_err(unavailable)?;
+        let redaction = self.redaction()?;
+        let status = match redaction.current(&current) {
+            Err(_) if redaction.ready().is_err() => without_texts(&current.status),
+            status => status.map_err(unavailable)?,
+        };
         Ok(object_view(source.to_owned(), Current { status, ..current }))
     }
 
     pub(super) async fn shown(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
-        self.redaction()?.state(&self.journal, state).await.map_err(unavailable)
+        let redaction = self.redaction()?;
+        match redaction.state(&self.journal, state).await {
+            Err(_) if redaction.ready().is_err() => Ok(Arc::new(State {
+                status: without_texts(&state.status),
+                previous: state.previous.as_ref().map(without_texts),
+                ..State::clone(state)
+            })),
+            shown => shown.map_err(unavailable),
+        }
     }
 
     pub(super) async fn shown_all(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, ViewError> {
@@ -47,6 +59,11 @@ impl HostViews {
         }
         Ok(shown)
     }
+}
+
+/// Without the redaction key a list is told all the same, but for texts that may quote a secret.
+fn without_texts(status: &Arc<Status>) -> Arc<Status> {
+    Secrets::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
 fn refuse_hidden_labels(selection: &Selection, rules: &Redactor) -> Result<(), ViewError> {

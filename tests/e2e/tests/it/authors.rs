@@ -176,7 +176,8 @@ async fn what_is_no_plugin_or_no_test_is_named_with_what_to_do() {
         author.makes(scratch, "python").await?;
         refused(here, &["new", "shout"], "exists already").await?;
         let there = &author.folder;
-        refused(there, &["test"], "`kubewitness plugin build` builds the component").await?;
+        refused(there, &["test"], "shout.wasm is not there: `kubewitness plugin build` builds it").await?;
+        refused(here, &["new", "other", "--dir", "nowhere"], "nowhere is not a folder").await?;
         std::fs::write(there.join("shout.wasm"), "no component")?;
         refused(there, &["run", "-f", "tests/failed.yaml"], "spec.module").await?;
         refused(there, &["run", "-f", "nowhere.yaml"], "reading nowhere.yaml").await?;

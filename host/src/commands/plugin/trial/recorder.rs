@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_capability::check_request;
 use kubewitness_core::config::HttpGrant;
 use kubewitness_core::ports::{
     Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, ShownState,
@@ -173,6 +174,10 @@ impl Session for Recorded {
             let answer = self.session.http_send(destination, request).await;
             self.note("http.send", destination, what, &answer);
             return answer;
+        }
+        if let refused @ Err(_) = check_request(&request).map(|()| HttpResponse::default()) {
+            self.note("http.send", destination, what, &refused);
+            return refused;
         }
         let reply = lock(&self.notes).replies.pop_front();
         let reply = reply.unwrap_or_else(|| Reply { status: 200, body: String::new() });
