@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use serde_json::Value;
+
 use super::commands::{escaped, in_addresses, merged};
 use super::{Found, MARK, Redactor, Withheld, is_digest};
 use crate::project::Scanner;
@@ -36,7 +38,9 @@ impl Redactor {
                 if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
                     continue;
                 }
-                let digest = if place == 0 { digest(secret)? } else { digest(text.as_bytes())? };
+                // The same digest as in the document, where it is the same text.
+                let is_whole = place == 0 && !secret.starts_with(b"{") && !secret.starts_with(b"[");
+                let digest = if is_whole { digest(secret)? } else { digest(text.as_bytes())? };
                 secrets.found.push((text, digest));
             }
         }
@@ -48,26 +52,74 @@ impl Redactor {
 /// What a status would quote of a secret: the whole, and the parts that a program uses for themselves. Those are the
 /// password of an address, what follows `Bearer` or its like, and each line. What is too short is not looked for.
 fn quotable(one: &Found, document: &[u8]) -> Vec<String> {
-    let quoted = [b"\"", one.secret(document), b"\""].concat();
-    let Ok(text) = Scanner::new(&quoted).text() else { return Vec::new() };
-    let Ok(decoded) = text.decode() else { return Vec::new() };
-    let whole = decoded.trim();
-    let is_long = |text: &&str| text.chars().count() >= SECRET_CHARS;
-    let passwords = in_addresses(whole).into_iter().map(|range| &whole[range]);
-    let after_its_kind = match whole.split_whitespace().collect::<Vec<_>>()[..] {
-        [kind, value] if kind.bytes().all(|byte| byte.is_ascii_alphabetic()) => Some(value),
-        _ => None,
-    };
-    // The first and the last line of a key say only that it is one.
-    let lines = whole.lines().map(str::trim).filter(|line| !line.starts_with("-----"));
-    let parts = passwords.chain(after_its_kind).chain(lines);
-    let mut words: Vec<String> = Vec::new();
-    for word in std::iter::once(whole).chain(parts).filter(is_long) {
-        if !words.iter().any(|known| known == word) {
-            words.push(word.to_owned());
+    let secret = one.secret(document);
+    let mut words = Words::default();
+    if secret.starts_with(b"{") || secret.starts_with(b"[") {
+        match serde_json::from_slice(secret) {
+            Ok(value) => words.add_leaves(&value),
+            // Not an object, but a text that begins like one.
+            Err(_) => words.add_text(secret),
+        }
+    } else {
+        words.add_text(secret);
+    }
+    words.0
+}
+
+/// Each once, the whole first.
+#[derive(Default)]
+struct Words(Vec<String>);
+
+impl Words {
+    fn add(&mut self, word: &str) {
+        let is_long = word.chars().count() >= SECRET_CHARS;
+        if is_long && self.0.len() <= SECRETS && !self.0.iter().any(|known| known == word) {
+            self.0.push(word.to_owned());
         }
     }
-    words
+
+    /// What stands between the quotes of a text.
+    fn add_text(&mut self, raw: &[u8]) {
+        let quoted = [b"\"", raw, b"\""].concat();
+        let text = Scanner::new(&quoted).text();
+        if let Some(decoded) = text.ok().as_ref().and_then(|text| text.decode().ok()) {
+            self.add_decoded(&decoded);
+        }
+    }
+
+    fn add_decoded(&mut self, text: &str) {
+        let whole = text.trim();
+        self.add(whole);
+        for range in in_addresses(whole) {
+            self.add(&whole[range]);
+        }
+        if let [kind, value] = whole.split_whitespace().collect::<Vec<_>>()[..]
+            && kind.bytes().all(|byte| byte.is_ascii_alphabetic())
+        {
+            self.add(value);
+        }
+        // The first and the last line of a key say only that it is one.
+        whole
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("-----"))
+            .for_each(|line| self.add(line));
+        if whole.starts_with(['{', '['])
+            && let Ok(value) = serde_json::from_str(whole)
+        {
+            self.add_leaves(&value);
+        }
+    }
+
+    fn add_leaves(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => self.add_decoded(text),
+            Value::Number(number) => self.add(&number.to_string()),
+            Value::Array(items) => items.iter().for_each(|item| self.add_leaves(item)),
+            Value::Object(members) => members.values().for_each(|value| self.add_leaves(value)),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
 }
 
 /// Adds the places within the status of a document that quote what was found.
@@ -167,7 +219,7 @@ impl Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostSpec;
+    use crate::config::{HostSpec, RedactedField, RedactionSpec};
 
     fn secrets(document: &str) -> Secrets {
         let mut secrets = Secrets::default();
@@ -214,6 +266,19 @@ mod tests {
         ] {
             assert_eq!(hidden(&variable(value), message).as_deref(), Some(told), "{value}");
         }
+        let rules = RedactionSpec {
+            fields: vec![RedactedField { kind: None, pointer: "/spec/credentials".into() }],
+            ..RedactionSpec::default()
+        };
+        let rules = HostSpec { redaction: rules, ..HostSpec::default() }.redactor().unwrap();
+        let document =
+            br#"{"spec":{"credentials":{"user":"ada","list":[{"password":"hush-hush"}],"pin":1234567}}}"#;
+        let mut secrets = Secrets::default();
+        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        rules.add_secrets(document, digest, &mut secrets).unwrap();
+        let status = Status { message: "ada: hush-hush 1234567".into(), ..Status::default() };
+        let told = secrets.hidden_in(&status).unwrap().message;
+        assert_eq!(told, "ada: redacted:9 redacted:7", "what stands in a hidden object");
         assert_eq!(hidden(&variable("correct horse battery"), "the battery is low"), None, "ordinary words");
         assert_eq!(hidden(&variable(r"-----BEGIN KEY-----\nMIIEvQ"), "no -----BEGIN KEY----- there"), None);
     }

@@ -72,7 +72,8 @@ impl<'r> Search<'r> {
             match (under, scanner.peek()) {
                 _ if within.is_met() => self.take(scanner),
                 (Under::Variables, b'{') => self.variable(scanner, &within, depth + 1),
-                (Under::Command, b'"') => self.text(scanner, Some(&mut is_next)),
+                // Variables and headers may stand there as `NAME=value` and `Name: value`.
+                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut is_next)),
                 _ => self.value(scanner, &within, Under::Other, depth + 1),
             }
         })
@@ -112,7 +113,7 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
-                "name" if scanner.peek() == b'"' => {
+                "name" | "key" if scanner.peek() == b'"' => {
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
                 }
                 "value" => {
