@@ -158,6 +158,12 @@ fn headers_of_probes_and_objects_of_variables_are_searched_as_the_environment_is
     let object =
         r#"{"kind":"Run","spec":{"env":{"HF_TOKEN":"abc","EPOCHS":"3","API_KEY":{"valueFrom":"s"}}}}"#;
     assert_eq!(by_default(object), object.replace(r#""abc""#, r#""redacted:3""#));
+    let texts =
+        r#"{"spec":{"env":["TOKEN=abc","EPOCHS=3"],"headers":["Authorization: Bearer abc","Accept: x"]}}"#;
+    let expected = texts.replace("TOKEN=abc", "TOKEN=redacted:3").replace("Bearer abc", "redacted:10");
+    assert_eq!(by_default(texts), expected);
+    let keyed = r#"{"spec":{"env":[{"key":"API_TOKEN","value":"abc"}]}}"#;
+    assert_eq!(by_default(keyed), keyed.replace(r#""abc""#, r#""redacted:3""#));
     let map = r#"{"kind":"ConfigMap","data":{"api-key":"abc","url":"x"},"binaryData":{"tls.key":"eA=="}}"#;
     let expected = map.replace(r#""abc""#, r#""redacted:3""#).replace(r#""eA==""#, r#""redacted:4""#);
     assert_eq!(by_default(map), expected);
