@@ -77,7 +77,11 @@ pub async fn doors(
                      same with --session-key-file"
                 );
             }
-            session_key::of_data(data).await?
+            session_key::of_data(data).await.or_else(|error| {
+                // A file of sessions keeps nobody from witnessing.
+                warn!("{error:#}: repair or remove the file; until then, people's sessions end with this process");
+                session_key::random()
+            })?
         }
     };
     let trusted_proxy = match args.proxy_secret_file {

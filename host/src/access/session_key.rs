@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
 use kubewitness_portal::SESSION_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -40,6 +40,15 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
         warn!("{} was damaged or open to others: it is a new key, and people sign in again", place.display());
     }
     Ok(key)
+}
+
+/// For this process alone.
+pub fn random() -> Result<SessionKey> {
+    let mut key = [0; SESSION_KEY_BYTES];
+    match SystemRandom::new().fill(&mut key) {
+        Ok(()) => Ok(key),
+        Err(_) => bail!("the machine has no random numbers for the session key"),
+    }
 }
 
 /// As `head -c 32 /dev/urandom` writes it, or `openssl rand -hex 32`.

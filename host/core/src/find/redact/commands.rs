@@ -6,15 +6,19 @@
 use std::ops::Range;
 
 /// Passwords, as in `postgres://user:password@host`. In `http` and `https` the user is taken too: tokens stand there.
+///
+/// Each character is looked at a few times at most: the text may be a stranger's.
 pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    let mut from = 0;
+    let (mut from, mut word) = (0, Word::default());
     while let Some(at) = text[from..].find("://") {
         let (scheme, start) = (&text[from..from + at], from + at + 3);
         from = start;
-        let word = until(&text[start..], |c| c.is_whitespace() || "\"'<>`".contains(c));
-        let Some(end) = end_of_user(word) else { continue };
-        let user = &word[..end];
+        if word.end < start {
+            word = Word::at(text, start);
+        }
+        let Some(end) = end_of_user(text, start, &word) else { continue };
+        let user = &text[start..end];
         let scheme = scheme.as_bytes();
         let is_web = ["http", "https"].iter().any(|web| {
             let before = scheme.len().checked_sub(web.len());
@@ -25,24 +29,39 @@ pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
             Some((name, _)) => start + name.len() + 1,
             None => continue,
         };
-        if begin < start + end {
-            found.push(begin..start + end);
+        if begin < end {
+            found.push(begin..end);
         }
-        from = start + end;
+        from = end;
     }
     found
 }
 
+/// A word of a text. One may have many `://`.
+#[derive(Default)]
+struct Word {
+    end: usize,
+    /// Its last `@`.
+    at: Option<usize>,
+}
+
+impl Word {
+    fn at(text: &str, start: usize) -> Self {
+        let word = until(&text[start..], |c| c.is_whitespace() || "\"'<>`".contains(c));
+        Self { end: start + word.len(), at: word.rfind('@').map(|at| start + at) }
+    }
+}
+
 /// Where the part of an address before its `@` ends. A password with a slash is no right address, but people
 /// write it.
-fn end_of_user(word: &str) -> Option<usize> {
-    let host = until(word, |c| "/?#".contains(c));
+fn end_of_user(text: &str, start: usize, word: &Word) -> Option<usize> {
+    let host = until(&text[start..word.end], |c| "/?#".contains(c));
     if let Some(end) = host.rfind('@') {
-        return Some(end);
+        return Some(start + end);
     }
     let (_, rest) = host.split_once(':').filter(|_| !host.starts_with('['))?;
     let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
-    if is_port { None } else { word.rfind('@') }
+    if is_port { None } else { word.at.filter(|at| *at >= start) }
 }
 
 /// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
@@ -178,18 +197,18 @@ pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     out
 }
 
-/// Where a part of a decoded text stands in its escaped bytes.
-pub(super) fn escaped(raw: &[u8], part: &Range<usize>) -> Range<usize> {
-    let (mut at, mut decoded, mut start) = (0, 0, None);
-    while at < raw.len() && decoded < part.end {
-        if start.is_none() && decoded >= part.start {
-            start = Some(at);
+/// Where parts of a decoded text, in order, stand in its escaped bytes.
+pub(super) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
+    let (mut at, mut decoded) = (0, 0);
+    let mut go_to = |place: usize| {
+        while at < raw.len() && decoded < place {
+            let (width, length) = escape(&raw[at..]);
+            at += width;
+            decoded += length;
         }
-        let (width, length) = escape(&raw[at..]);
-        at += width;
-        decoded += length;
-    }
-    start.unwrap_or(at)..at.min(raw.len())
+        at.min(raw.len())
+    };
+    parts.iter().map(|part| go_to(part.start)..go_to(part.end)).collect()
 }
 
 /// The bytes of the next character or escape, and how many bytes it means.

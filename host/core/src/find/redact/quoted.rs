@@ -143,8 +143,9 @@ pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<F
             true => Vec::new(),
             false => words.iter().flat_map(|word| places_of(word, &decoded)).collect(),
         };
-        for range in merged(ranges) {
-            let range = if is_escaped { escaped(raw.as_bytes(), &range) } else { range };
+        let ranges = merged(ranges);
+        let ranges = if is_escaped { escaped(raw.as_bytes(), &ranges) } else { ranges };
+        for range in ranges {
             let one = Found { range: start + range.start..start + range.end, is_part: true };
             if !is_digest(one.secret(document.as_bytes())) {
                 found.push(one);

@@ -148,6 +148,18 @@ fn names_are_secrets_however_their_words_are_joined_and_common_names_are_none() 
     }
 }
 
+/// A stranger's text: a search that looks at the rest of it again and again would take minutes here.
+#[test]
+fn a_long_text_is_searched_once_whatever_it_repeats() {
+    for part in ["://", "://a:b/", "http://a@", "://a:b@c", "TOKEN=abcdef\\n", "a=b:", "\\u00e9 --token x "] {
+        let text = part.repeat((256 << 10) / part.len());
+        let document =
+            format!(r#"{{"kind":"Pod","metadata":{{"annotations":{{"a":"{text}"}}}},"args":["{text}"]}}"#);
+        let redacted: serde_json::Value = serde_json::from_str(&by_default(&document)).unwrap();
+        assert_eq!(redacted["kind"], "Pod", "{part}");
+    }
+}
+
 #[test]
 fn headers_of_probes_and_objects_of_variables_are_searched_as_the_environment_is() {
     let probe = r#"{"kind":"Pod","spec":{"containers":[{"livenessProbe":{"httpGet":{"httpHeaders":[

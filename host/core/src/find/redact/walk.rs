@@ -157,11 +157,9 @@ impl<'r> Search<'r> {
             let is_secret = |name: &str| self.redactor.is_secret_name(name);
             commands::in_words(&decoded, is_next, is_secret, &mut secrets);
         }
-        for secret in commands::merged(secrets) {
-            let range = match is_escaped {
-                true => commands::escaped(raw, &secret),
-                false => secret,
-            };
+        let secrets = commands::merged(secrets);
+        let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
+        for range in secrets {
             self.add(at + range.start..at + range.end, true);
         }
         Ok(())
