@@ -10,8 +10,8 @@ use reqwest::Response;
 use crate::commands::api::client::Client;
 
 /// A controller that restarts, or is replaced by an update, is back within this time; then it is given up.
-const RETRIES: u32 = 150;
-const RETRY_AFTER: Duration = Duration::from_secs(2);
+pub(super) const RETRIES: u32 = 150;
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A line of the stream is one state without its document. A longer one comes from something else.
 const LONGEST_LINE: usize = 4 << 20;
 

@@ -11,7 +11,7 @@ use anyhow::Result;
 use kubewitness_core::status::phase;
 use kubewitness_core::{Change, Seq, State};
 
-use super::stream::{Heard, Live};
+use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
 use crate::commands::api::named::Named;
@@ -83,8 +83,8 @@ impl Waited {
 
     /// The phase in which it ended.
     async fn until_over(&mut self, client: &Client) -> Result<String> {
-        let mut live = Live::open(client, None).await?;
-        if let Some(phase) = self.look(client).await? {
+        let (mut live, over) = self.begin(client).await?;
+        if let Some(phase) = over {
             return Ok(phase);
         }
         loop {
@@ -101,6 +101,26 @@ impl Waited {
             };
             if let Some(phase) = over {
                 return Ok(phase);
+            }
+        }
+    }
+
+    /// Opens the stream, then looks. A controller that goes away in between has the stream opened anew first.
+    async fn begin<'c>(&mut self, client: &'c Client) -> Result<(Live<'c>, Option<String>)> {
+        let mut tries = 0;
+        loop {
+            let begun = match Live::open(client, None).await {
+                Ok(live) => self.look(client).await.map(|over| (live, over)),
+                Err(error) => Err(error),
+            };
+            match begun {
+                Err(error) if error.chain().any(|cause| cause.is::<reqwest::Error>()) && tries < RETRIES => {
+                    tries += 1;
+                    tokio::time::sleep(RETRY_AFTER).await;
+                    // Where it can't be found yet, the next try says so.
+                    client.find_again().await.ok();
+                }
+                begun => return begun,
             }
         }
     }
