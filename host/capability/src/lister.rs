@@ -97,3 +97,52 @@ fn refused(error: RedactionError) -> GrantError {
         RedactionError::Withheld(withheld) => GrantError::Other(withheld.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use kubewitness_core::Seq;
+    use kubewitness_core::ports::{Current, Selected};
+    use kubewitness_core::views::Counts;
+
+    use super::*;
+
+    /// Keeps how many objects it was last asked for.
+    #[derive(Default)]
+    struct Asked(AtomicUsize);
+
+    #[async_trait]
+    impl Lister for Asked {
+        fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+            Ok(None)
+        }
+
+        fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
+            self.0.store(selection.limit, Ordering::Relaxed);
+            Ok(Selected::default())
+        }
+
+        fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+            Ok(())
+        }
+
+        fn count(&self, _: &str) -> usize {
+            0
+        }
+
+        async fn shows(&self, _: &str, _: Seq) {}
+    }
+
+    #[test]
+    fn a_listing_asks_for_no_more_objects_than_its_bound() {
+        let cache = Arc::new(Asked::default());
+        let granted = Granted::new(cache.clone(), &["jobs".to_owned()], None);
+        for (limit, asked) in [(7, 7), (LIST_OBJECTS, LIST_OBJECTS), (usize::MAX, LIST_OBJECTS)] {
+            granted.list("jobs", "", "", limit).unwrap();
+            assert_eq!(cache.0.load(Ordering::Relaxed), asked);
+        }
+        assert!(matches!(granted.list("pods", "", "", 1), Err(GrantError::Denied(_))));
+    }
+}

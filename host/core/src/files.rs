@@ -10,9 +10,9 @@ mod own_key;
 mod time_limit;
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use own_key::{KEY_BYTES, own_key};
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
@@ -53,6 +53,20 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
 
 pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+/// Writes a file of our own anew: a crash leaves it as it was, or as it is to be. `mode` as for a new file.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut options = OpenOptions::new();
+    let mut file = open(&beside, options.write(true).create(true).truncate(true).mode(mode))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The metadata of a regular file; `None` if there is nothing at this path.
@@ -110,7 +124,6 @@ fn shown(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
-    use std::path::PathBuf;
     use std::process::Command;
 
     use super::*;
@@ -129,6 +142,20 @@ mod tests {
     }
 
     /// An ordinary open would wait for ever on each of these.
+    #[test]
+    fn a_file_is_written_anew_as_a_whole_and_a_pipe_beside_it_is_not_waited_for() {
+        let (folder, path) = folder();
+        for text in ["a longer text", "short"] {
+            replace(&path, text.as_bytes(), 0o600).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        let beside = folder.path().join("x.new");
+        assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
+        assert!(replace(&path, b"lost", 0o600).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
+    }
+
     #[test]
     fn a_pipe_that_nobody_writes_to_is_refused_by_name_and_not_waited_for() {
         let (_folder, path) = folder();

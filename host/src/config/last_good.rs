@@ -6,8 +6,7 @@
 //! and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kubewitness_core::config::{SourceSpec, is_name};
@@ -160,15 +159,7 @@ fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.to_path_buf().into_os_string();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut options = OpenOptions::new();
-    let opened = files::open(&beside, options.write(true).create(true).truncate(true));
-    let mut file = opened.map_err(|error| told(&beside, &error))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)
+    files::replace(path, bytes, 0o666).map_err(|error| told(path, &error))
 }
 
 #[cfg(test)]

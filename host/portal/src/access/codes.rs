@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
+
+use super::{Digest, sha256};
 
 /// A browser starts within seconds, and a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
@@ -17,15 +18,13 @@ pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
 const MOST: usize = 1024;
 const CODE_BYTES: usize = 32;
 
-type Digest = [u8; 32];
-
 struct Code {
     digest: Digest,
     token: String,
     until: Instant,
 }
 
-pub(super) struct Codes {
+pub(crate) struct Codes {
     random: SystemRandom,
     /// By the token's digest.
     given: Mutex<HashMap<Digest, Code>>,
@@ -37,29 +36,29 @@ impl Codes {
     }
 
     /// `None` where too many people ask at once, or the machine has no random numbers.
-    pub(super) fn give(&self, token: &str) -> Option<String> {
+    pub(crate) fn give(&self, token: &str) -> Option<String> {
         let mut code = [0; CODE_BYTES];
         self.random.fill(&mut code).ok()?;
         let code = URL_SAFE_NO_PAD.encode(code);
         let mut given = self.fresh();
-        let owner = sha256(token);
+        let owner = sha256(token.as_bytes());
         if given.len() >= MOST && !given.contains_key(&owner) {
             return None;
         }
         let until = Instant::now() + GOOD_FOR;
-        given.insert(owner, Code { digest: sha256(&code), token: token.to_owned(), until });
+        given.insert(owner, Code { digest: sha256(code.as_bytes()), token: token.to_owned(), until });
         Some(code)
     }
 
     /// The token for which the code was given. It is good no more after that.
-    pub(super) fn redeem(&self, code: &str) -> Option<String> {
+    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
         let mut given = self.fresh();
         let owner = owner_of(&given, code)?;
         given.remove(&owner).map(|known| known.token)
     }
 
     /// The token for which the code was given. The code stays good.
-    pub(super) fn token_of(&self, code: &str) -> Option<String> {
+    pub(crate) fn token_of(&self, code: &str) -> Option<String> {
         let given = self.fresh();
         let owner = owner_of(&given, code)?;
         given.get(&owner).map(|known| known.token.clone())
@@ -75,14 +74,8 @@ impl Codes {
 
 /// Digests are compared: how much of a guess is right shows in no time.
 fn owner_of(given: &HashMap<Digest, Code>, code: &str) -> Option<Digest> {
-    let digest = sha256(code);
+    let digest = sha256(code.as_bytes());
     given.iter().find(|(_, known)| known.digest == digest).map(|(owner, _)| *owner)
-}
-
-fn sha256(text: &str) -> Digest {
-    let mut found = Digest::default();
-    found.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-    found
 }
 
 #[cfg(test)]

@@ -5,9 +5,7 @@
 //! ends by its time: none is forgotten where there is no room for all of them, or where the file can't be read.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -87,7 +85,7 @@ impl EndedSessions {
         let Some(file) = self.0.file.clone() else { return Ok(()) };
         let _turn = self.0.writing.lock().await;
         let (path, text) = (file.clone(), text(&self.ids()));
-        files::within(&file, files::ANSWER, move || replace(&path, &text)).await
+        files::within(&file, files::ANSWER, move || files::replace(&path, text.as_bytes(), 0o600)).await
     }
 
     fn ids(&self) -> MutexGuard<'_, Ids> {
@@ -109,17 +107,6 @@ fn parse(text: &str) -> io::Result<Ids> {
         Some((id.to_be_bytes(), ends_ms.parse().ok()?))
     };
     text.lines().map(|text| line(text).ok_or_else(|| wrong(text))).collect()
-}
-
-/// A crash leaves the file as it was, or as it is to be.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let next = path.with_extension("next");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&next, path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

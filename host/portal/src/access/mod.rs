@@ -16,6 +16,7 @@ mod viewer;
 use std::fmt;
 use std::sync::Arc;
 
+use ring::digest::{SHA256, digest};
 use thiserror::Error;
 
 pub use ended::EndedSessions;
@@ -29,6 +30,14 @@ pub const SESSION_KEY_BYTES: usize = 32;
 const TOKEN_BYTES: usize = 16 * 1024;
 /// A secret that is shorter could be guessed.
 const LEAST_SECRET_BYTES: usize = 32;
+
+type Digest = [u8; 32];
+
+fn sha256(bytes: &[u8]) -> Digest {
+    let mut found = Digest::default();
+    found.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    found
+}
 
 /// Who may use the portal.
 #[derive(Clone, Default)]

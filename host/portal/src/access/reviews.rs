@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
-use ring::digest::{SHA256, digest};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
@@ -13,7 +12,7 @@ use tracing::warn;
 use super::answers::Answers;
 use super::codes::Codes;
 use super::session::{self, Session, Sessions};
-use super::{AccessOptions, TOKEN_BYTES};
+use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -38,8 +37,6 @@ const REVIEW: Duration = Duration::from_secs(5);
 
 /// While there are no answers, the log says so once in this time.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-
-type Digest = [u8; 32];
 
 /// There is no answer, so there is nothing to see.
 #[derive(Clone, Debug)]
@@ -94,7 +91,8 @@ pub struct AccessControl {
     reviewer: Arc<dyn Reviewer>,
     pub(super) options: AccessOptions,
     pub(super) sessions: Sessions,
-    codes: Codes,
+    /// One-time logins.
+    pub(crate) codes: Codes,
     clock: SystemClock,
     /// By the token's digest: the token itself is not kept.
     tokens: Answers<Digest, Option<Arc<Known>>>,
@@ -208,21 +206,6 @@ impl AccessControl {
         Some(session::set(&text, secure))
     }
 
-    /// A one-time login for whoever has this token; `None` where there is no room for one.
-    pub(crate) fn one_time_code(&self, token: &str) -> Option<String> {
-        self.codes.give(token)
-    }
-
-    /// The token of a one-time login, which is good no more then.
-    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
-        self.codes.redeem(code)
-    }
-
-    /// The same, and the login stays good.
-    pub(crate) fn token_of(&self, code: &str) -> Option<String> {
-        self.codes.token_of(code)
-    }
-
     pub(super) fn open(&self, text: &str) -> Option<Session> {
         self.sessions.open(text, self.clock.now_ms())
     }
@@ -238,12 +221,6 @@ impl AccessControl {
             );
         }
     }
-}
-
-fn sha256(bytes: &[u8]) -> Digest {
-    let mut found = Digest::default();
-    found.copy_from_slice(digest(&SHA256, bytes).as_ref());
-    found
 }
 
 #[cfg(test)]

@@ -351,7 +351,7 @@ async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Lo
             "Send the token as `Authorization: Bearer TOKEN`. A session and a proxy have signed you in already.",
         )
     })?;
-    let code = control.one_time_code(token).ok_or_else(|| {
+    let code = control.codes.give(token).ok_or_else(|| {
         Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "There are too many one-time logins under way.",

@@ -140,7 +140,7 @@ async fn once(app: &App, code: &str, by_person: bool) -> Result<Response, Shown>
     let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
         return Ok(Redirect::to("/").into_response());
     };
-    let token = if by_person { control.redeem(code) } else { control.token_of(code) };
+    let token = if by_person { control.codes.redeem(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
     match control.person(&token).await.map_err(Problem::from)? {
         Some(_) if by_person => begin(control, &token, *secure, "/"),

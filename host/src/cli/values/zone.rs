@@ -1,14 +1,12 @@
 //! The reader's time zone. People write and read times in it, as `date` does.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use kubewitness_core::calendar;
+use kubewitness_core::{calendar, files};
 
 const ZONES: &str = "/usr/share/zoneinfo";
 const OF_THIS_MACHINE: &str = "/etc/localtime";
@@ -67,9 +65,7 @@ impl Zone {
 }
 
 fn in_file(path: &Path) -> Option<TimeZone> {
-    let mut bytes = Vec::new();
-    File::open(path).ok()?.take(ZONE_BYTES).read_to_end(&mut bytes).ok()?;
-    TimeZone::tzif("local", &bytes).ok()
+    TimeZone::tzif("local", &files::read(path, ZONE_BYTES).ok()?).ok()
 }
 
 #[cfg(test)]

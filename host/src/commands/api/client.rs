@@ -142,19 +142,20 @@ impl Client {
         Ok(Listed { rows, more: true })
     }
 
-    /// Asks once more for what is in no body.
-    pub async fn seen(&self, path: &str) -> Result<Seen> {
+    /// An answer, and what is in no body.
+    pub async fn seen<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Seen)> {
         let to = self.to();
         let http = builder(&to.reached)?.timeout(TIMEOUT).tls_info(true);
         let http = http.build().context("making an HTTP client")?;
         let answer = to.answer(http.get(to.url(path)?)).await?;
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let tls = answer.extensions().get::<TlsInfo>();
-        Ok(Seen {
+        let seen = Seen {
             server: to.reached.url.to_string(),
             date: date.map(str::to_owned),
             certificate: tls.and_then(TlsInfo::peer_certificate).map(<[u8]>::to_vec),
-        })
+        };
+        Ok((to.read(answer).await?, seen))
     }
 
     /// Shows people what the controller has to say about its answer.

@@ -3,7 +3,7 @@
 
 mod status_rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -215,11 +215,16 @@ pub fn agreeable(entry: &Entry) -> HostSpec {
     let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
         return HostSpec::default();
     };
-    let PluginSpec { subscribe, grants, .. } = manifest.spec;
-    let sources = subscribe.into_iter().map(|s| s.source).chain(grants.lister);
+    host_for(&manifest.spec)
+}
+
+/// A host that has whatever a plugin names.
+pub fn host_for(spec: &PluginSpec) -> HostSpec {
+    let PluginSpec { subscribe, grants, .. } = spec.clone();
+    let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
     let secret = || SecretRef::Env("UNCHECKED".into());
     HostSpec {
-        sources: sources.map(|name| source(&name)).collect(),
+        sources: sources.iter().map(|name| source(name)).collect(),
         databases: grants
             .sql
             .into_iter()

@@ -1,4 +1,6 @@
 //! When a certificate ends. Reads no more of it, and trusts nothing in it.
+//!
+//! It is written here because `x509-parser` would bring nine crates that nothing else needs, for one date.
 
 use kubewitness_core::calendar;
 use rustls::pki_types::CertificateDer;

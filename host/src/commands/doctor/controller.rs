@@ -17,9 +17,7 @@ const LAG_SECONDS: f64 = 60.0;
 pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusView, Seen)> {
     let asked = async {
         let client = Client::reach(&args.reach).await?;
-        let seen = client.seen("api/v1/status").await?;
-        let nothing: [(&str, &str); 0] = [];
-        anyhow::Ok((client.get::<StatusView>("api/v1/status", &nothing).await?, seen))
+        client.seen::<StatusView>("api/v1/status").await
     };
     let (status, seen) = match asked.await {
         Ok(answered) => answered,
@@ -65,15 +63,15 @@ fn configuration(status: &StatusView, found: &mut Findings) {
         found.add(&codes::CONFIGURATION, Outcome::Failed, problem.clone());
     }
     if status.problems.is_empty() {
-        let sources = status.sources.len();
+        let (sources, plugins) = (status.sources.len() as u64, status.plugins.len() as u64);
         let outcome = if sources > 0 { Outcome::Fine } else { Outcome::Warning };
-        let (sources, plugins) = (count(sources, "source"), count(status.plugins.len(), "plugin"));
-        found.add(&codes::CONFIGURATION, outcome, format!("{sources}, {plugins}"));
+        let detail = format!(
+            "{sources} {}, {plugins} {}",
+            plural(sources, "source", "sources"),
+            plural(plugins, "plugin", "plugins")
+        );
+        found.add(&codes::CONFIGURATION, outcome, detail);
     }
-}
-
-fn count(number: usize, of: &str) -> String {
-    if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
 }
 
 fn watch(source: &SourceView, found: &mut Findings) {

@@ -3,21 +3,17 @@
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use super::subject;
+use super::subject::{self, Examined};
 use crate::cli::PackPluginArgs;
 use crate::commands::{End, Ended, print};
-use crate::config::component;
 use crate::config::tree::Tree;
 
 /// What Kubernetes takes of a ConfigMap, less the manifest and the names.
 const MOST: usize = (1 << 20) - (64 << 10);
 
 pub async fn pack(args: PackPluginArgs) -> Ended {
-    // Examined as the controller does before it is packed.
-    let subject = subject::load(&args.dir, None).await?;
     let parsed = subject::manifest(&args.dir)?;
-    let bytes = component::find(&parsed, &[]).await;
-    let bytes = bytes.map_err(|problems| anyhow::anyhow!("{}", problems[0]))?;
+    let Examined { bytes, component, .. } = subject::examine(&parsed).await?;
     if bytes.len() > MOST {
         bail!(
             "the component has {} KiB, and a ConfigMap holds 1 MiB. Put it into a folder that the controller's pod mounts, \
@@ -25,15 +21,15 @@ pub async fn pack(args: PackPluginArgs) -> Ended {
             bytes.len() >> 10
         );
     }
-    let key = format!("{}.wasm", subject.name);
+    let key = format!("{}.wasm", parsed.name);
     // What its author wrote, without the defaults.
     let mut manifest = written(&parsed.entry.text)?;
-    manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": subject.component.digest()});
+    manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.digest()});
     let config_map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": subject.name,
+            "name": parsed.name,
             "namespace": args.namespace,
             "labels": {"kubewitness.dev/plugin": "true"},
         },

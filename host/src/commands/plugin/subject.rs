@@ -1,6 +1,7 @@
 //! Finds the plugin that a command is about: by its folder, its manifest, or its component alone.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{ComponentsSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant};
@@ -72,17 +73,28 @@ pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
     if let Some(config) = config {
         parsed.spec.config = config;
     }
+    let Examined { component, engine, .. } = examine(&parsed).await?;
+    Ok(Subject { name: parsed.name, spec: parsed.spec, component, engine })
+}
+
+/// A component that fits its manifest.
+pub struct Examined {
+    pub bytes: Arc<[u8]>,
+    pub component: Component,
+    pub engine: Engine,
+}
+
+/// Finds the component of a manifest, and looks at it as the controller does.
+pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
     if let (Some(file), Some(folder)) = (&parsed.spec.module.file, &parsed.entry.origin.folder)
         && !folder.join(file).exists()
     {
         bail!("{} is not there: `kubewitness plugin build` builds it", within(folder, file).display());
     }
-    let bytes = component::find(&parsed, &[]).await.map_err(|problems| told(&problems))?;
-    let component =
-        plugins::examine_component(&engine, &parsed, &bytes.into(), &ComponentsSpec::default()).await;
-    let component = component.map_err(|problems| told(&problems))?;
-    Ok(Subject { name: parsed.name, spec: parsed.spec, component, engine })
+    let bytes: Arc<[u8]> = component::find(parsed, &[]).await.map_err(|problems| told(&problems))?.into();
+    let component = plugins::examine_component(&engine, parsed, &bytes, &ComponentsSpec::default()).await;
+    Ok(Examined { bytes, component: component.map_err(|problems| told(&problems))?, engine })
 }
 
 /// A component without a manifest is granted what it says that it needs.

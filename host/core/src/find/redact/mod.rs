@@ -54,6 +54,11 @@ impl Found {
         let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         if self.is_part { value } else { text.unwrap_or(value) }
     }
+
+    /// Whether it is an object or a list, which is hidden as a whole.
+    fn is_container(&self, document: &[u8]) -> bool {
+        !self.is_part && matches!(document[self.range.start], b'{' | b'[')
+    }
 }
 
 impl Redactor {

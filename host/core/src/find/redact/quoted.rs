@@ -39,7 +39,7 @@ impl Redactor {
                     continue;
                 }
                 // The same digest as in the document, where it is the same text.
-                let is_whole = place == 0 && !secret.starts_with(b"{") && !secret.starts_with(b"[");
+                let is_whole = place == 0 && !one.is_container(document);
                 let digest = if is_whole { digest(secret)? } else { digest(text.as_bytes())? };
                 secrets.found.push((text, digest));
             }
@@ -52,16 +52,11 @@ impl Redactor {
 /// What a status would quote of a secret: the whole, and the parts that a program uses for themselves. Those are the
 /// password of an address, what follows `Bearer` or its like, and each line. What is too short is not looked for.
 fn quotable(one: &Found, document: &[u8]) -> Vec<String> {
-    let secret = one.secret(document);
-    let mut words = Words::default();
-    if secret.starts_with(b"{") || secret.starts_with(b"[") {
-        match serde_json::from_slice(secret) {
-            Ok(value) => words.add_leaves(&value),
-            // Not an object, but a text that begins like one.
-            Err(_) => words.add_text(secret),
-        }
-    } else {
-        words.add_text(secret);
+    let (secret, mut words) = (one.secret(document), Words::default());
+    match one.is_container(document) {
+        false => words.add_text(secret),
+        // The document was read before, so this can't fail.
+        true => serde_json::from_slice(secret).iter().for_each(|value| words.add_leaves(value)),
     }
     words.0
 }

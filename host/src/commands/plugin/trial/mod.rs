@@ -9,16 +9,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::config::{
-    DatabaseSpec, DestinationSpec, Duration, HostSpec, KeySpec, LedgerSpec, PluginSpec, RedactionSpec,
-    SecretRef, SqliteSpec,
-};
+use kubewitness_core::config::{HostSpec, PluginSpec, SecretRef};
 use kubewitness_core::ports::{Delivery, Handler, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::subject::Subject;
+use crate::commands::check::host_for;
 use crate::commands::object_files::Observed;
 use crate::commands::print::clean;
 use recorder::Recorder;
@@ -154,46 +152,12 @@ fn host(spec: &PluginSpec, folder: &Path) -> Result<HostSpec> {
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         anyhow::Ok(SecretRef::File(path.to_string_lossy().into_owned()))
     };
-    let grants = &spec.grants;
-    let redaction =
-        RedactionSpec { key_from: Some(secret("redaction.key", REDACTION_KEY)?), ..Default::default() };
     let key = base64_of(&[KEY_BEGINS.as_slice(), &[7; 32]].concat());
     let key = secret("signing.key", &key)?;
-    Ok(HostSpec {
-        redaction,
-        databases: grants
-            .sql
-            .iter()
-            .map(|grant| DatabaseSpec {
-                name: grant.database.clone(),
-                sqlite: Some(SqliteSpec { path: "trial.db".into() }),
-                ..DatabaseSpec::default()
-            })
-            .collect(),
-        destinations: grants
-            .http
-            .iter()
-            .map(|grant| DestinationSpec {
-                name: grant.destination.clone(),
-                // Nothing is sent to it.
-                url: "http://trial.invalid".into(),
-                headers: Vec::new(),
-                rate: None,
-                timeout: Duration(std::time::Duration::from_secs(1)),
-            })
-            .collect(),
-        ledgers: grants
-            .ledger
-            .iter()
-            .map(|grant| LedgerSpec { name: grant.ledger.clone(), path: "trial.jsonl".into() })
-            .collect(),
-        keys: grants
-            .keys
-            .iter()
-            .map(|grant| KeySpec { name: grant.key.clone(), value_from: key.clone() })
-            .collect(),
-        ..HostSpec::default()
-    })
+    let mut host = host_for(spec);
+    host.redaction.key_from = Some(secret("redaction.key", REDACTION_KEY)?);
+    host.keys.iter_mut().for_each(|spec| spec.value_from = key.clone());
+    Ok(host)
 }
 
 pub fn base64_of(bytes: &[u8]) -> String {
