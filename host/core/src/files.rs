@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-pub use own_key::{KEY_BYTES, own_key};
+pub use own_key::{KEY_BYTES, Origin, own_key};
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
 
 /// Opens a regular file. With `create` in the options, it makes the file if there is none.

@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kubewitness_core::ports::{Backlog, JournalError, Paused};
 use tokio::sync::oneshot;
+use tracing::info;
 
 use crate::DispatchError;
 
@@ -48,6 +49,7 @@ pub(crate) fn carry_out(
                 return Ok(Changed { changed: false, paused: before.map(Arc::new) });
             }
             backlog.mark_paused(&plugin, pauses, &who, &why).await?;
+            info!(plugin, who, why, "{}", if pauses { "paused" } else { "resumed" });
             Ok(Changed { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
         };
         Ordered { result: result.await, reply }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::files;
+use kubewitness_core::files::{self, Origin};
 use kubewitness_portal::SESSION_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 use tracing::warn;
@@ -29,14 +29,12 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
         std::fs::create_dir_all(&folder)?;
         let random =
             |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
-        let path = folder.join(FILE);
-        let was_there = files::look(&path)?.is_some();
-        files::own_key(&path, random).map(|(key, is_new)| (key, is_new && was_there))
+        files::own_key(&folder.join(FILE), random)
     });
     let place = data.join(FILE);
     let kept = kept.await.with_context(|| format!("keeping the session key in {}", place.display()));
-    let (key, is_replaced) = kept?;
-    if is_replaced {
+    let (key, origin) = kept?;
+    if origin == Origin::MadeAnew {
         warn!("{} was damaged or open to others: it is a new key, and people sign in again", place.display());
     }
     Ok(key)

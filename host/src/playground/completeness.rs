@@ -26,14 +26,25 @@ pub struct Completeness {
 
 impl Completeness {
     pub fn is_complete(&self) -> bool {
+        self.is_settled() && self.paused().next().is_none()
+    }
+
+    /// Whether to wait longer changes nothing.
+    fn is_settled(&self) -> bool {
+        let is_even = |plugin: &PluginView| {
+            plugin.waiting == 0
+                && plugin.dead == 0
+                && plugin.lag_seq == 0
+                && plugin.observed == plugin.delivered + plugin.filtered
+        };
         self.existed == self.witnessed
             && !self.plugins.is_empty()
-            && self.plugins.iter().all(|plugin| {
-                plugin.waiting == 0
-                    && plugin.dead == 0
-                    && plugin.lag_seq == 0
-                    && plugin.observed == plugin.delivered + plugin.filtered
-            })
+            && self.plugins.iter().all(|plugin| plugin.paused.is_some() || is_even(plugin))
+    }
+
+    /// Plugins that get no states until somebody resumes them.
+    pub fn paused(&self) -> impl Iterator<Item = &PluginView> {
+        self.plugins.iter().filter(|plugin| plugin.paused.is_some())
     }
 }
 
@@ -54,7 +65,7 @@ pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken)
             plugins: status.plugins,
             notifications: world.receiver.received.load(std::sync::atomic::Ordering::Relaxed),
         };
-        if completeness.is_complete() || Instant::now() > deadline || abort.is_cancelled() {
+        if completeness.is_settled() || Instant::now() > deadline || abort.is_cancelled() {
             return Ok(completeness);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

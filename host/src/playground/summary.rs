@@ -154,6 +154,8 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
     ));
     if completeness.is_complete() {
         say("Complete: every version was witnessed, and every plugin was handed each of its states.");
+    } else if let Some(plugin) = completeness.paused().next() {
+        say(&format!("NOT complete: {} is paused, so it was not handed what came since.", plugin.name));
     } else {
         say(&format!(
             "NOT complete: the figures above show what is missing; {}/kubewitness.log says why.",

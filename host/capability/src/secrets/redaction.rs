@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef};
-use kubewitness_core::files::{self, KEY_BYTES};
+use kubewitness_core::files::{self, KEY_BYTES, Origin};
 use kubewitness_core::ports::{Current, Documents, JournalError};
 use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
 use kubewitness_core::{Seq, State, Status, document};
@@ -235,11 +235,16 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
         files::own_key(&asked, random)
     });
     let place = path.display();
-    let (key, is_new) = kept.await.map_err(|error| {
+    let (key, origin) = kept.await.map_err(|error| {
         format!("{place}: {error}. Move away what is there, or make it readable: without a file the host makes a key")
     })?;
-    if is_new {
-        tracing::info!("the digests of secrets have a new key, in {place}: those of before are others");
+    match origin {
+        Origin::Kept => {}
+        Origin::Made => tracing::info!("the digests of secrets have a new key, in {place}"),
+        Origin::MadeAnew => tracing::warn!(
+            "{place} was damaged or open to others. The digests of secrets have a new key: the same secret has \
+             another digest than before"
+        ),
     }
     Ok(key.to_vec())
 }

@@ -13,13 +13,22 @@ const MOST: u64 = 4096;
 /// People who are neither the owner nor of the volume's group, to which Kubernetes gives rights of its own.
 const OTHERS: u32 = 0o007;
 
-/// A key, and whether it is a new one.
-pub type Kept = ([u8; KEY_BYTES], bool);
+/// Where a key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Kept,
+    Made,
+    /// The file had something else, or was open to others.
+    MadeAnew,
+}
+
+pub type OwnKey = ([u8; KEY_BYTES], Origin);
 
 /// The key in this file. Where there is none, or one that is damaged or open to others, `random` makes one.
-pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<Kept> {
+pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<OwnKey> {
+    let was_there = look(path)?.is_some();
     if let Some(key) = kept(path)? {
-        return Ok((key, false));
+        return Ok((key, Origin::Kept));
     }
     let mut key = [0; KEY_BYTES];
     random(&mut key)?;
@@ -27,12 +36,13 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
         Ok(mut file) => {
             file.write_all(&key)?;
             file.sync_all()?;
-            Ok((key, true))
+            Ok((key, if was_there { Origin::MadeAnew } else { Origin::Made }))
         }
         // Another process was quicker; its key is the file's.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let key = kept(path)?;
-            key.map(|key| (key, false)).ok_or_else(|| io::Error::other("another process is writing the key"))
+            key.map(|key| (key, Origin::Kept))
+                .ok_or_else(|| io::Error::other("another process is writing the key"))
         }
         Err(error) => Err(error),
     }
@@ -63,8 +73,8 @@ mod tests {
     fn a_key_is_made_once_and_only_its_owner_reads_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], true));
-        assert_eq!(own_key(&path, random(2)).unwrap(), ([1; 32], false));
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], Origin::Made));
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([1; 32], Origin::Kept));
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
@@ -73,9 +83,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         std::fs::write(&path, "short").unwrap();
-        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], true));
+        assert_eq!(own_key(&path, random(1)).unwrap(), ([1; 32], Origin::MadeAnew));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
-        assert_eq!(own_key(&path, random(2)).unwrap(), ([2; 32], true));
+        assert_eq!(own_key(&path, random(2)).unwrap(), ([2; 32], Origin::MadeAnew));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(own_key(&path, random(3)).is_err());

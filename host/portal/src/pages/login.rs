@@ -113,16 +113,15 @@ fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Resu
     Ok(with(Redirect::to(next).into_response(), &cookies))
 }
 
-/// Takes a code from the address that `kubewitness dashboard` prints. A browser says whether a person has opened it, or
-/// a page of which site.
-async fn once_by_address(State(app): State<App>, headers: HeaderMap, uri: Uri) -> Result<Response, Shown> {
+/// Takes a code from the address that `kubewitness dashboard` prints. A link in a mail looks the same to the portal, so
+/// this page always asks.
+async fn once_by_address(State(app): State<App>, uri: Uri) -> Result<Response, Shown> {
     let params = Params::read(&uri, &["code"])?;
-    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
-    let by_person = matches!(site, Some("none" | "same-origin"));
-    once(&app, params.text("code").unwrap_or_default(), by_person).await
+    once(&app, params.text("code").unwrap_or_default(), false).await
 }
 
-/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on.
+/// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on. Only the
+/// latter says that the person was asked.
 async fn once_by_form(
     State(app): State<App>,
     headers: HeaderMap,
@@ -130,20 +129,20 @@ async fn once_by_form(
 ) -> Result<Response, Shown> {
     let Form(fields) = fields?;
     let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
-    let by_person = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
-    once(&app, code, by_person).await
+    let was_asked = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
+    once(&app, code, was_asked).await
 }
 
-/// Another site could bring people into a session of somebody else, and see what they do there. So whoever does not
-/// come by themselves is asked first, and told whose session it is.
-async fn once(app: &App, code: &str, by_person: bool) -> Result<Response, Shown> {
+/// Others could bring people into a session of somebody else, and see what they do there. So each person is asked first,
+/// and told whose session it is.
+async fn once(app: &App, code: &str, was_asked: bool) -> Result<Response, Shown> {
     let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
         return Ok(Redirect::to("/").into_response());
     };
-    let token = if by_person { control.codes.redeem(code) } else { control.codes.token_of(code) };
+    let token = if was_asked { control.codes.redeem(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
     match control.person(&token).await.map_err(Problem::from)? {
-        Some(_) if by_person => begin(control, &token, *secure, "/"),
+        Some(_) if was_asked => begin(control, &token, *secure, "/"),
         Some(known) => Ok(go_on(&known.person.user, code).into_response()),
         None => Ok(Redirect::to("/login?ended=true").into_response()),
     }

@@ -16,6 +16,9 @@ use crate::config::manifest::{Entry, claimed_name, parse_plugin};
 use crate::controller::plugins::{Candidate, Stopped, Wanted};
 use crate::controller::shared::{Phase, PluginState};
 
+const UNREAD: &str = "a part of the configuration can't be read, and what can be read does not name this plugin. Its \
+                      last good version goes on: mend what `kubewitness status` shows under `configuration`";
+
 /// A plugin whose component is still examined.
 pub(super) struct Waiting {
     name: String,
@@ -110,9 +113,21 @@ impl Control {
         }
         self.refused |= !refused.is_empty();
         self.fall_back_all(refused, &mut kept, host, capabilities, stop).await?;
+        let unread = self.unread(snapshot, &kept);
+        let refused = unread.iter().map(|(name, entry)| (entry, Some(name.clone()), UNREAD.to_owned()));
+        self.fall_back_all(refused.collect(), &mut kept, host, capabilities, stop).await?;
         self.examinations.end_round();
         self.tell_of_waiting();
         Some(kept)
+    }
+
+    /// Plugins that ran before and that no document names now. While a file can't be read, they may still be wanted.
+    fn unread(&self, snapshot: &Snapshot, kept: &BTreeSet<String>) -> Vec<(String, Entry)> {
+        if snapshot.problems.is_empty() {
+            return Vec::new();
+        }
+        let good = self.good_plugins.iter().filter(|(name, _)| !kept.contains(*name));
+        good.map(|(name, good)| (name.clone(), good.entry.clone())).collect()
     }
 
     /// What one document wants, and how that stands. The error is what people are told.

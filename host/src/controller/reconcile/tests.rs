@@ -228,6 +228,32 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     assert!(control.plugins.is_running("quick"));
 }
 
+/// As after a restart with a file that is no YAML: nobody knows of which plugin it is.
+#[tokio::test]
+async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
+    control.good_plugins.clear();
+    control.good_plugins.insert("quick".into(), GoodPlugin { entry: writer("quick", 1), component });
+    let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];
+    let unread = Snapshot { hosts: vec![two_writers(&url)], problems, ..Snapshot::default() };
+    for _ in 0..2 {
+        settled(&mut control, &unread).await;
+        let state = control.shared.plugin("quick").unwrap();
+        assert!(control.plugins.is_running("quick") && state.phase == Phase::Degraded);
+        assert!(state.message.unwrap().contains("can't be read"));
+    }
+    let mended = Snapshot { plugins: vec![writer("quick", 1)], problems: Vec::new(), ..unread.clone() };
+    settled(&mut control, &mended).await;
+    assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Active);
+    let removed = Snapshot { plugins: Vec::new(), ..mended };
+    settled(&mut control, &removed).await;
+    assert!(!control.plugins.is_running("quick") && control.good_plugins.is_empty());
+}
+
 #[tokio::test]
 async fn a_replica_that_is_no_longer_the_leader_examines_nothing() {
     let mut hanging = Hanging::begin().await;

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 
 use kubewitness_core::config::SourceSpec;
+use kubewitness_core::index::IndexError;
 use kubewitness_core::ports::{SelectError, Selection};
 use kubewitness_core::views::{Counts, DetailsView, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_core::{Seq, calendar};
@@ -123,6 +124,10 @@ impl HostViews {
                     for current in found.objects {
                         part.objects.push((current.seq, self.shown_object(source, current)?));
                     }
+                }
+                // An answer without this source's objects would tell as much.
+                Err(SelectError::Index(error @ IndexError::Hidden { .. })) => {
+                    return Err(ViewError::Invalid(error.to_string()));
                 }
                 Err(SelectError::Index(error)) => refused = Some(format!("source `{source}`: {error}")),
                 // It ended a moment ago.

@@ -122,6 +122,18 @@ fn exit(after: Duration) -> ! {
     std::process::exit(1);
 }
 
+/// For a command that leaves something behind if a signal just ends it. Returns when it is told to end; the process
+/// goes on.
+pub async fn asked_to_end() -> Result<()> {
+    let mut hung_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+    let mut signals = Signals::register()?;
+    tokio::select! {
+        () = signals.next() => {}
+        _ = hung_up.recv() => {}
+    }
+    Ok(())
+}
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

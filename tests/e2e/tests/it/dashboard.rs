@@ -9,7 +9,7 @@ use kubewitness_harness::{
     Ended, Kubewitness, Process, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, http,
     in_scratch, kubewitness_binary, skip, until,
 };
-use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
+use reqwest::header::{CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
 use tokio::process::Command;
 
 use crate::browser::{Browser, DRIVER};
@@ -62,10 +62,17 @@ impl World {
         Ok(stdout.trim().to_owned())
     }
 
-    /// Where a person who opens the address is led, and the cookie that they get.
+    /// Where a person who opens the address and goes on is led, and the cookie that they get.
     async fn opened(&self, address: &str) -> Result<(String, Option<String>)> {
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
-        let answer = client.get(address).header("sec-fetch-site", "none").send().await?;
+        let asked = client.get(address).header("sec-fetch-site", "none").send().await?;
+        ensure!(asked.headers().get(SET_COOKIE).is_none(), "nobody was asked");
+        let (page, code) = address.split_once("?code=").context("a code")?;
+        let form = client
+            .post(page)
+            .header("origin", self.url())
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let answer = form.body(format!("code={code}")).send().await?;
         let text = |name| answer.headers().get(name).and_then(|value| value.to_str().ok());
         let cookie = text(SET_COOKIE).and_then(|set| set.split(';').next()).map(str::to_owned);
         Ok((text(LOCATION).unwrap_or_default().to_owned(), cookie))
@@ -149,7 +156,8 @@ async fn a_browser_gets_a_private_file_on_its_command_line_and_no_code() {
         let printed = process.stdout();
         let (_, code) = printed.trim().split_once("?code=").context("a printed code")?;
         ensure!(page.contains(code) && page.contains("/login/once") && !line.contains(code), "{page} {line}");
-        ensure!(process.terminate(WITHIN).await? != Ended::Code(1), "{}", process.say());
+        ensure!(process.terminate(WITHIN).await? == Ended::Code(0), "{}", process.say());
+        ensure!(!folder.exists(), "the code is left behind in {}", file.display());
         world.run.stop().await
     })
     .await;

@@ -13,7 +13,7 @@ impl Redactor {
         let (mut above, mut depth) = (Under::Other, 0);
         for token in path {
             here = here.step(Named::Key(token));
-            if here.is_met() || (above == Under::Variables && self.is_secret_name(token)) {
+            if here.is_met() || (above != Under::Other && self.is_secret_name(token)) {
                 return true;
             }
             // Of a list of variables or arguments, nobody knows which place has the secret.
@@ -73,6 +73,8 @@ mod tests {
             "/spec/containers/0/args",
             "/spec/containers/0/command/1",
             "/spec/env/API_KEY",
+            "/spec/env/API_KEY/value",
+            "/spec/args/token",
             "/data/api-key",
         ] {
             let told = asked(pointer, "x").unwrap_err().to_string();

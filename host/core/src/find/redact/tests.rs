@@ -176,6 +176,8 @@ fn headers_of_probes_and_objects_of_variables_are_searched_as_the_environment_is
     assert_eq!(by_default(texts), expected);
     let keyed = r#"{"spec":{"env":[{"key":"API_TOKEN","value":"abc"}]}}"#;
     assert_eq!(by_default(keyed), keyed.replace(r#""abc""#, r#""redacted:3""#));
+    let valued = r#"{"spec":{"env":{"API_TOKEN":{"value":"abc","x":"y"},"EPOCHS":{"value":"3"}}}}"#;
+    assert_eq!(by_default(valued), valued.replace(r#""abc""#, r#""redacted:3""#));
     let map = r#"{"kind":"ConfigMap","data":{"api-key":"abc","url":"x"},"binaryData":{"tls.key":"eA=="}}"#;
     let expected = map.replace(r#""abc""#, r#""redacted:3""#).replace(r#""eA==""#, r#""redacted:4""#);
     assert_eq!(by_default(map), expected);
@@ -219,6 +221,12 @@ fn command_lines_lose_the_values_of_flags_assignments_and_headers_and_nothing_el
         ),
         (r#"["--image","registry/auth-token:v1","--tokenizer=gpt2","--max-tokens","4096"]"#, ""),
         (r#"["a=b","=","--","-","--=x",":", "", "é=ü"]"#, ""),
+        (r#"[["--token","abc"],["--epochs","3"]]"#, r#"[["--token","redacted:3"],["--epochs","3"]]"#),
+        (r#"{"token":"abc","epochs":"3"}"#, r#"{"token":"redacted:3","epochs":"3"}"#),
+        (
+            r#"[{"name":"token","value":"abc"},{"name":"epochs","value":"3"}]"#,
+            r#"[{"name":"token","value":"redacted:3"},{"name":"epochs","value":"3"}]"#,
+        ),
         (r#""--password=abc""#, r#""--password=redacted:3""#),
     ] {
         let of = |line: &str| format!(r#"{{"spec":{{"containers":[{{"args":{line}}}]}}}}"#);

@@ -71,7 +71,10 @@ impl<'r> Search<'r> {
             place += 1;
             match (under, scanner.peek()) {
                 _ if within.is_met() => self.take(scanner),
-                (Under::Variables, b'{') => self.variable(scanner, &within, depth + 1),
+                (Under::Command | Under::Variables, b'{') => {
+                    self.variable(scanner, &within, false, depth + 1)
+                }
+                (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
                 (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut is_next)),
                 _ => self.value(scanner, &within, Under::Other, depth + 1),
@@ -89,25 +92,28 @@ impl<'r> Search<'r> {
         scanner.members(|key, scanner| {
             let name = key.decode()?;
             let within = here.step(Named::Key(&name));
-            // An object says where the value comes from, not the value.
-            let is_named = under == Under::Variables && scanner.peek() != b'{';
-            match within.is_met() || (is_named && self.redactor.is_secret_name(&name)) {
-                true => self.take(scanner)?,
-                false => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
+            let is_secret = under != Under::Other && self.redactor.is_secret_name(&name);
+            match scanner.peek() {
+                _ if within.is_met() => self.take(scanner)?,
+                // An object has the value, or says where it comes from.
+                b'{' if is_secret => self.variable(scanner, &within, true, depth + 1)?,
+                _ if is_secret => self.take(scanner)?,
+                _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
             }
             Ok(Flow::Next)
         })
     }
 
     /// One named value: `{"name": …, "value": …}`, in any order. A name that occurs twice is a secret's where either
-    /// is.
+    /// is. `is_secret`: the key before the object is a secret's name.
     fn variable(
         &mut self,
         scanner: &mut Scanner<'_>,
         here: &Matches<'_>,
+        mut is_secret: bool,
         depth: u32,
     ) -> Result<(), ProjectError> {
-        let (begun, mut is_secret, mut values) = (self.found.len(), false, Vec::new());
+        let (begun, mut values) = (self.found.len(), Vec::new());
         scanner.members(|key, scanner| {
             let name = key.decode()?;
             let within = here.step(Named::Key(&name));

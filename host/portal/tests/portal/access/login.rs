@@ -197,36 +197,38 @@ async fn code(portal: &Portal, token: &str) -> String {
     answer.json()["code"].as_str().unwrap().to_owned()
 }
 
-const PERSON: (&str, &str) = ("sec-fetch-site", "none");
-
 #[tokio::test(start_paused = true)]
 async fn a_one_time_login_signs_in_once_and_for_a_minute() {
     let portal = Portal::new();
     let first = code(&portal, "red").await;
     assert!(!first.contains("red") && first.len() > 40);
-    let address = format!("/login/once?code={first}");
-    let entered = portal.get(&address, &[PERSON]).await;
+    let body = format!("code={first}");
+    let entered = portal.ask("POST", "/login/once", &[FORM, OWN], &body).await;
     assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));
     assert!(entered.header("set-cookie").contains("HttpOnly; SameSite=Strict"));
     let home = portal.get("/", &[("cookie", &cookies(&entered))]).await;
     assert!(home.text.contains("user-red") && home.text.contains("Log out"));
-    let again = portal.get(&address, &[PERSON]).await;
-    assert_eq!((again.status.as_u16(), again.header("location")), (303, "/login?used=true"));
-    assert!(again.headers.get("set-cookie").is_none());
+    for again in [
+        portal.ask("POST", "/login/once", &[FORM, OWN], &body).await,
+        portal.get(&format!("/login/once?{body}"), &[]).await,
+    ] {
+        assert_eq!((again.status.as_u16(), again.header("location")), (303, "/login?used=true"));
+        assert!(again.headers.get("set-cookie").is_none());
+    }
     assert!(portal.get("/login?used=true", &[]).await.text.contains("used already"));
 
     let late = code(&portal, "red").await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let answer = portal.get(&format!("/login/once?code={late}"), &[PERSON]).await;
+    let answer = portal.get(&format!("/login/once?code={late}"), &[]).await;
     assert_eq!(answer.header("location"), "/login?used=true");
     for wrong in ["", "?code=", "?code=garbage", "?code=%00"] {
-        let answer = portal.get(&format!("/login/once{wrong}"), &[PERSON]).await;
+        let answer = portal.get(&format!("/login/once{wrong}"), &[]).await;
         assert_eq!(answer.header("location"), "/login?used=true", "{wrong}");
     }
 }
 
 #[tokio::test]
-async fn a_one_time_login_that_another_page_brings_asks_first_and_names_the_person() {
+async fn a_one_time_login_asks_first_and_names_the_person_whoever_brings_the_address() {
     let portal = Portal::new();
     let code = code(&portal, "red").await;
     let body = format!("code={code}");
@@ -241,7 +243,8 @@ async fn a_one_time_login_that_another_page_brings_asks_first_and_names_the_pers
         assert_eq!((asked.status.as_u16(), asked.header("set-cookie")), (200, ""), "{headers:?}");
         assert!(asked.text.contains("Sign in as user-red") && asked.text.contains(&code), "{}", asked.text);
     }
-    for site in ["cross-site", "same-site", ""] {
+    // `none`: the person typed the address, or opened a link of a mail.
+    for site in ["cross-site", "same-site", "", "none", "same-origin"] {
         let asked = portal.get(&format!("/login/once?{body}"), &[("sec-fetch-site", site)]).await;
         assert_eq!((asked.status.as_u16(), asked.header("set-cookie")), (200, ""), "{site}");
     }
@@ -268,12 +271,11 @@ async fn a_one_time_login_takes_a_token_that_is_still_good_and_a_host_of_the_por
     let address = format!("/login/once?code={code}");
     let mut request = crate::request("GET", &address).body(axum::body::Body::empty()).unwrap();
     request.headers_mut().insert("host", "evil.example".parse().unwrap());
-    request.headers_mut().insert(PERSON.0, PERSON.1.parse().unwrap());
     let elsewhere = crate::ask(&portal.router, request).await;
     assert_eq!((elsewhere.status.as_u16(), elsewhere.header("set-cookie")), (421, ""));
     portal.server.gone.lock().unwrap().insert("red".into());
     tokio::time::advance(Duration::from_secs(11)).await;
-    let ended = portal.get(&address, &[PERSON]).await;
+    let ended = portal.get(&address, &[]).await;
     assert_eq!((ended.header("location"), ended.header("set-cookie")), ("/login?ended=true", ""));
 }
 

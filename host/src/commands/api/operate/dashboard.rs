@@ -23,6 +23,7 @@ use super::super::client::Client;
 use crate::cli::DashboardArgs;
 use crate::commands::reach::SHOW_A_TOKEN;
 use crate::commands::{End, Ended, print};
+use crate::process::signals;
 
 /// What starts a browser says within this time that it can't; one that goes on is the browser itself.
 const STARTS: Duration = Duration::from_secs(3);
@@ -45,7 +46,9 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     };
     print::text(&format!("{url}\n"))?;
     match &login {
-        Some(login) => eprintln!("This address signs you in once, within {} s.", login.good_for_seconds),
+        Some(login) => {
+            eprintln!("This address signs you in once, within {} s.", login.good_for_seconds);
+        }
         None if has_token => {}
         None if withheld => eprintln!("{}", client.reached(|reached| reached.to_sign_in.clone())),
         None => eprintln!("Where the page asks for a token, `{SHOW_A_TOKEN}` prints one."),
@@ -58,16 +61,24 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     if is_forwarded {
         eprintln!("The page is there until Ctrl-C.");
     }
-    if let Some(opener) = opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
-        match &login {
-            Some(login) => open_signed_in(&opener, &portal, &login.code).await?,
-            None => {
-                open(&opener, &portal).await;
+    let shown = async {
+        if let Some(opener) = opener(|name| std::env::var_os(name)).filter(|_| !args.no_open) {
+            match &login {
+                Some(login) => open_signed_in(&opener, &portal, &login.code).await?,
+                None => {
+                    open(&opener, &portal).await;
+                }
             }
         }
-    }
-    if is_forwarded {
-        interrupted().await;
+        if is_forwarded {
+            std::future::pending::<()>().await;
+        }
+        anyhow::Ok(())
+    };
+    // Whatever ends this command, the file with the code is removed.
+    tokio::select! {
+        shown = shown => shown?,
+        ended = signals::asked_to_end() => ended?,
     }
     Ok(End::Fine)
 }
@@ -84,7 +95,7 @@ fn once(portal: &Url, code: Option<&str>) -> Result<Url> {
     Ok(url)
 }
 
-/// The file stays until the browser has had the time to read it, or Ctrl-C.
+/// The file stays until the browser has had the time to read it.
 async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> {
     let folder = private_folder().context("making a private folder for the page that signs you in")?;
     let file = folder.path().join("sign-in.html");
@@ -94,20 +105,10 @@ async fn open_signed_in(opener: &OsStr, portal: &Url, code: &str) -> Result<()> 
         anyhow::bail!("{} is no absolute path: set TMPDIR to one, or give --no-open", file.display());
     };
     if open(opener, &address).await {
-        tokio::select! {
-            () = tokio::time::sleep(READS) => {}
-            () = interrupted() => {}
-        }
+        tokio::time::sleep(READS).await;
     }
     let path = folder.path().to_owned();
     folder.close().with_context(|| format!("removing {}", path.display()))
-}
-
-async fn interrupted() {
-    if let Err(error) = tokio::signal::ctrl_c().await {
-        eprintln!("Ctrl-C can't be waited for: {error}. End this command by its process id.");
-        std::future::pending::<()>().await;
-    }
 }
 
 fn private_folder() -> io::Result<TempDir> {
