@@ -2,6 +2,7 @@
 
 mod args;
 mod session_key;
+mod sharing;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,6 +16,7 @@ use kubewitness_watch::{Connection, Reviews};
 use tracing::{info, warn};
 
 pub use args::{AccessArgs, Auth};
+pub use sharing::share;
 
 /// A secret is a line.
 const SECRET_BYTES: u64 = 4096;

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::access::Doors;
+use crate::access::{self, Doors};
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
@@ -94,7 +94,7 @@ impl Controller {
         abort: CancellationToken,
     ) -> Result<Option<Self>> {
         let (listener, doors) = (options.listener, options.doors);
-        let scheme = doors.scheme();
+        let (scheme, ended) = (doors.scheme(), doors.access.ended_sessions());
         let address = listener.local_addr().context("asking for the address of the portal")?;
         let data = options.data.clone();
         files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
@@ -121,6 +121,10 @@ impl Controller {
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
             tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
+            if let Some(ended) = ended {
+                let sharing = access::share(ended, journal.clone(), stop.clone());
+                tasks.spawn("telling other replicas of log-outs", Fate::Finite, sharing);
+            }
         }
         let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
         let clock = Arc::new(SystemClock::default());

@@ -128,6 +128,27 @@ impl Journal {
         }
     }
 
+    /// A text that the processes share. Empty: nobody has told one yet, or one process has the journal for itself.
+    pub async fn shared_text(&self, name: &str) -> Result<String, JournalError> {
+        match self.inner.is_shared {
+            true => self.inner.store.agree(name, "").await,
+            false => Ok(String::new()),
+        }
+    }
+
+    /// Changes a text that the processes share. False: another process has changed it since it was `before`.
+    pub async fn change_shared_text(
+        &self,
+        name: &str,
+        before: &str,
+        text: &str,
+    ) -> Result<bool, JournalError> {
+        match self.inner.is_shared {
+            true => self.inner.store.agree_anew(name, before, text).await,
+            false => Ok(true),
+        }
+    }
+
     /// The processes that share it; none where one alone has it.
     pub async fn replicas(&self) -> Result<Vec<Replica>, JournalError> {
         self.inner.store.replicas().await

@@ -118,6 +118,11 @@ pub(crate) trait Store: Send + Sync {
         Ok(text.to_owned())
     }
 
+    /// Changes what they mean, unless it is no longer `before`.
+    async fn agree_anew(&self, _name: &str, _before: &str, _text: &str) -> Answer<bool> {
+        Ok(true)
+    }
+
     /// The processes that share it; none where one alone has it.
     async fn replicas(&self) -> Answer<Vec<Replica>> {
         Ok(Vec::new())

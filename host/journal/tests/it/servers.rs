@@ -515,6 +515,7 @@ on_servers!(
     a_replica_that_stops_while_it_comes_in_is_ended,
     only_so_many_replicas_come_in,
     only_who_leads_writes_what_plugins_left,
+    a_shared_text_is_changed_only_by_who_knows_the_newest,
     a_witness_that_lags_takes_no_checkpoint_back,
     a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there,
     a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_are_not,

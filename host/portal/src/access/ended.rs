@@ -3,6 +3,8 @@
 //! They are kept in a file of the data folder, so that a restart does not open them again. The file has a line for
 //! each: the id in hex digits, a space, and the end in milliseconds since 1970. The id 0 stands for every session that
 //! ends by its time: none is forgotten where there is no room for all of them, or where the file can't be read.
+//!
+//! Replicas [exchange](EndedSessions::exchange) the same text, so that a log-out holds on each of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -68,17 +70,31 @@ impl EndedSessions {
         {
             let mut ids = self.ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
-            while ids.len() >= MOST {
-                let each = ids.iter().filter(|(id, _)| **id != EVERY);
-                let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { break };
-                let (soonest, ends_ms) = (*soonest, *ends_ms);
-                ids.remove(&soonest);
-                let until_ms = ids.entry(EVERY).or_default();
-                *until_ms = ends_ms.max(*until_ms);
-            }
+            make_room(&mut ids, MOST - 1);
             ids.insert(session.id, session.ends_ms);
         }
         self.write().await
+    }
+
+    /// Takes over what other replicas have ended. Answers what they have to know, where that is more than `theirs`.
+    pub async fn exchange(&self, theirs: &str, now_ms: u64) -> io::Result<Option<String>> {
+        let theirs = parse(theirs)?;
+        let (is_news, more) = {
+            let (mut ids, mut is_news) = (self.ids(), false);
+            ids.retain(|_, ends_ms| now_ms < *ends_ms);
+            for (id, ends_ms) in theirs.iter().filter(|(_, ends_ms)| now_ms < **ends_ms) {
+                let known = ids.entry(*id).or_default();
+                is_news |= *known < *ends_ms;
+                *known = (*known).max(*ends_ms);
+            }
+            make_room(&mut ids, MOST);
+            let is_more = ids.iter().any(|(id, ends_ms)| theirs.get(id).is_none_or(|known| known < ends_ms));
+            (is_news, is_more.then(|| text(&ids)))
+        };
+        if is_news {
+            self.write().await?;
+        }
+        Ok(more)
     }
 
     async fn write(&self) -> io::Result<()> {
@@ -90,6 +106,17 @@ impl EndedSessions {
 
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.0.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make_room(ids: &mut Ids, most: usize) {
+    while ids.len() > most {
+        let each = ids.iter().filter(|(id, _)| **id != EVERY);
+        let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { break };
+        let (soonest, ends_ms) = (*soonest, *ends_ms);
+        ids.remove(&soonest);
+        let until_ms = ids.entry(EVERY).or_default();
+        *until_ms = ends_ms.max(*until_ms);
     }
 }
 
@@ -152,6 +179,30 @@ mod tests {
             assert!(ended.has(&session(123_456, NOW + 11)), "as old as what has made room");
             assert!(!ended.has(&session(123_456, NOW + 1_000)));
         }
+    }
+
+    #[tokio::test]
+    async fn replicas_learn_of_each_others_log_outs_and_keep_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ended-sessions");
+        let (one, other) = (EndedSessions::default(), EndedSessions::open(&file).await.unwrap());
+        assert_eq!(other.exchange("", NOW).await.unwrap(), None, "there is nothing to tell");
+        one.add(&session(1, NOW + 10), NOW).await.unwrap();
+        other.add(&session(2, NOW + 20), NOW).await.unwrap();
+        let told = one.exchange("", NOW).await.unwrap().unwrap();
+        let both = other.exchange(&told, NOW).await.unwrap().unwrap();
+        assert!(other.has(&session(1, NOW + 10)));
+        assert!(EndedSessions::open(&file).await.unwrap().has(&session(1, NOW + 10)), "also after a restart");
+        assert_eq!(one.exchange(&both, NOW).await.unwrap(), None);
+        assert!(one.has(&session(2, NOW + 20)));
+        assert_eq!(one.exchange(&both, NOW + 15).await.unwrap(), None, "what is over is not told again");
+        assert_eq!(one.ids().len(), 1);
+        assert!(one.exchange("garbage", NOW).await.is_err());
+        let others = 3..MOST as u64 + 3;
+        let full: Ids = others.map(|number| (session(number, 0).id, NOW + 1000 + number)).collect();
+        let more = one.exchange(&text(&full), NOW + 15).await.unwrap().unwrap();
+        assert!(more.lines().count() <= MOST && one.has(&session(2, NOW + 20)), "nobody's log-out is undone");
+        assert_eq!(one.exchange(&more, NOW + 15).await.unwrap(), None);
     }
 
     #[tokio::test]

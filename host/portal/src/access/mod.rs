@@ -49,6 +49,16 @@ pub enum Access {
     Kubernetes(Arc<AccessControl>),
 }
 
+impl Access {
+    /// Those that people have ended, where they sign in at all.
+    pub fn ended_sessions(&self) -> Option<EndedSessions> {
+        match self {
+            Self::None => None,
+            Self::Kubernetes(control) => Some(control.options.ended.clone()),
+        }
+    }
+}
+
 /// What an operator chooses.
 #[derive(Clone)]
 pub struct AccessOptions {

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::{PluginView, ReplicaView, StatusView};
 use kubewitness_harness::{
     DatabaseServer, Dice, Ended, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, command, command_json, command_json_in, in_scratch, kills, seed, shared_server, skip,
-    until,
+    SimulatorOptions, command, command_json, command_json_in, http, in_scratch, kills, seed, shared_server,
+    skip, until,
 };
 
 use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 
 use crate::databases::{ADDRESS, configuration};
 use crate::support::{Load, SOURCES, create_job, same_story_in, write};
@@ -553,6 +554,50 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
         next.status_when(WITHIN, "it to go on", |status| status.plugins.iter().all(all)).await?;
         ensure!(world.count().await == 2, "{} rows", world.count().await);
         next.stop().await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_logs_out_at_one_is_logged_out_at_all_also_at_one_that_comes_later() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::log_out") else { return };
+    in_scratch("replicas-log-out", async |scratch| {
+        let mut world = World::new(scratch, server).await?;
+        let key = scratch.path().join("session-key");
+        std::fs::write(&key, "5c".repeat(32))?;
+        let key = key.to_string_lossy().into_owned();
+        world.options.args.extend(["--auth", "kubernetes", "--session-key-file", &key].map(String::from));
+        let (one, mut other) = (world.start("run-a")?, world.start("run-b")?);
+        let url = |run: &Kubewitness| format!("http://{}", run.address());
+        let status = async |run: &Kubewitness, cookie: &str| {
+            let asked = http().get(format!("{}/api/v1/status", url(run))).header(COOKIE, cookie).send();
+            anyhow::Ok(asked.await.map_or(0, |answer| answer.status().as_u16()))
+        };
+        let sign_in = async || {
+            let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+            let form = client.post(format!("{}/login", url(&one))).header("origin", url(&one));
+            let form = form.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+            let answer = form.body(format!("token={}", world.simulator.token())).send().await?;
+            let set = answer.headers().get(SET_COOKIE).context("a cookie")?.to_str()?;
+            anyhow::Ok(set.split(';').next().unwrap_or_default().to_owned())
+        };
+        let becomes = async |run: &Kubewitness, cookie: &str, code: u16| {
+            let what = format!("{code} of {}", url(run));
+            until(WITHIN, &what, async || Ok((status(run, cookie).await? == code).then_some(()))).await
+        };
+        becomes(&one, "", 401).await?;
+        let (leaves, stays) = (sign_in().await?, sign_in().await?);
+        for (run, cookie) in [(&one, &leaves), (&other, &leaves), (&other, &stays)] {
+            becomes(run, cookie, 200).await?;
+        }
+        let out = http().post(format!("{}/logout", url(&one))).header(COOKIE, &leaves);
+        ensure!(out.header("origin", url(&one)).send().await?.status().as_u16() < 400);
+        becomes(&other, &leaves, 401).await?;
+        other.kill().await?;
+        let mut late = world.start("run-c")?;
+        becomes(&late, &stays, 200).await?;
+        becomes(&late, &leaves, 401).await?;
+        late.stop().await
     })
     .await;
 }

@@ -264,6 +264,11 @@ impl store::Store for Store {
         replicas::agree(lent.session(), name, text).await
     }
 
+    async fn agree_anew(&self, name: &str, before: &str, text: &str) -> Answer<bool> {
+        let mut lent = self.readers.lend().await?;
+        replicas::agree_anew(lent.session(), name, before, text).await
+    }
+
     async fn replicas(&self) -> Answer<Vec<Replica>> {
         let seated = replicas::seated(self.readers.lend().await?.session()).await?;
         Ok(seated.into_iter().map(|seated| seated.replica).collect())

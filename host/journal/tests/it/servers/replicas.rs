@@ -170,6 +170,21 @@ pub async fn only_who_leads_writes_what_plugins_left() {
     desk.assert_sound().await;
 }
 
+pub async fn a_shared_text_is_changed_only_by_who_knows_the_newest() {
+    let desk = Desk::shared("one").await;
+    let (one, two) = (&desk.journal, replica(&desk.place, "two").await);
+    let texts = async || (one.shared_text("ends").await.unwrap(), two.shared_text("ends").await.unwrap());
+    assert_eq!(texts().await, (String::new(), String::new()));
+    assert!(one.change_shared_text("ends", "", "a").await.unwrap());
+    assert!(!two.change_shared_text("ends", "", "b").await.unwrap(), "it is no longer empty");
+    assert_eq!(texts().await, ("a".into(), "a".into()));
+    let long = "b".repeat(500_000);
+    assert!(two.change_shared_text("ends", "a", &long).await.unwrap());
+    assert_eq!(one.shared_text("ends").await.unwrap(), long);
+    assert_eq!(one.shared_text("other").await.unwrap(), "");
+    desk.assert_sound().await;
+}
+
 pub async fn a_witness_that_lags_takes_no_checkpoint_back() {
     let desk = Desk::shared("one").await;
     let (one, two) = (&desk.journal, replica(&desk.place, "two").await);

@@ -159,6 +159,15 @@ pub(crate) async fn agree(session: &mut Session, name: &str, text: &str) -> Answ
     Ok(text.to_owned())
 }
 
+/// Only who knows the newest text changes it.
+pub(crate) async fn agree_anew(session: &mut Session, name: &str, before: &str, text: &str) -> Answer<bool> {
+    let update = "UPDATE kw_agreed SET text = ? WHERE name = ? AND text = ?";
+    session.fetch(update, vec![text.into(), name.into(), before.into()]).await?;
+    // Not every server tells how many rows an update has changed. What is there now may also be the text of another
+    // that came to the same.
+    Ok(agree(session, name, text).await? == text)
+}
+
 /// Makes the replica of this slot the leader: only the replica of the present term writes what plugins save.
 pub(crate) async fn begin_term(session: &mut Session, slot: u8, term: i64) -> Answer<()> {
     session.fetch("UPDATE kw_journal SET term = ? WHERE id = 1", vec![term.into()]).await?;

@@ -1,0 +1,48 @@
+//! Replicas tell each other through the journal which sessions people have ended.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_journal::Journal;
+use kubewitness_portal::EndedSessions;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+/// Of the text that the replicas share.
+const NAME: &str = "ended sessions";
+/// A log-out holds on every replica after so long, and the time to ask the database.
+const EVERY: Duration = Duration::from_secs(2);
+/// Each fails only where another replica was quicker.
+const ATTEMPTS: usize = 8;
+
+pub async fn share(ended: EndedSessions, journal: Journal, stop: CancellationToken) -> Result<()> {
+    let mut is_told = false;
+    while let Some(exchanged) = stop.run_until_cancelled(exchange(&ended, &journal)).await {
+        match exchanged {
+            Ok(()) => is_told = false,
+            Err(error) if !is_told => {
+                is_told = true;
+                warn!("log-outs do not hold on other replicas now, it is tried again: {error:#}");
+            }
+            Err(_) => {}
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn exchange(ended: &EndedSessions, journal: &Journal) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let theirs = journal.shared_text(NAME).await?;
+        let Some(all) = ended.exchange(&theirs, SystemClock::default().now_ms()).await? else {
+            return Ok(());
+        };
+        if journal.change_shared_text(NAME, &theirs, &all).await? {
+            return Ok(());
+        }
+    }
+    bail!("other replicas change the ended sessions all the time")
+}
