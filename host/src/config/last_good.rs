@@ -2,17 +2,18 @@
 //! also across a restart.
 //!
 //! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
-//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map}`. Each file is written beside its place
+//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map,pulled.json}`. Each file is written beside its place
 //! and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kubewitness_core::config::{SourceSpec, is_name};
 use kubewitness_core::files;
 
-use super::component::COMPONENT_BYTES;
+use super::component::{COMPONENT_BYTES, Pulled};
 use super::manifest::{Entry, Origin};
 
 /// A manifest is no larger where it comes from.
@@ -27,7 +28,9 @@ pub struct LastGood {
 #[derive(Clone)]
 pub struct GoodPlugin {
     pub entry: Entry,
-    pub component: Vec<u8>,
+    pub component: Arc<[u8]>,
+    /// Of a component that was fetched from elsewhere.
+    pub pulled: Option<Pulled>,
 }
 
 impl LastGood {
@@ -51,9 +54,11 @@ impl LastGood {
     }
 
     /// The component goes first: a plugin.yaml is never there without the component it ran with.
-    pub fn save_plugin(&self, name: &str, entry: &Entry, component: &[u8]) -> io::Result<()> {
+    pub fn save_plugin(&self, name: &str, good: &GoodPlugin) -> io::Result<()> {
+        let GoodPlugin { entry, component, pulled } = good;
         let folder = self.plugin_folder(name)?;
         std::fs::create_dir_all(&folder)?;
+        replace(&folder.join("pulled.json"), &serde_json::to_vec(pulled)?)?;
         replace(&folder.join("plugin.wasm"), component)?;
         replace(&folder.join("config-map"), entry.config_map.as_bytes())?;
         replace(&folder.join("plugin.yaml"), entry.text.as_bytes())
@@ -122,7 +127,10 @@ impl LastGood {
             let component = folder.join("plugin.wasm");
             let component =
                 files::read(&component, COMPONENT_BYTES).map_err(|error| told(&component, &error))?;
-            plugins.insert(name.to_string(), GoodPlugin { entry: entry(&path, config_map, text), component });
+            let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
+            let pulled = serde_json::from_str(&pulled).map_err(|error| told(&folder, &error.into()))?;
+            let entry = entry(&path, config_map, text);
+            plugins.insert(name.to_string(), GoodPlugin { entry, component: component.into(), pulled });
         }
         Ok(plugins)
     }
@@ -201,14 +209,17 @@ mod tests {
         assert!(kept.host().unwrap().is_none());
         let one = entry(Path::new("x"), "map".into(), "text".into());
         kept.save_host(&one).unwrap();
-        kept.save_plugin("audit", &one, b"\0asm").unwrap();
+        let pulled = Pulled { from: "r.example/a:1".into(), component: "c".into(), ..Pulled::default() };
+        let good = GoodPlugin { entry: one, component: (*b"\0asm").into(), pulled: Some(pulled.clone()) };
+        kept.save_plugin("audit", &good).unwrap();
         let again = LastGood::open(data.path()).unwrap();
         assert_eq!(again.host().unwrap().unwrap().text, "text");
         let plugins = again.plugins().unwrap();
         assert_eq!(
-            (plugins["audit"].entry.config_map.as_str(), plugins["audit"].component.as_slice()),
+            (plugins["audit"].entry.config_map.as_str(), &plugins["audit"].component[..]),
             ("map", &b"\0asm"[..])
         );
+        assert_eq!(plugins["audit"].pulled, Some(pulled));
         again.forget_plugin("audit").unwrap();
         again.forget_plugin("audit").unwrap();
         assert!(again.forget_plugin("..").is_err() && data.path().exists());

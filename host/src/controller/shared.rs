@@ -37,6 +37,8 @@ kubewitness_core::words! {
 pub struct PluginState {
     pub phase: Phase,
     pub digest: String,
+    /// Where its component was fetched from.
+    pub module: Option<String>,
     pub message: Option<String>,
     pub handle: Option<DispatchHandle>,
 }
@@ -44,7 +46,7 @@ pub struct PluginState {
 impl PluginState {
     /// A plugin that does not run in this process.
     pub fn idle(phase: Phase, message: Option<String>) -> Self {
-        Self { phase, digest: String::new(), message, handle: None }
+        Self { phase, digest: String::new(), module: None, message, handle: None }
     }
 }
 

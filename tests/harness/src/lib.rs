@@ -9,6 +9,7 @@ mod poll;
 mod ports;
 mod programs;
 mod reference;
+pub mod registry;
 mod scratch;
 mod services;
 mod truth;

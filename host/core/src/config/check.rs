@@ -222,6 +222,7 @@ impl HostSpec {
             }
         }
         components::check(&self.limits, &mut faults);
+        self.modules.check(&mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
         faults.extend(self.redactor().err().unwrap_or_default());
         faults
@@ -255,15 +256,7 @@ impl PluginSpec {
     /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
-        match (&self.module.file, &self.module.config_map_key) {
-            (Some(_), Some(_)) => {
-                faults.push(fault("spec.module", "has both `file` and `configMapKey`: keep one"));
-            }
-            (None, None) => {
-                faults.push(fault("spec.module", "names no component: give `file` or `configMapKey`"));
-            }
-            _ => {}
-        }
+        self.module.check(host, &mut faults);
         self.check_subscriptions(host, &mut faults);
         self.check_granted(host, &mut faults);
         for (field, value) in [

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
-use super::{Bytes, Duration, FromSpec, HostLimitsSpec, RedactionSpec, StreamSpec};
+use super::{Bytes, Duration, FromSpec, HostLimitsSpec, ModulesSpec, RedactionSpec, StreamSpec};
 use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
@@ -45,6 +45,9 @@ pub struct HostSpec {
     /// The limits of everything that plugins bring, whatever their manifests say.
     #[serde(default)]
     pub limits: HostLimitsSpec,
+    /// How components are fetched from elsewhere. Left out: without a password, and without a signature.
+    #[serde(default, skip_serializing_if = "ModulesSpec::is_default")]
+    pub modules: ModulesSpec,
 }
 
 /// One watched resource.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::{BATCH_MOST, RATE_MOST};
-use super::{Bytes, Duration};
+use super::{Bytes, Duration, ModuleSpec};
 use crate::calendar;
 
 /// A plugin: its component, its subscriptions, its grants and its limits.
@@ -29,24 +29,6 @@ pub struct PluginSpec {
     /// The configuration of the plugin itself, as its own schema describes it. The plugin reads it as JSON.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Where the component is: exactly one of `file` and `configMapKey`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ModuleSpec {
-    /// A file. The host looks beside the manifest, then in its plugin folders.
-    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `file` and `configMapKey`")))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// A key in the `binaryData` of the same ConfigMap.
-    #[cfg_attr(test, schemars(extend("x-bounds" = "exactly one of `file` and `configMapKey`")))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_key: Option<String>,
-    /// The SHA-256 of the component, in hex. A component with another digest is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sha256: Option<String>,
 }
 
 /// A subscription to one source.

@@ -244,6 +244,9 @@ pub struct PluginView {
     pub state: String,
     /// sha256 of the component, hex.
     pub digest: String,
+    /// Where the component was fetched from, with the digest of the image. Left out: it lay here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     pub observed: u64,
     pub delivered: u64,
     pub filtered: u64,

@@ -290,8 +290,9 @@ async fn check_plugin(
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
     let warnings = texts(&parsed.problems(warnings));
     let examined = async {
-        let bytes = component::find(&parsed, folders).await?;
-        plugins::examine_component(engine, &parsed, &bytes.into(), &host.limits.components).await
+        let found = component::find(&parsed, folders, &host).await?;
+        let component::Fetched { bytes, .. } = found.fetch(&parsed).await?;
+        plugins::examine_component(engine, &parsed, &bytes, &host.limits.components).await
     };
     let mut details = Vec::new();
     match examined.await {

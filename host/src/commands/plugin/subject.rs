@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::config::{ComponentsSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant};
+use kubewitness_core::config::{
+    ComponentsSpec, HostSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant,
+};
 use kubewitness_sandbox::{Component, Engine};
 use serde_json::{Map, Value};
 
@@ -92,7 +94,11 @@ pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
     {
         bail!("{} is not there: `kubewitness plugin build` builds it", within(folder, file).display());
     }
-    let bytes: Arc<[u8]> = component::find(parsed, &[]).await.map_err(|problems| told(&problems))?.into();
+    let fetching = async {
+        let found = component::find(parsed, &[], &HostSpec::default()).await?;
+        found.fetch(parsed).await
+    };
+    let component::Fetched { bytes, .. } = fetching.await.map_err(|problems| told(&problems))?;
     let component = plugins::examine_component(&engine, parsed, &bytes, &ComponentsSpec::default()).await;
     Ok(Examined { bytes, component: component.map_err(|problems| told(&problems))?, engine })
 }

@@ -3,32 +3,34 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::config::{ComponentsSpec, Fault, HostSpec, PluginSpec};
+use kubewitness_core::config::{ComponentsSpec, Fault, HostSpec, ModulesSpec, PluginSpec};
 use kubewitness_sandbox::{Component, Engine};
 
-use crate::config::component;
+use crate::config::component::{Fetched, Found, Pulled};
+use crate::config::last_good::GoodPlugin;
 use crate::config::manifest::{Entry, Parsed, Problem};
 
 /// What is examined. The same question has the same answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     pub entry: Entry,
-    /// Of the component.
-    pub digest: String,
+    /// Of the component; of one that is fetched, its name elsewhere.
+    pub mark: String,
     pub limits: ComponentsSpec,
+    pub modules: ModulesSpec,
 }
 
 impl Question {
     /// Whether the same component is compiled within the same limits, whatever else the document says.
     pub fn compiles_the_same(&self, other: &Self) -> bool {
-        self.digest == other.digest && self.limits == other.limits
+        self.mark == other.mark && self.limits == other.limits && self.modules == other.modules
     }
 }
 
 /// A document that parsed, with the component that it names.
 pub struct Wanted {
     pub parsed: Parsed<PluginSpec>,
-    pub bytes: Arc<[u8]>,
+    pub found: Found,
     pub question: Question,
     /// Told once it is taken.
     pub warnings: Vec<Problem>,
@@ -40,23 +42,35 @@ pub struct Candidate {
     pub parsed: Parsed<PluginSpec>,
     pub component: Component,
     pub bytes: Arc<[u8]>,
+    /// Where the component was fetched from, if it lay elsewhere.
+    pub pulled: Option<Pulled>,
     pub question: Question,
     /// Told once it is taken.
     pub warnings: Vec<Problem>,
 }
 
 impl Wanted {
-    pub fn new(parsed: Parsed<PluginSpec>, bytes: Vec<u8>, host: &HostSpec) -> Self {
-        let (digest, limits) = (component::digest(&bytes), host.limits.components.clone());
-        let question = Question { entry: parsed.entry.clone(), digest, limits };
-        Self { parsed, bytes: bytes.into(), question, warnings: Vec::new() }
+    pub fn new(parsed: Parsed<PluginSpec>, found: Found, host: &HostSpec) -> Self {
+        let (limits, modules) = (host.limits.components.clone(), host.modules.clone());
+        let question = Question { entry: parsed.entry.clone(), mark: found.mark(), limits, modules };
+        Self { parsed, found, question, warnings: Vec::new() }
     }
 
-    /// Compiles and checks. This may take minutes.
+    /// What was fetched for this very document before need not be fetched again.
+    pub fn keep(&mut self, good: &GoodPlugin) {
+        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
+            && good.entry.text == self.parsed.entry.text
+        {
+            remote.keep(good.component.clone(), pulled);
+        }
+    }
+
+    /// Fetches, compiles and checks. This may take minutes.
     pub async fn examine(self, engine: &Engine) -> Result<Candidate, Vec<Problem>> {
-        let Self { parsed, bytes, question, warnings } = self;
+        let Self { parsed, found, question, warnings } = self;
+        let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
-        Ok(Candidate { parsed, component, bytes, question, warnings })
+        Ok(Candidate { parsed, component, bytes, pulled, question, warnings })
     }
 }
 

@@ -28,7 +28,7 @@ use tracing::{info, warn};
 
 use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
-use crate::config::component;
+use crate::config::component::{self, Pulled};
 use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
@@ -105,9 +105,9 @@ impl Plugins {
     /// Parses, and finds the component. Nothing that runs is touched.
     pub async fn find(&self, entry: &Entry, host: &HostSpec) -> Result<Wanted, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
-        let bytes = component::find(&parsed, &self.folders).await?;
+        let found = component::find(&parsed, &self.folders, host).await?;
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        Ok(Wanted { warnings, ..Wanted::new(parsed, bytes, host) })
+        Ok(Wanted { warnings, ..Wanted::new(parsed, found, host) })
     }
 
     pub fn is_running(&self, name: &str) -> bool {
@@ -234,6 +234,7 @@ impl Plugins {
             PluginState {
                 phase: Phase::Active,
                 digest: candidate.component.digest().to_string(),
+                module: candidate.pulled.as_ref().map(Pulled::told),
                 message: None,
                 handle: Some(handle.clone()),
             },

@@ -11,6 +11,7 @@ use tracing::{error, info, warn};
 use super::report::Report;
 use super::{Control, texts};
 use crate::config::Snapshot;
+use crate::config::component::{Found, Remote};
 use crate::config::last_good::GoodPlugin;
 use crate::config::manifest::{Entry, claimed_name, parse_plugin};
 use crate::controller::plugins::{Candidate, Stopped, Wanted};
@@ -137,17 +138,20 @@ impl Control {
         snapshot: &Snapshot,
         host: &HostSpec,
     ) -> Result<(String, Standing), String> {
-        let wanted = self.plugins.find(entry, host).await.map_err(|problems| texts(&problems).join("\n"))?;
+        let found = self.plugins.find(entry, host).await;
+        let mut wanted = found.map_err(|problems| texts(&problems).join("\n"))?;
         let name = wanted.parsed.name.clone();
         let is_there = |owner: &String| snapshot.plugins.iter().any(|other| other.config_map == *owner);
         if self.other_owner(&name, entry).filter(is_there).is_some() {
             return Err(self.is_anothers(&name, entry));
         }
-        let standing = match self.plugins.runs_as(&wanted) {
-            true => Standing::Runs,
-            false => Standing::Asked(self.examinations.ask(wanted)),
-        };
-        Ok((name, standing))
+        if self.plugins.runs_as(&wanted) {
+            return Ok((name, Standing::Runs));
+        }
+        if let Some(good) = self.good_plugins.get(&name) {
+            wanted.keep(good);
+        }
+        Ok((name, Standing::Asked(self.examinations.ask(wanted))))
     }
 
     fn answer(&mut self, standing: Standing) -> Result<Answered, String> {
@@ -223,15 +227,18 @@ impl Control {
             self.goes_on(&name, &entry.config_map).await;
             return Ok(());
         }
-        let bytes = candidate.bytes.clone();
+        let (component, pulled) = (candidate.bytes.clone(), candidate.pulled.clone());
+        if let Some(pulled) = &pulled {
+            info!(plugin = name, "its component is {}", pulled.told());
+        }
         let failed = |error: anyhow::Error| format!("{error:#}");
         if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
             return Ok(());
         }
-        let (of, saved, component) = (name.clone(), entry.clone(), bytes.clone());
-        let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &component)).await;
+        let good = GoodPlugin { entry: entry.clone(), component, pulled };
+        let (of, saved) = (name.clone(), good.clone());
+        let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
         kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
-        let good = GoodPlugin { entry: entry.clone(), component: bytes.to_vec() };
         self.good_plugins.insert(name.clone(), good);
         self.is_active(&name, &entry.config_map).await;
         Ok(())
@@ -283,7 +290,13 @@ impl Control {
         }
         let good = self.good_plugins.get(name)?;
         let wanted = parse_plugin(&good.entry, host)
-            .map(|parsed| Wanted::new(parsed, good.component.clone(), host))
+            .map(|parsed| {
+                let remote = Remote::of(&parsed.spec.module, host).map(|remote| Found::Remote(remote.into()));
+                let found = remote.unwrap_or_else(|| Found::Here(good.component.clone()));
+                let mut wanted = Wanted::new(parsed, found, host);
+                wanted.keep(good);
+                wanted
+            })
             .map_err(|problems| texts(&problems).join("; "));
         Some(wanted.map(|wanted| self.examinations.ask(wanted)))
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kubewitness_capability::{Capabilities, Redaction};
-use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, SourceSpec};
+use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, ModulesSpec, SourceSpec};
 use kubewitness_core::status::Rules;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -183,5 +183,6 @@ pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[So
 /// it runs.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
     let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
-    HostSpec { sources, streams, status_rules, limits: HostLimitsSpec::default(), ..spec.clone() }
+    let (limits, modules) = (HostLimitsSpec::default(), ModulesSpec::default());
+    HostSpec { sources, streams, status_rules, limits, modules, ..spec.clone() }
 }

@@ -48,8 +48,12 @@ async fn control(data: &std::path::Path) -> Control {
     let folders = kubewitness_harness::plugins_folder().into_iter().collect();
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
-    last_good.save_plugin("old", &entry("old", ""), b"component").unwrap();
+    last_good.save_plugin("old", &good(entry("old", ""), b"component")).unwrap();
     Control::new(data.to_path_buf(), role, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+}
+
+fn good(entry: Entry, component: &[u8]) -> GoodPlugin {
+    GoodPlugin { entry, component: component.into(), pulled: None }
 }
 
 /// Until everything is examined that the snapshot wants.
@@ -210,8 +214,7 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     let url = folder.path().join("url");
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
     let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
-    let good = GoodPlugin { entry: writer("quick", 1), component };
-    control.good_plugins.insert("quick".into(), good);
+    control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
     let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
     let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
     loop {
@@ -237,7 +240,7 @@ async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
     let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
     control.good_plugins.clear();
-    control.good_plugins.insert("quick".into(), GoodPlugin { entry: writer("quick", 1), component });
+    control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
     let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];
     let unread = Snapshot { hosts: vec![two_writers(&url)], problems, ..Snapshot::default() };
     for _ in 0..2 {

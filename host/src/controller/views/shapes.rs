@@ -77,6 +77,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         name,
         state: phase(state, &stats).as_str().into(),
         digest: state.digest.clone(),
+        module: state.module.clone(),
         observed: stats.observed,
         delivered: stats.delivered,
         filtered: stats.filtered,

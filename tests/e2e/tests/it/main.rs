@@ -26,6 +26,7 @@ mod past;
 mod pausing;
 mod playground;
 mod receipts;
+mod registries;
 mod replicas;
 mod restart;
 mod resync;

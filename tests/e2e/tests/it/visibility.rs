@@ -215,6 +215,10 @@ async fn metrics(lab: &Lab<'_>) -> Result<()> {
     ] {
         ensure!(figure(name)? > 0.0, "{name} is {}", figure(name)?);
     }
+    // Whoever scrapes may see neither objects nor namespaces.
+    for name in ["train-1", "namespace=", "default"] {
+        ensure!(!text.contains(name), "{name} is in\n{text}");
+    }
     Ok(())
 }
 

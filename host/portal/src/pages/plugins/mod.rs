@@ -111,6 +111,7 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                     code.digest title=(plugin.digest) { (plugin.digest.get(..12).unwrap_or(&plugin.digest)) }
                 }
             }
+            @if let Some(module) = &plugin.module { p.module { code { (module) } } }
             @if let Some(message) = &plugin.message { p.alert { (message) } }
             (pausing::of_card(plugin, may))
             (proportions(&parts, accounted))

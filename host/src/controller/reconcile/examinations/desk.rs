@@ -111,7 +111,7 @@ impl<A> Desk<A> {
     /// Since when the question waits for its answer, and the component that it is about.
     pub fn open(&self, number: u64) -> Option<(u64, &str)> {
         let case = self.cases.iter().find(|case| case.number == number && case.answer.is_none())?;
-        Some((case.begun.ms, &case.question.digest))
+        Some((case.begun.ms, &case.question.mark))
     }
 }
 
@@ -119,7 +119,7 @@ impl<A> Desk<A> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use kubewitness_core::config::ComponentsSpec;
+    use kubewitness_core::config::{ComponentsSpec, ModulesSpec};
 
     use super::*;
     use crate::config::manifest::{Entry, Origin};
@@ -127,7 +127,12 @@ mod tests {
     fn question(text: &str, digest: &str) -> Question {
         let origin = Origin { place: "a.yaml".into(), first_line: 1, folder: None };
         let entry = Entry { config_map: "a".into(), origin, text: text.into(), binary: BTreeMap::new() };
-        Question { entry, digest: digest.into(), limits: ComponentsSpec::default() }
+        Question {
+            entry,
+            mark: digest.into(),
+            limits: ComponentsSpec::default(),
+            modules: ModulesSpec::default(),
+        }
     }
 
     fn at(ms: u64) -> Now {

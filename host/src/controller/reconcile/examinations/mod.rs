@@ -103,10 +103,12 @@ impl Examinations {
 
     /// What people are told of an examination without an answer.
     pub fn told(&self, number: u64) -> Option<String> {
-        let (since_ms, digest) = self.desk.open(number)?;
+        let (since_ms, mark) = self.desk.open(number)?;
         let now = self.compiling.borrow();
         let what = match now.as_deref() {
-            Some(compiled) if compiled == digest => "is being compiled",
+            // A digest has no such sign.
+            _ if mark.contains('/') => "is being fetched, and then checked",
+            Some(compiled) if compiled == mark => "is being compiled",
             Some(_) => "waits to be compiled: one is compiled at a time",
             None => "is being checked",
         };

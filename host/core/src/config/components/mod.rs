@@ -1,10 +1,14 @@
 //! What a component may be, and what compiling it may take.
 
+mod module;
+
 use serde::{Deserialize, Serialize};
 
 use super::check::fault;
 use super::{Bytes, Duration};
 use crate::model::fault::Fault;
+
+pub use module::{ModuleSpec, ModulesSpec, OciReference, is_local};
 
 /// The compiler's own program and tables need about this much before it has read a byte.
 pub(super) const MEMORY_LEAST: u64 = 128 << 20;

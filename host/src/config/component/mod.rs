@@ -1,13 +1,22 @@
-//! Finds the component of a plugin: beside its manifest, in the plugin folders, or in this binary.
+//! Finds the component of a plugin: beside its manifest, in the plugin folders, in this binary, or in a registry. It
+//! trusts no server: what comes from elsewhere is bounded, and is what its digest says.
+
+mod docker_config;
+mod download;
+mod registry;
+mod remote;
+mod signature;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use kubewitness_core::config::{Fault, PluginSpec};
+use kubewitness_core::config::{Fault, HostSpec, PluginSpec};
 use kubewitness_core::files;
 use ring::digest::SHA256;
 
 use super::manifest::{Parsed, Problem};
+pub use remote::{Pulled, Remote};
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
@@ -25,9 +34,62 @@ pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
     folders
 }
 
-/// The component's bytes, with the digest that the manifest asks for.
-pub async fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Vec<u8>, Vec<Problem>> {
+/// A component, or where it has to be fetched from first.
+#[derive(Clone)]
+pub enum Found {
+    Here(Arc<[u8]>),
+    Remote(Box<Remote>),
+}
+
+/// A component with the digest that its manifest asks for.
+pub struct Fetched {
+    pub bytes: Arc<[u8]>,
+    /// Of one that lay elsewhere.
+    pub pulled: Option<Pulled>,
+}
+
+impl Found {
+    /// By which two documents that name the same component are known.
+    pub fn mark(&self) -> String {
+        match self {
+            Self::Here(bytes) => digest(bytes),
+            Self::Remote(remote) => remote.name(),
+        }
+    }
+
+    /// This may take minutes.
+    pub async fn fetch(self, parsed: &Parsed<PluginSpec>) -> Result<Fetched, Vec<Problem>> {
+        let fetched = match self {
+            Self::Here(bytes) => Fetched { bytes, pulled: None },
+            Self::Remote(remote) => {
+                let field = remote.field().to_owned();
+                let fetched = remote.fetch().await;
+                let (bytes, pulled) =
+                    fetched.map_err(|message| parsed.problems(vec![Fault { field, message }]))?;
+                Fetched { bytes, pulled: Some(pulled) }
+            }
+        };
+        let digest = digest(&fetched.bytes);
+        match &parsed.spec.module.sha256 {
+            Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
+                let message = format!("the component that was found has the digest {digest}");
+                Err(parsed.problems(vec![Fault { field: "spec.module.sha256".into(), message }]))
+            }
+            _ => Ok(fetched),
+        }
+    }
+}
+
+/// Looks where the manifest says. Nothing is fetched yet.
+pub async fn find(
+    parsed: &Parsed<PluginSpec>,
+    folders: &[PathBuf],
+    host: &HostSpec,
+) -> Result<Found, Vec<Problem>> {
     let module = &parsed.spec.module;
+    if let Some(remote) = Remote::of(module, host) {
+        return Ok(Found::Remote(remote.into()));
+    }
     let bytes = match (&module.file, &module.config_map_key) {
         (Some(file), _) => asked(file, parsed.entry.origin.folder.as_deref(), folders)
             .await
@@ -39,14 +101,7 @@ pub async fn find(parsed: &Parsed<PluginSpec>, folders: &[PathBuf]) -> Result<Ve
         })?,
         (None, None) => Vec::new(),
     };
-    let digest = digest(&bytes);
-    match &module.sha256 {
-        Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
-            let message = format!("the component that was found has the digest {digest}");
-            Err(parsed.problems(vec![Fault { field: "spec.module.sha256".into(), message }]))
-        }
-        _ => Ok(bytes),
-    }
+    Ok(Found::Here(bytes.into()))
 }
 
 pub fn digest(bytes: &[u8]) -> String {

@@ -1,0 +1,300 @@
+//! Where a component comes from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::check::fault;
+use crate::config::{HostSpec, SecretRef};
+use crate::model::fault::Fault;
+
+#[cfg(test)]
+const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
+
+/// Where the component is: exactly one of `file`, `configMapKey`, `oci` and `url`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModuleSpec {
+    /// A file. The host looks beside the manifest, then in its plugin folders.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// A key in the `binaryData` of the same ConfigMap.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key: Option<String>,
+    /// A component in an OCI registry, as `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`. The host
+    /// resolves a tag once for each change of the manifest.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<String>,
+    /// The address of a file. `sha256` is needed beside it.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The SHA-256 of the component, in hex. A component with another digest is refused.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "64 hex digits")))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// How components are fetched from elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ModulesSpec {
+    /// Names and passwords of registries: a `config.json` of Docker, as a Secret of the type
+    /// `kubernetes.io/dockerconfigjson` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<SecretRef>,
+    /// Public keys of cosign, as PEM. Where there is one, every component needs a signature by one of them, except a
+    /// `file`. Left out: no signature is needed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signed_by: Vec<String>,
+}
+
+impl ModulesSpec {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn check(&self, faults: &mut Vec<Fault>) {
+        for (place, key) in self.signed_by.iter().enumerate() {
+            let key = key.trim();
+            if !key.starts_with("-----BEGIN PUBLIC KEY-----") || !key.ends_with("-----END PUBLIC KEY-----") {
+                let message = "is no public key as PEM: `cosign public-key --key …` prints one";
+                faults.push(fault(format!("spec.modules.signedBy[{place}]"), message));
+            }
+        }
+    }
+}
+
+impl ModuleSpec {
+    pub(crate) fn check(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
+        let given = [&self.file, &self.config_map_key, &self.oci, &self.url].into_iter().flatten().count();
+        if given != 1 {
+            let what = if given == 0 { "names no component" } else { "names more than one component" };
+            let message = format!("{what}: give one of `file`, `configMapKey`, `oci` and `url`");
+            return faults.push(fault("spec.module", message));
+        }
+        let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if self.sha256.as_ref().is_some_and(|text| !is_digest(text)) {
+            faults
+                .push(fault("spec.module.sha256", "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
+        }
+        if let Some(Err(message)) = self.oci.as_deref().map(OciReference::parse) {
+            faults.push(fault("spec.module.oci", message));
+        }
+        if let Some(url) = &self.url {
+            if let Err(message) = check_url(url) {
+                faults.push(fault("spec.module.url", message));
+            }
+            if self.sha256.is_none() {
+                faults.push(fault(
+                    "spec.module.sha256",
+                    "is missing: whoever has the address could change the file",
+                ));
+            }
+        }
+        let is_unsigned = self.config_map_key.is_some() || self.url.is_some();
+        if is_unsigned && !host.modules.signed_by.is_empty() {
+            let message = "has no signature, and the host's settings ask for one (`modules.signedBy`): push the \
+                           component to a registry, sign it with cosign, and name it with `oci`";
+            faults.push(fault("spec.module", message));
+        }
+    }
+}
+
+fn check_url(url: &str) -> Result<(), String> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err("has a name or a password in it: an address that needs none is fetched".into());
+    }
+    let is_plain = scheme == "http" && is_local(authority);
+    if authority.is_empty() || !(scheme == "https" || is_plain) {
+        return Err("is no `https://` address: plain `http://` is for addresses of this machine".into());
+    }
+    Ok(())
+}
+
+/// Whether an authority, with or without a port, is this machine.
+pub fn is_local(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    matches!(host, "127.0.0.1" | "::1" | "localhost")
+}
+
+/// The name of a component in a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OciReference {
+    pub registry: String,
+    pub repository: String,
+    pub tag: Option<String>,
+    /// Hex digits of a SHA-256.
+    pub digest: Option<String>,
+}
+
+impl OciReference {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let form = |why: &str| {
+            Err(format!("{why}: write `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`"))
+        };
+        let (name, digest) = match text.split_once('@') {
+            None => (text, None),
+            Some((name, digest)) => {
+                let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+                let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+                if hex.len() != 64 || !hex.bytes().all(is_hex) {
+                    return form("has a digest that is no `sha256:` with 64 hex digits");
+                }
+                (name, Some(hex.to_owned()))
+            }
+        };
+        let Some((registry, path)) = name.split_once('/') else { return form("names no registry") };
+        let is_of_host = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        let is_host = registry.contains(['.', ':']) || registry == "localhost";
+        if !is_host || registry.len() > 255 || !registry.chars().all(is_of_host) {
+            return form("names no registry before its first `/`");
+        }
+        let (repository, tag) = match path.split_once(':') {
+            Some((repository, tag)) => (repository, Some(tag.to_owned())),
+            None => (path, None),
+        };
+        if repository.len() > 255 || !repository.split('/').all(is_component) {
+            return form("has a repository that is not of lower case letters, digits and `/`, `.`, `-`, `_`");
+        }
+        if tag.as_deref().is_some_and(|tag| !is_tag(tag)) {
+            return form("has a tag that no registry takes");
+        }
+        if tag.is_none() && digest.is_none() {
+            return form("has neither a tag nor a digest");
+        }
+        Ok(Self { registry: registry.into(), repository: repository.into(), tag, digest })
+    }
+}
+
+fn is_component(text: &str) -> bool {
+    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
+    let ends_well = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = text.as_bytes();
+    bytes.iter().all(|b| is_inner(*b)) && ends_well(bytes.first()) && ends_well(bytes.last())
+}
+
+fn is_tag(text: &str) -> bool {
+    let is_inner = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=128).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with(['.', '-'])
+}
+
+impl fmt::Display for OciReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        self.tag.iter().try_for_each(|tag| write!(f, ":{tag}"))?;
+        self.digest.iter().try_for_each(|digest| write!(f, "@sha256:{digest}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+    fn faults(module: ModuleSpec, host: &HostSpec) -> Vec<String> {
+        let mut faults = Vec::new();
+        module.check(host, &mut faults);
+        faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+    }
+
+    #[test]
+    fn a_reference_is_read_and_written_the_same() {
+        for text in [
+            "ghcr.io/team/plugin:1.2.0".to_owned(),
+            "localhost:5000/plugin:Latest_1".to_owned(),
+            "[::1]:5000/a/b/c:1".to_owned(),
+            format!("registry.example.com/a@sha256:{DIGEST}"),
+            format!("registry.example.com/a-b/c.d_e:v1@sha256:{DIGEST}"),
+        ] {
+            let read = OciReference::parse(&text).unwrap();
+            assert_eq!(read.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_reference_says_what_to_write() {
+        for text in [
+            "",
+            "plugin",
+            "plugin:1",
+            "team/plugin:1",
+            "ghcr.io/team/plugin",
+            "ghcr.io/Team/plugin:1",
+            "ghcr.io//plugin:1",
+            "ghcr.io/../plugin:1",
+            "ghcr.io/plugin:",
+            "ghcr.io/plugin:-a",
+            "ghcr.io/plugin:a/b",
+            "ghcr.io/plugin@sha256:12",
+            "ghcr.io/plugin@md5:9f86d081884c7d659a2feaa0c55ad015",
+            "user@ghcr.io/plugin:1",
+            "https://ghcr.io/plugin:1",
+            "ghcr.io/plugin?x:1",
+        ] {
+            let told = OciReference::parse(text).unwrap_err();
+            assert!(told.contains("REGISTRY/REPOSITORY:TAG"), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_module_is_named_once_and_what_others_could_change_by_its_digest() {
+        let host = HostSpec::default();
+        let of = |value| serde_json::from_value::<ModuleSpec>(value).unwrap();
+        for fine in [
+            serde_json::json!({"file": "a.wasm"}),
+            serde_json::json!({"oci": "ghcr.io/a/b:1"}),
+            serde_json::json!({"url": "https://example.com/a.wasm", "sha256": DIGEST}),
+            serde_json::json!({"url": "http://127.0.0.1:8000/a.wasm", "sha256": DIGEST}),
+        ] {
+            assert!(faults(of(fine), &host).is_empty());
+        }
+        for (wrong, field) in [
+            (serde_json::json!({}), "spec.module:"),
+            (serde_json::json!({"file": "a", "oci": "ghcr.io/a/b:1"}), "spec.module:"),
+            (serde_json::json!({"file": "a", "sha256": "12"}), "spec.module.sha256:"),
+            (serde_json::json!({"oci": "b:1"}), "spec.module.oci:"),
+            (serde_json::json!({"url": "https://example.com/a"}), "spec.module.sha256:"),
+            (serde_json::json!({"url": "http://example.com/a", "sha256": DIGEST}), "spec.module.url:"),
+            (serde_json::json!({"url": "https://u:p@example.com/a", "sha256": DIGEST}), "spec.module.url:"),
+            (
+                serde_json::json!({"url": "http://127.0.0.1@evil.example/a", "sha256": DIGEST}),
+                "spec.module.url:",
+            ),
+            (serde_json::json!({"url": "https://", "sha256": DIGEST}), "spec.module.url:"),
+        ] {
+            let told = faults(of(wrong), &host);
+            assert!(told.len() == 1 && told[0].starts_with(field), "{field} {told:?}");
+        }
+    }
+
+    #[test]
+    fn where_signatures_are_needed_only_a_registry_and_the_hosts_own_files_have_components() {
+        let key = "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n".to_owned();
+        let modules = ModulesSpec { signed_by: vec![key], credentials: None };
+        let host = HostSpec { modules, ..HostSpec::default() };
+        let of = |value| faults(serde_json::from_value(value).unwrap(), &host);
+        assert!(of(serde_json::json!({"file": "a.wasm"})).is_empty());
+        assert!(of(serde_json::json!({"oci": "ghcr.io/a/b:1"})).is_empty());
+        for unsigned in [
+            serde_json::json!({"configMapKey": "a.wasm"}),
+            serde_json::json!({"url": "https://example.com/a.wasm", "sha256": DIGEST}),
+        ] {
+            assert!(of(unsigned)[0].contains("modules.signedBy"));
+        }
+        let mut faults = Vec::new();
+        ModulesSpec { signed_by: vec!["ssh-ed25519 AAAA".into()], credentials: None }.check(&mut faults);
+        assert_eq!(faults[0].field, "spec.modules.signedBy[0]");
+    }
+}

@@ -1,0 +1,77 @@
+//! Gets bytes from a server that nobody has to trust: bounded in time and in size, and over HTTPS.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kubewitness_core::config::is_local;
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, Url};
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// Without a byte for so long, a server is taken for one that is away.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Registries lead to where they keep their files.
+const REDIRECTS: usize = 5;
+
+/// For the network, and for this machine, where a proxy has nothing to do.
+pub fn client(url: &Url) -> Result<Client, String> {
+    static ANY: OnceLock<Client> = OnceLock::new();
+    static LOCAL: OnceLock<Client> = OnceLock::new();
+    let is_local = is_local(url.authority());
+    let known = if is_local { &LOCAL } else { &ANY };
+    if let Some(client) = known.get() {
+        return Ok(client.clone());
+    }
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Another thread may have been first; either way there is one now.
+        rustls::crypto::ring::default_provider().install_default().ok();
+    }
+    let builder = Client::builder()
+        .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT)
+        .read_timeout(SILENCE)
+        .referer(false)
+        .redirect(Policy::custom(move |attempt| {
+            let is_there =
+                attempt.url().scheme() == "https" || (is_local && is_of_this_machine(attempt.url()));
+            match attempt.previous().len() > REDIRECTS || !is_there {
+                true => attempt.stop(),
+                false => attempt.follow(),
+            }
+        }));
+    let builder = if is_local { builder.no_proxy() } else { builder };
+    let client = builder.build().map_err(|error| format!("no HTTP client can be made: {error}"))?;
+    Ok(known.get_or_init(|| client).clone())
+}
+
+fn is_of_this_machine(url: &Url) -> bool {
+    url.scheme() == "http" && is_local(url.authority())
+}
+
+/// The whole body, if it is no longer than `most`. What a server announces is judged before a byte of it is read.
+pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
+    let too_long = |length: u64| format!("has {length} bytes or more, and {most} are allowed");
+    if let Some(length) = response.content_length().filter(|length| *length > most) {
+        return Err(too_long(length));
+    }
+    let (mut bytes, mut stream) = (Vec::new(), response.bytes_stream());
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|error| format!("broke off: {}", cause(error)))?;
+        if (bytes.len() + piece.len()) as u64 > most {
+            return Err(too_long((bytes.len() + piece.len()) as u64));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}
+
+/// The innermost cause, which has no address in it: one may be signed, and is a secret then.
+pub fn cause(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,170 @@
+//! Components that lie elsewhere: in a registry, or at an address. One that was fetched before, and that the same
+//! document names, is not fetched again: so a tag is resolved once, and a restart needs no registry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_capability::secrets;
+use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::docker_config;
+use super::registry::Registry;
+use super::signature::{Signature, signer};
+use super::{COMPONENT_BYTES, digest, download};
+
+/// For all that one component needs.
+const ALL: Duration = Duration::from_secs(120);
+/// Each has its bytes in memory.
+const AT_ONCE: usize = 2;
+static DOWNLOADS: Semaphore = Semaphore::const_new(AT_ONCE);
+
+/// A component that has to be fetched.
+#[derive(Clone)]
+pub struct Remote {
+    place: Place,
+    credentials: Option<SecretRef>,
+    signed_by: Vec<String>,
+    kept: Option<(Arc<[u8]>, Pulled)>,
+}
+
+#[derive(Clone)]
+enum Place {
+    Oci(OciReference),
+    Url(String),
+}
+
+/// Where a component was fetched from. It is kept beside the component.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pulled {
+    /// As the manifest names it.
+    pub from: String,
+    /// The digest of the component.
+    pub component: String,
+    /// The digest of the image that this was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signatures: Vec<Signature>,
+}
+
+impl Pulled {
+    /// For people.
+    pub fn told(&self) -> String {
+        match &self.image {
+            Some(image) if !self.from.contains('@') => format!("{}@sha256:{image}", self.from),
+            _ => self.from.clone(),
+        }
+    }
+}
+
+impl Remote {
+    /// `None` where the module lies here.
+    pub fn of(module: &ModuleSpec, host: &HostSpec) -> Option<Self> {
+        let place = match (&module.oci, &module.url) {
+            // It was checked when the document was.
+            (Some(oci), _) => Place::Oci(OciReference::parse(oci).ok()?),
+            (None, Some(url)) => Place::Url(url.clone()),
+            (None, None) => return None,
+        };
+        let modules = &host.modules;
+        let (credentials, signed_by) = (modules.credentials.clone(), modules.signed_by.clone());
+        Some(Self { place, credentials, signed_by, kept: None })
+    }
+
+    pub fn field(&self) -> &'static str {
+        match self.place {
+            Place::Oci(_) => "spec.module.oci",
+            Place::Url(_) => "spec.module.url",
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match &self.place {
+            Place::Oci(reference) => reference.to_string(),
+            Place::Url(url) => url.clone(),
+        }
+    }
+
+    /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
+    pub fn keep(&mut self, component: Arc<[u8]>, pulled: &Pulled) {
+        let is_it = pulled.from == self.name() && pulled.component == digest(&component);
+        if is_it && self.judge(pulled).is_ok() {
+            self.kept = Some((component, pulled.clone()));
+        }
+    }
+
+    pub async fn fetch(self) -> Result<(Arc<[u8]>, Pulled), String> {
+        if let Some(kept) = self.kept {
+            return Ok(kept);
+        }
+        let fetching = async {
+            // Never closed.
+            let _place = DOWNLOADS.acquire().await.map_err(|error| error.to_string())?;
+            match &self.place {
+                Place::Oci(reference) => self.pull(reference).await,
+                Place::Url(url) => self.download(url).await,
+            }
+        };
+        let fetched = tokio::time::timeout(ALL, fetching).await;
+        let fetched = fetched.unwrap_or_else(|_| Err(format!("was not there within {} s", ALL.as_secs())));
+        fetched.map_err(|error| format!("{}: {error}", self.name()))
+    }
+
+    async fn pull(&self, reference: &OciReference) -> Result<(Arc<[u8]>, Pulled), String> {
+        let OciReference { registry, repository, .. } = reference;
+        let login = match &self.credentials {
+            None => None,
+            Some(credentials) => {
+                let told = |error: String| format!("the host's settings: spec.modules.credentials: {error}");
+                let text = secrets::resolve(credentials).await.map_err(told)?;
+                docker_config::login(text.expose(), registry, repository).map_err(told)?
+            }
+        };
+        let mut registry = Registry::new(reference, login)?;
+        let (image, component) = registry.component(COMPONENT_BYTES).await?;
+        let signatures = match self.signed_by.is_empty() {
+            true => Vec::new(),
+            false => registry.signatures(&image).await?,
+        };
+        let component_digest = digest(&component);
+        let pulled =
+            Pulled { from: self.name(), component: component_digest, image: Some(image), signatures };
+        self.judge(&pulled)?;
+        Ok((component.into(), pulled))
+    }
+
+    async fn download(&self, url: &str) -> Result<(Arc<[u8]>, Pulled), String> {
+        let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
+        let answer = download::client(&url)?.get(url).send().await.map_err(download::cause)?;
+        if !answer.status().is_success() {
+            return Err(format!("the server answers {}", answer.status()));
+        }
+        let component = download::body(answer, COMPONENT_BYTES).await?;
+        let pulled =
+            Pulled { from: self.name(), component: digest(&component), image: None, signatures: Vec::new() };
+        Ok((component.into(), pulled))
+    }
+
+    /// Whether it is signed, where that is asked for.
+    fn judge(&self, pulled: &Pulled) -> Result<(), String> {
+        if self.signed_by.is_empty() {
+            return Ok(());
+        }
+        let image = pulled.image.as_deref().unwrap_or_default();
+        let mut told = Err("has no signature of cosign, and the host's settings ask for one".to_owned());
+        for found in &pulled.signatures {
+            match signer(&self.signed_by, image, found) {
+                Ok(_) => return Ok(()),
+                Err(error) => told = Err(error),
+            }
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests;

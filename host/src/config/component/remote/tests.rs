@@ -1,0 +1,150 @@
+use kubewitness_harness::registry::{Registry, SigningKey, base64, sha256};
+use serde_json::{Value, json};
+
+use super::*;
+
+const COMPONENT: &[u8] = b"\0asm and what follows";
+
+fn host(modules: Value) -> HostSpec {
+    HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() }
+}
+
+fn remote(module: &Value, host: &HostSpec) -> Remote {
+    Remote::of(&serde_json::from_value(module.clone()).unwrap(), host).unwrap()
+}
+
+async fn pull(reference: &str, host: &HostSpec) -> Result<(Arc<[u8]>, Pulled), String> {
+    remote(&json!({"oci": reference}), host).fetch().await
+}
+
+#[tokio::test]
+async fn a_tag_is_pulled_and_told_with_its_digest_and_a_digest_is_what_it_says() {
+    let registry = Registry::start(None).await.unwrap();
+    let image = registry.push("team/plugin", "1.2", COMPONENT);
+    let name = format!("{}/team/plugin", registry.name());
+    let (bytes, pulled) = pull(&format!("{name}:1.2"), &HostSpec::default()).await.unwrap();
+    assert_eq!((&bytes[..], pulled.told()), (COMPONENT, format!("{name}:1.2@sha256:{image}")));
+    let pinned = format!("{name}@sha256:{image}");
+    assert_eq!(pull(&pinned, &HostSpec::default()).await.unwrap().1.told(), pinned);
+    // What lies under a digest is something else.
+    registry.put(format!("team/plugin/manifests/sha256:{image}"), b"{}".to_vec());
+    assert!(pull(&pinned, &HostSpec::default()).await.unwrap_err().contains("another image"));
+    registry
+        .put(format!("team/plugin/blobs/sha256:{}", sha256(COMPONENT)), b"\0asm and what falls!!".to_vec());
+    let told = pull(&format!("{name}:1.2"), &HostSpec::default()).await.unwrap_err();
+    assert!(told.contains("other bytes") && told.starts_with(&name), "{told}");
+}
+
+#[tokio::test]
+async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
+    let registry = Registry::start(None).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let name = format!("{}/plugin:1", registry.name());
+    let (bytes, pulled) = pull(&name, &HostSpec::default()).await.unwrap();
+    let asked = registry.asked().len();
+    let kept = |bytes: &Arc<[u8]>| {
+        let mut again = remote(&json!({"oci": name}), &HostSpec::default());
+        again.keep(bytes.clone(), &pulled);
+        again
+    };
+    registry.push("plugin", "1", b"\0asm of another");
+    assert_eq!(kept(&bytes).fetch().await.unwrap(), (bytes.clone(), pulled.clone()));
+    assert_eq!(registry.asked().len(), asked, "nobody was asked");
+    let damaged: Arc<[u8]> = (*b"\0asm damaged").into();
+    assert_eq!(&kept(&damaged).fetch().await.unwrap().0[..], b"\0asm of another", "it is fetched again");
+    drop(registry);
+    assert_eq!(kept(&bytes).fetch().await.unwrap().0, bytes);
+    assert!(kept(&damaged).fetch().await.unwrap_err().contains("can't be asked"));
+}
+
+#[tokio::test]
+async fn what_is_no_component_is_refused_before_its_bytes_come() {
+    let registry = Registry::start(None).await.unwrap();
+    let refused = async |layers: Value| {
+        registry.manifest("p", "1", &json!({"layers": layers}));
+        pull(&format!("{}/p:1", registry.name()), &HostSpec::default()).await.unwrap_err()
+    };
+    let layer =
+        |kind: &str, digest: &str, size: u64| json!({"mediaType": kind, "digest": digest, "size": size});
+    let digest = format!("sha256:{}", "0".repeat(64));
+    assert!(refused(json!([])).await.contains("0 layers"));
+    assert!(refused(json!([layer("application/gzip", &digest, 1)])).await.contains("application/gzip"));
+    assert!(refused(json!([layer("application/wasm", &digest, u64::MAX)])).await.contains("are allowed"));
+    assert!(refused(json!([layer("application/wasm", "md5:1", 1)])).await.contains("no SHA-256"));
+    assert!(refused(json!([layer("application/wasm", &digest, 1)])).await.contains("404"));
+    let blobs = registry.asked().iter().filter(|path| path.contains("/blobs/")).count();
+    assert_eq!(blobs, 1);
+    // A body that is longer than its image says.
+    let (long, place) = (vec![7; 4096], format!("p/blobs/{digest}"));
+    registry.put(place, long);
+    assert!(refused(json!([layer("application/wasm", &digest, 8)])).await.contains("8 are allowed"));
+    let told = pull(&format!("{}/gone:1", registry.name()), &HostSpec::default()).await.unwrap_err();
+    assert!(told.contains("has no 1 of it"), "{told}");
+}
+
+#[tokio::test]
+async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
+    let login = base64(b"ann:hush");
+    let registry = Registry::start(Some(&login)).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let name = format!("{}/plugin:1", registry.name());
+    let told = pull(&name, &HostSpec::default()).await.unwrap_err();
+    assert!(told.contains("401") && told.contains("spec.modules.credentials"), "{told}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    let with = async |auth: &str| {
+        let mut auths = serde_json::Map::new();
+        auths.insert(registry.name(), json!({"auth": auth}));
+        std::fs::write(&file, json!({"auths": auths}).to_string()).unwrap();
+        pull(&name, &host(json!({"credentials": {"file": file}}))).await
+    };
+    assert_eq!(&with(&login).await.unwrap().0[..], COMPONENT);
+    let told = with(&base64(b"ann:wrong")).await.unwrap_err();
+    assert!(told.contains("may not pull") && !told.contains("wrong"), "{told}");
+    std::fs::remove_file(&file).unwrap();
+    let told = pull(&name, &host(json!({"credentials": {"file": file}}))).await.unwrap_err();
+    assert!(told.contains("spec.modules.credentials"), "{told}");
+}
+
+#[tokio::test]
+async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_one_that_was_kept() {
+    let registry = Registry::start(None).await.unwrap();
+    let (key, other) = (SigningKey::make().unwrap(), SigningKey::make().unwrap());
+    let image = registry.push("plugin", "1", COMPONENT);
+    let name = format!("{}/plugin:1", registry.name());
+    let strict = host(json!({"signedBy": [key.public()]}));
+    let (bytes, unsigned) = pull(&name, &HostSpec::default()).await.unwrap();
+    let mut kept = remote(&json!({"oci": name}), &strict);
+    kept.keep(bytes.clone(), &unsigned);
+    for refused in [kept.fetch().await, pull(&name, &strict).await] {
+        assert!(refused.unwrap_err().contains("no signature"));
+    }
+    registry.sign("plugin", &image, &other);
+    assert!(pull(&name, &strict).await.unwrap_err().contains("none of the keys"));
+    registry.sign("plugin", &image, &key);
+    let (_, signed) = pull(&name, &strict).await.unwrap();
+    drop(registry);
+    let mut kept = remote(&json!({"oci": name}), &strict);
+    kept.keep(bytes, &signed);
+    assert!(kept.fetch().await.is_ok(), "its signature was kept with it");
+}
+
+#[tokio::test]
+async fn a_file_at_an_address_is_fetched_and_is_bounded() {
+    let registry = Registry::start(None).await.unwrap();
+    registry.put("files/p.wasm".into(), COMPONENT.to_vec());
+    let digest = sha256(COMPONENT);
+    let at = |path: &str| json!({"url": format!("http://{}/v2/{path}", registry.name()), "sha256": digest});
+    let (bytes, pulled) = remote(&at("files/p.wasm"), &HostSpec::default()).fetch().await.unwrap();
+    assert_eq!((&bytes[..], pulled.image), (COMPONENT, None));
+    let told = remote(&at("files/gone"), &HostSpec::default()).fetch().await.unwrap_err();
+    assert!(told.contains("404") && told.starts_with("http://"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_silent_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = format!("{}/plugin:1", listener.local_addr().unwrap());
+    let told = pull(&name, &HostSpec::default()).await.unwrap_err();
+    assert!(told.starts_with(&name) && told.contains("can't be asked"), "{told}");
+}

@@ -1,0 +1,125 @@
+//! Signatures by a key of cosign, in its layout of tags: beside the image `sha256:DIGEST` lies one with the tag
+//! `sha256-DIGEST.sig`. Each of its layers is a text that names the signed image, and has the signature over that text
+//! as an annotation. Pure.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+
+pub const LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+pub const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+
+/// What comes before the point of a P-256 key in its DER, the only kind that cosign makes by itself.
+const P256: [u8; 26] = [
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+
+/// A text, and the signature over it as base64. Kept beside a component, so that it can be judged again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    pub payload: String,
+    pub signature: String,
+}
+
+#[derive(Deserialize)]
+struct Payload {
+    critical: Critical,
+}
+
+#[derive(Deserialize)]
+struct Critical {
+    image: Image,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+/// The tag under which the signatures of an image lie.
+pub fn tag(digest: &str) -> String {
+    format!("sha256-{digest}.sig")
+}
+
+/// The place, among `keys`, of the key that has signed the image with this digest.
+pub fn signer(keys: &[String], digest: &str, found: &Signature) -> Result<usize, String> {
+    let Ok(signature) = STANDARD.decode(found.signature.trim()) else {
+        return Err("a signature is no base64".into());
+    };
+    let keys: Result<Vec<_>, _> = keys.iter().enumerate().map(|(place, key)| point(place, key)).collect();
+    let by = |key: &Vec<u8>| {
+        let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key);
+        key.verify(found.payload.as_bytes(), &signature).is_ok()
+    };
+    let Some(signer) = keys?.iter().position(by) else {
+        return Err("none of the keys in `modules.signedBy` has made its signature".into());
+    };
+    // Only now is it known who wrote the text.
+    let payload: Payload = serde_json::from_str(&found.payload)
+        .map_err(|error| format!("what is signed is no text of cosign: {error}"))?;
+    match payload.critical.image.digest == format!("sha256:{digest}") {
+        true => Ok(signer),
+        false => Err(format!("its signature is one of another image, {}", payload.critical.image.digest)),
+    }
+}
+
+/// The point of a public key.
+fn point(place: usize, key: &str) -> Result<Vec<u8>, String> {
+    let told = |why: &str| format!("the host's settings: spec.modules.signedBy[{place}]: {why}");
+    let key = SubjectPublicKeyInfoDer::from_pem_slice(key.as_bytes())
+        .map_err(|_| told("is no public key as PEM: `cosign public-key --key …` prints one"))?;
+    let point = key.as_ref().strip_prefix(&P256).filter(|point| point.len() == 65);
+    point
+        .map(<[u8]>::to_vec)
+        .ok_or_else(|| told("is no ECDSA key of P-256, which `cosign generate-key-pair` makes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    /// Key, text and signature were made with `openssl ecparam` and `openssl dgst -sha256 -sign`, as cosign writes them.
+    const KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
+        MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEywCAFTzHTFOmChcFotY3r+M/BABc\n\
+        CkehsVHo8iuCuf5EfOtxjYj/gAJeFsfx8aqcOH5HQw2JWkdHBYkdz/Nvbg==\n-----END PUBLIC KEY-----\n";
+    const OTHER_CURVE: &str = "-----BEGIN PUBLIC KEY-----\n\
+        MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEyRYWMf4CAQjLtmzEWYH6XllD7dRyfjRu\n\
+        rUCm6FTwKbJQ5PUrFBgIIgVj55JuqGnWZNvYUfRoqKTl5558rqr07IpTOBKIOnbu\n\
+        Oauz1ZWyjENghsu4FWHZrNdFEpdHo3ul\n-----END PUBLIC KEY-----\n";
+
+    fn made() -> Signature {
+        let payload = r#"{"critical":{"identity":{"docker-reference":"registry.example.com/team/plugin"},"image":{"docker-manifest-digest":"sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"type":"cosign container image signature"},"optional":null}"#;
+        let signature = "MEUCIQCUass+A2r2Fk9GBFiSiB/k2SESVPCUizdl3oMf6d/GUwIgbQ8nJXzQgOQmD4ic+wMidMlabV2ODMa0XUq9O1uZVqc=";
+        Signature { payload: payload.into(), signature: signature.into() }
+    }
+
+    #[test]
+    fn what_the_key_has_signed_is_known_by_its_place() {
+        assert_eq!(signer(&[KEY.into()], DIGEST, &made()), Ok(0));
+        assert_eq!(tag(DIGEST), format!("sha256-{DIGEST}.sig"));
+    }
+
+    #[test]
+    fn another_text_image_or_key_is_refused_with_the_reason() {
+        let keys = [KEY.to_owned()];
+        let told =
+            |keys: &[String], digest: &str, found: Signature| signer(keys, digest, &found).unwrap_err();
+        let other = "00".repeat(32);
+        assert!(told(&keys, &other, made()).contains("of another image"));
+        let changed = Signature { payload: made().payload.replace("9f86", "0000"), ..made() };
+        assert!(told(&keys, DIGEST, changed).contains("none of the keys"));
+        let broken = Signature { signature: "%".into(), ..made() };
+        assert!(told(&keys, DIGEST, broken).contains("no base64"));
+        for (key, why) in [(OTHER_CURVE, "P-256"), ("garbage", "PEM")] {
+            let told = told(&[key.into()], DIGEST, made());
+            assert!(told.contains("spec.modules.signedBy[0]") && told.contains(why), "{told}");
+        }
+        assert!(told(&[], DIGEST, made()).contains("none of the keys"));
+    }
+}

@@ -1,0 +1,140 @@
+//! Plugins from an OCI registry: pulled by tag, shown with their digest, and running on while the registry is away.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::registry::{Registry, SigningKey};
+use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, plugins_folder, until_ok};
+
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn trail(module: &str, batch: u32) -> String {
+    let spec = AUDIT.replace("{file: audit.wasm}", module) + &format!("\ndelivery: {{batch: {batch}}}\n");
+    plugin_manifest("trail", &spec)
+}
+
+fn says(status: &StatusView, state: &str, part: &str) -> bool {
+    let is_it = |message: &Option<String>| message.as_deref().unwrap_or_default().contains(part);
+    status
+        .plugins
+        .iter()
+        .any(|plugin| plugin.name == "trail" && plugin.state == state && is_it(&plugin.message))
+}
+
+fn component() -> Result<Vec<u8>> {
+    std::fs::read(plugins_folder()?.join("audit.wasm")).context("reading audit.wasm")
+}
+
+#[tokio::test]
+async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_registry_is_away() {
+    in_scratch("registries", async |scratch| {
+        let registry = Registry::start(None).await?;
+        let image = registry.push("platform/audit", "1.0", &component()?);
+        let oci = format!("{{oci: \"{}/platform/audit:1.0\"}}", registry.name());
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        write(&config, "trail.yaml", &trail(&oci, 8))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            config: Some(config.clone()),
+            data: scratch.path().join("data"),
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let pulled = |status: &StatusView| {
+            let shown = format!("{}/platform/audit:1.0@sha256:{image}", registry.name());
+            let is_it = |module: &Option<String>| module.as_deref() == Some(shown.as_str());
+            status.plugins.iter().any(|it| it.name == "trail" && it.state == "active" && is_it(&it.module))
+        };
+        run.status_when(WITHIN, "the plugin with its digest", pulled).await?;
+        create_job(&simulator, "one").await?;
+        run.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        run.caught_up(WITHIN).await?;
+        let asked = registry.asked().len();
+
+        // A restart resolves no tag again.
+        registry.push("platform/audit", "1.0", b"\0asm of another");
+        run.kill().await?;
+        let mut run = Kubewitness::start("again", &options, scratch.path())?;
+        run.status_when(WITHIN, "the plugin after a restart", pulled).await?;
+        ensure!(registry.asked().len() == asked, "{:?}", registry.asked());
+        // A changed document does, and what is there now is no component.
+        write(&config, "trail.yaml", &trail(&oci, 9))?;
+        run.status_when(WITHIN, "the refusal", |status| says(status, "degraded", "spec.module")).await?;
+        write(&config, "trail.yaml", &trail(&oci, 8))?;
+        run.status_when(WITHIN, "the document of before", pulled).await?;
+
+        // A registry that is away keeps nothing from running, also after a restart.
+        write(&config, "trail.yaml", &trail(&oci, 10))?;
+        drop(registry);
+        run.kill().await?;
+        let mut run = Kubewitness::start("away", &options, scratch.path())?;
+        run.status_when(WITHIN, "the last good one", |status| says(status, "degraded", "can't be asked"))
+            .await?;
+        create_job(&simulator, "two").await?;
+        let handed = |status: &StatusView| {
+            status.plugins.iter().any(|plugin| plugin.name == "trail" && plugin.delivered >= 2)
+        };
+        run.status_when(WITHIN, "the last good one to be handed the next job", handed).await?;
+        run.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_controller() {
+    in_scratch("registries", async |scratch| {
+        let registry = Registry::start(None).await?;
+        let (key, bytes) = (SigningKey::make()?, component()?);
+        let image = registry.push("audit", "1", &bytes);
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let folder = config.to_string_lossy().into_owned();
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let indented = key.public().replace('\n', "\n          ");
+        let signed_by =
+            format!("      modules:\n        signedBy:\n        - |\n          {indented}\n      ledgers:");
+        ensure!(host.contains("      ledgers:"), "the example has changed: {host}");
+        write(&config, "host.yaml", &host.replace("      ledgers:", &signed_by))?;
+        let named = |more: &str| format!("{{oci: \"{}/audit:1\"{more}}}", registry.name());
+        let check = async |module: &str| -> Result<(Option<i32>, String)> {
+            write(&config, "trail.yaml", &trail(module, 8))?;
+            let (code, stdout, stderr) = command(&["check", &folder]).await?;
+            Ok((code, stdout + &stderr))
+        };
+        let (code, told) = check(&named("")).await?;
+        ensure!(code == Some(1) && told.contains("no signature of cosign"), "{code:?} {told}");
+        registry.sign("audit", &image, &key);
+        let (code, told) = check(&named("")).await?;
+        ensure!(code == Some(0), "{code:?} {told}");
+        let wrong = named(&format!(", sha256: {}", "0".repeat(64)));
+        let (code, told) = check(&wrong).await?;
+        ensure!(code == Some(1) && told.contains("spec.module.sha256"), "{code:?} {told}");
+        let (code, told) = check("{configMapKey: audit.wasm}").await?;
+        ensure!(code == Some(1) && told.contains("modules.signedBy"), "{code:?} {told}");
+
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            config: Some(config.clone()),
+            data: scratch.path().join("data"),
+            ..RunOptions::default()
+        };
+        write(&config, "trail.yaml", &trail(&wrong, 8))?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.status_when(WITHIN, "the wrong digest", |status| says(status, "failed", "spec.module.sha256"))
+            .await?;
+        write(&config, "trail.yaml", &trail(&named(""), 8))?;
+        run.status_when(WITHIN, "the signed one", |status| says(status, "active", "")).await?;
+        until_ok(WITHIN, "the page of plugins", async || {
+            let (_, page) = run.get("/plugins").await?;
+            ensure!(page.contains(&format!("@sha256:{image}")), "{page}");
+            Ok(())
+        })
+        .await?;
+        run.stop().await
+    })
+    .await;
+}
