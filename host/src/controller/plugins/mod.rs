@@ -5,6 +5,7 @@
 mod calls;
 mod candidate;
 mod filters;
+mod probation;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -22,6 +23,7 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -33,6 +35,7 @@ use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
 pub use candidate::{Candidate, Question, Wanted, examine_component};
+use probation::{Probation, Watched};
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
@@ -44,6 +47,7 @@ struct Running {
     abort: CancellationToken,
     task: JoinHandle<()>,
     handle: DispatchHandle,
+    probation: Probation,
 }
 
 struct Draining {
@@ -67,6 +71,8 @@ pub struct Plugins {
     draining: BTreeMap<String, Draining>,
     /// What ran of those that have drained since, and wait for what comes after it.
     drained: BTreeMap<String, Candidate>,
+    /// A version has failed its first calls.
+    failed: Arc<Notify>,
     damage: Option<String>,
 }
 
@@ -93,6 +99,7 @@ impl Plugins {
             running,
             draining,
             drained,
+            failed: Arc::default(),
             damage: None,
         }
     }
@@ -121,6 +128,22 @@ impl Plugins {
     /// The ConfigMap whose version of the plugin runs.
     pub fn config_map(&self, name: &str) -> Option<String> {
         self.running.get(name).map(|running| running.candidate.parsed.entry.config_map.clone())
+    }
+
+    /// Until a version has failed its first calls. Only a plugin that had another version before is asked about it.
+    pub fn version_failed(&self) -> impl Future<Output = ()> + use<> {
+        let failed = Arc::clone(&self.failed);
+        async move { failed.notified().await }
+    }
+
+    /// What is known of the first calls of what runs: the question that was answered with it, and the failure.
+    pub fn failure(&self, name: &str) -> Option<(Question, String)> {
+        let running = self.running.get(name)?;
+        running.probation.failure().map(|why| (running.candidate.question.clone(), why))
+    }
+
+    pub fn has_worked(&self, name: &str) -> bool {
+        self.running.get(name).is_some_and(|running| running.probation.has_passed())
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -215,7 +238,9 @@ impl Plugins {
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
         };
-        let calls = Calls::new(&name, plugin.clone(), self.tasks.clone(), self.election.clone());
+        let probation = Probation::new(Arc::clone(&self.failed));
+        let watched = Watched { handler: plugin.clone(), probation: probation.clone() };
+        let calls = Calls::new(&name, Arc::new(watched), self.tasks.clone(), self.election.clone());
         let (dispatcher, handle) = Dispatcher::new(
             options,
             Arc::new(self.journal.clone()),
@@ -239,7 +264,7 @@ impl Plugins {
                 handle: Some(handle.clone()),
             },
         );
-        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle });
+        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle, probation });
         Ok(())
     }
 

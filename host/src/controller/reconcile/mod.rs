@@ -6,6 +6,7 @@ mod handover;
 mod housekeeping;
 mod plugins;
 pub mod report;
+mod rollback;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ use crate::config::manifest::Problem;
 use examinations::Examinations;
 use plugins::Waiting;
 use report::Reporter;
+use rollback::Rollbacks;
 
 /// Several files written one after the other are one change.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -53,6 +55,7 @@ pub struct Control {
     pub reporter: Reporter,
     pub last_good: LastGood,
     pub good_plugins: BTreeMap<String, GoodPlugin>,
+    rollbacks: Rollbacks,
     pub shared: std::sync::Arc<Shared>,
     examinations: Examinations,
     /// Those that the last round found without an answer.
@@ -91,6 +94,7 @@ impl Control {
             reporter,
             last_good,
             good_plugins,
+            rollbacks: Rollbacks::default(),
             shared,
             examinations,
             waiting: Vec::new(),
@@ -131,6 +135,7 @@ impl Control {
         let mut newest = 0;
         let mut is_first = true;
         loop {
+            let version_failed = self.plugins.version_failed();
             tokio::select! {
                 // The task that follows the configuration stops at the same time: that is no failure then.
                 biased;
@@ -149,6 +154,7 @@ impl Control {
                 () = self.plugins.has_drained() => {}
                 // Its plugin has waited for this.
                 () = self.examinations.answered() => {}
+                () = version_failed => self.take_back().await,
                 Ok(()) = compiling.changed() => {
                     self.tell_of_waiting();
                     continue;

@@ -145,6 +145,9 @@ impl Control {
         if self.other_owner(&name, entry).filter(is_there).is_some() {
             return Err(self.is_anothers(&name, entry));
         }
+        if let Some(why) = self.rollbacks.refusal(&name, &wanted.question) {
+            return Err(why);
+        }
         if self.plugins.runs_as(&wanted) {
             return Ok((name, Standing::Runs));
         }
@@ -231,6 +234,7 @@ impl Control {
         if let Some(pulled) = &pulled {
             info!(plugin = name, "its component is {}", pulled.told());
         }
+        self.rollbacks.settle(&self.plugins);
         let failed = |error: anyhow::Error| format!("{error:#}");
         if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
             return Ok(());
@@ -239,6 +243,10 @@ impl Control {
         let (of, saved) = (name.clone(), good.clone());
         let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
         kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
+        let is_another =
+            |before: &GoodPlugin| before.entry.text != good.entry.text || before.component != good.component;
+        let before = self.good_plugins.get(&name).filter(|before| is_another(before)).cloned();
+        self.rollbacks.replaced(&name, before);
         self.good_plugins.insert(name.clone(), good);
         self.is_active(&name, &entry.config_map).await;
         Ok(())
@@ -360,6 +368,7 @@ impl Control {
                 continue;
             }
             self.shared.remove_plugin(name);
+            self.rollbacks.forget(name);
             if self.good_plugins.remove(name).is_some() {
                 let of = name.clone();
                 let forgotten = self.last_good.ask(move |kept| kept.forget_plugin(&of)).await;

@@ -31,6 +31,7 @@ mod replicas;
 mod restart;
 mod resync;
 mod retention;
+mod rollback;
 mod rules;
 mod run;
 mod secrets;

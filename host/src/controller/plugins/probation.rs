@@ -1,0 +1,127 @@
+//! The first calls of a version. One success is enough: whatever fails later may be a state's fault, or a database's. A
+//! version that fails for several states before its first success is no good, and its plugin goes back to the version
+//! before.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{CallError, Delivery, Handler, Outcome};
+use tokio::sync::Notify;
+
+/// One poison state is no evidence against a version. So many states, each alone in its call, are.
+const STATES: usize = 3;
+/// Batches are split until a state fails alone. A version that fails all of them is known before that.
+const CALLS: usize = 12;
+
+/// Clone freely: all clones are about the same version.
+#[derive(Clone)]
+pub struct Probation {
+    evidence: Arc<Mutex<Evidence>>,
+    /// Shared by all versions of all plugins.
+    failed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Evidence {
+    has_passed: bool,
+    calls: usize,
+    alone: BTreeSet<Seq>,
+    /// Why it has failed for good.
+    failed: Option<String>,
+}
+
+impl Evidence {
+    /// Whether this call decides that the version has failed.
+    fn take(&mut self, states: &[Seq], error: Option<&CallError>) -> bool {
+        if self.has_passed || self.failed.is_some() {
+            return false;
+        }
+        let Some(error) = error else {
+            self.has_passed = true;
+            return false;
+        };
+        if !error.is_plugins_fault() {
+            return false;
+        }
+        self.calls += 1;
+        if let [seq] = states {
+            self.alone.insert(*seq);
+        }
+        if self.alone.len() >= STATES || self.calls >= CALLS {
+            // A guest's words go on for lines.
+            self.failed = Some(error.to_string().lines().next().unwrap_or_default().to_owned());
+        }
+        self.failed.is_some()
+    }
+}
+
+impl Probation {
+    pub fn new(failed: Arc<Notify>) -> Self {
+        Self { evidence: Arc::default(), failed }
+    }
+
+    /// Why the version has failed, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.evidence().failed.clone()
+    }
+
+    pub fn has_passed(&self) -> bool {
+        self.evidence().has_passed
+    }
+
+    fn evidence(&self) -> std::sync::MutexGuard<'_, Evidence> {
+        self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands calls on, and looks at what comes of them.
+pub struct Watched {
+    pub handler: Arc<dyn Handler>,
+    pub probation: Probation,
+}
+
+#[async_trait]
+impl Handler for Watched {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let called = self.handler.handle(batch).await;
+        let states: Vec<_> = batch.iter().map(|delivery| delivery.state.seq).collect();
+        if self.probation.evidence().take(&states, called.as_ref().err()) {
+            self.probation.failed.notify_one();
+        }
+        called
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trap() -> CallError {
+        CallError::Trap("unreachable".into())
+    }
+
+    #[test]
+    fn a_version_that_fails_for_several_states_before_its_first_success_has_failed() {
+        let mut evidence = Evidence::default();
+        assert!(!evidence.take(&[1, 2], Some(&trap())) && !evidence.take(&[1], Some(&trap())));
+        assert!(!evidence.take(&[1], Some(&trap())), "one state that is tried again is one");
+        assert!(!evidence.take(&[2], Some(&CallError::Unavailable("the database is away".into()))));
+        assert!(!evidence.take(&[2], Some(&trap())) && evidence.take(&[3], Some(&trap())));
+        assert!(evidence.failed.as_deref().unwrap().contains("unreachable"));
+        assert!(!evidence.take(&[4], Some(&trap())), "it is told once");
+    }
+
+    #[test]
+    fn whole_batches_that_fail_are_evidence_too_and_one_success_ends_it() {
+        let mut evidence = Evidence::default();
+        let failed = (0..CALLS).filter(|_| evidence.take(&[1, 2], Some(&trap()))).count();
+        assert_eq!((failed, evidence.calls), (1, CALLS));
+        let mut evidence = Evidence::default();
+        assert!(!evidence.take(&[1], Some(&trap())) && !evidence.take(&[2], None));
+        for seq in 3..100 {
+            assert!(!evidence.take(&[seq], Some(&trap())), "it has worked once");
+        }
+    }
+}
