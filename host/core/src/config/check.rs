@@ -2,7 +2,7 @@
 
 use super::{
     DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
-    components, streams,
+    components, destinations, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
@@ -214,12 +214,7 @@ impl HostSpec {
             check_database(&format!("spec.databases[{index}]"), database, &mut faults);
         }
         for (index, destination) in self.destinations.iter().enumerate() {
-            if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
-                faults.push(fault(
-                    format!("spec.destinations[{index}].url"),
-                    format!("`{}` is not an http or https address", destination.url),
-                ));
-            }
+            destinations::check(&format!("spec.destinations[{index}]"), destination, &mut faults);
         }
         components::check(&self.limits, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());

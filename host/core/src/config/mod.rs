@@ -4,6 +4,7 @@
 
 mod check;
 mod components;
+mod destinations;
 mod host;
 mod plugin;
 mod quantity;
@@ -19,6 +20,7 @@ pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use check::is_name;
 pub use components::{ComponentsSpec, HostLimitsSpec};
+pub use destinations::*;
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};

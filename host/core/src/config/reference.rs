@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use self::fits::fits;
-use super::{Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
+use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
 use crate::status::OneOrMany;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
@@ -82,6 +82,12 @@ text!(
     "Since",
     r"^([0-9]+(ms|s|m|h|d)|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3})?Z)$",
     "A time such as `2026-11-01T00:00:00Z`, or how long ago, such as `12h` or `30d`."
+);
+text!(
+    AddressRange,
+    "AddressRange",
+    "^(public|private|loopback|linkLocal|[0-9a-fA-F.:]+(/[0-9]{1,3})?)$",
+    "`public`, `private`, `loopback`, `linkLocal`, or a range such as `10.20.0.0/16`."
 );
 
 impl JsonSchema for OneOrMany {

@@ -11,6 +11,7 @@ mod compiling;
 mod conformance;
 mod dashboard;
 mod databases;
+mod destinations;
 mod docs;
 mod doctor;
 mod files;
