@@ -5,8 +5,8 @@ use super::{
     components, destinations, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
-use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
-use crate::model::fault::Fault;
+use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST};
+use crate::model::fault::{Fault, fault};
 use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
@@ -15,12 +15,6 @@ use crate::status::Rules;
 pub(super) const RATE_MOST: u32 = 1_000_000;
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
-/// The host and the plugin hold all states of a call in memory at once.
-pub(super) const BATCH_MOST: u32 = 1024;
-
-pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
-    Fault { field: field.into(), message: message.into() }
-}
 
 /// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
 pub fn is_name(text: &str) -> bool {
@@ -283,6 +277,7 @@ impl PluginSpec {
             let message = format!("is over {BATCH_MOST}, the most that one call may carry");
             faults.push(fault("spec.delivery.batch", message));
         }
+        faults.extend(host.limits.plugins.check(self));
         faults
     }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use check::is_name;
-pub use components::{ComponentsSpec, HostLimitsSpec};
+pub use components::{CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind};
 pub use destinations::*;
 pub use host::*;
 pub use plugin::*;

@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
-use super::check::{BATCH_MOST, RATE_MOST};
+use super::check::RATE_MOST;
 use super::{Bytes, Duration};
 use crate::calendar;
+#[cfg(test)]
+use crate::limits::BATCH_MOST;
 
 /// A plugin: its component, its subscriptions, its grants and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -30,25 +30,11 @@ pub(super) fn name(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn at_least(least: Time) -> String {
-    format!("at least {}", shortest(least))
+    format!("at least {}", Duration(least))
 }
 
 pub(super) fn at_least_bytes(least: u64) -> String {
-    format!("at least {}", shortest_bytes(least))
-}
-
-/// The time in the largest unit that gives a whole number.
-fn shortest(time: Time) -> String {
-    let ms = time.as_millis();
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    let fits = units.iter().find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit));
-    fits.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
-}
-
-fn shortest_bytes(bytes: u64) -> String {
-    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let fits = units.iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
-    fits.map_or_else(|| bytes.to_string(), |(name, shift)| format!("{}{name}", bytes >> shift))
+    format!("at least {}", Bytes(least))
 }
 
 /// Types that are written as texts.
@@ -134,10 +120,10 @@ fn plain_default(field: &mut Value, defs: &Value) {
 fn plain(value: &mut Value, of: &str, defs: &Value) {
     match (of, &mut *value) {
         ("Duration", Value::String(text)) => {
-            *text = shortest(text.parse::<Duration>().expect("a default is one").0);
+            *text = text.parse::<Duration>().expect("a default is one").to_string();
         }
         ("Size", Value::String(text)) => {
-            *text = shortest_bytes(Bytes::try_from(text.clone()).expect("a default is one").0);
+            *text = Bytes::try_from(text.clone()).expect("a default is one").to_string();
         }
         (of, Value::Object(fields)) => {
             for (name, value) in fields {

@@ -4,6 +4,7 @@
 mod access;
 mod authors;
 mod browser;
+mod ceiling;
 mod clients;
 mod cluster;
 mod compile;

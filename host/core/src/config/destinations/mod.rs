@@ -5,9 +5,8 @@ mod addresses;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-use super::check::fault;
 use super::{Bytes, Duration, SecretRef};
-use crate::model::fault::Fault;
+use crate::model::fault::{Fault, fault};
 
 pub use addresses::{AddressKind, AddressRange};
 
@@ -71,11 +70,17 @@ const ADDRESSES: usize = 64;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum HttpMethod {
+    /// Reads.
     Get,
+    /// Reads the headers alone.
     Head,
+    /// Hands something over.
     Post,
+    /// Replaces what is there.
     Put,
+    /// Changes what is there.
     Patch,
+    /// Removes what is there.
     Delete,
 }
 
