@@ -16,6 +16,7 @@ mod destinations;
 mod docs;
 mod doctor;
 mod files;
+mod hostile;
 mod imports;
 mod kills;
 mod kubectl;
