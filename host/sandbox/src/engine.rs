@@ -15,6 +15,7 @@ use crate::compile::{self, CodeStore, Compiler, shape};
 use crate::component::{Component, Face};
 use crate::error::SandboxError;
 use crate::guest::Guest;
+use crate::guest::memory::Budget;
 
 /// A guest that computes gives way to others this often, and its time is looked at as often. The
 /// hop costs a microsecond; other work on the same thread waits no longer than this.
@@ -36,6 +37,7 @@ struct Inner {
     engine: wasmtime::Engine,
     linker: Linker<Guest>,
     code: Arc<CodeStore>,
+    memory: Arc<Budget>,
 }
 
 impl Engine {
@@ -46,7 +48,8 @@ impl Engine {
         bindings::Full::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)
             .map_err(|error| broken(&error))?;
         let code = CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler);
-        Ok(Self { inner: Arc::new(Inner { engine, linker, code: Arc::new(code) }) })
+        let inner = Inner { engine, linker, code: Arc::new(code), memory: Arc::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Gives the ticks until `stop`. Without it a guest that computes is never stopped, so the host
@@ -80,6 +83,20 @@ impl Engine {
     /// The digest of the component that is being compiled. The others that have to be wait for their turn.
     pub fn compiling(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.inner.code.compiling()
+    }
+
+    /// Bounds the memory of all instances together, from the next one that wants more.
+    pub fn bound_memory(&self, most: u64) {
+        self.inner.memory.set(most);
+    }
+
+    /// The memory that all instances hold together.
+    pub fn memory(&self) -> u64 {
+        self.inner.memory.used() as u64
+    }
+
+    pub(crate) fn budget(&self) -> Arc<Budget> {
+        self.inner.memory.clone()
     }
 
     pub(crate) fn wasm(&self) -> &wasmtime::Engine {

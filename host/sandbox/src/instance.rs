@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::Seq;
-use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::config::{Bytes, LimitsSpec};
 use kubewitness_core::ports::{CallError, Session};
 use wasmtime::{Store, Trap, UpdateDeadline};
 
@@ -14,6 +14,7 @@ use crate::capability::clip;
 use crate::component::{Component, Description};
 use crate::guest::Guest;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
+use crate::guest::memory::Refused;
 
 pub struct Instance {
     store: Store<Guest>,
@@ -29,7 +30,7 @@ impl Instance {
         config: Arc<str>,
         limits: &LimitsSpec,
     ) -> Result<Self, CallError> {
-        let guest = Guest::new(limits, config);
+        let guest = Guest::new(limits, config, component.engine().budget());
         let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
         let mut store = Store::new(component.engine().wasm(), guest);
         store.limiter(|guest| &mut guest.memory);
@@ -96,8 +97,16 @@ fn fate(guest: &Guest, limits: &LimitsSpec, error: &wasmtime::Error) -> CallErro
     if error.is::<TimeUp>() {
         return CallError::Timeout { limit_ms: u64::try_from(limits.call.0.as_millis()).unwrap_or(u64::MAX) };
     }
-    if guest.memory.refused {
-        return CallError::Memory { limit_bytes: limits.memory.0 };
+    match guest.memory.refused {
+        Some(Refused::Instance) => return CallError::Memory { limit_bytes: limits.memory.0 },
+        Some(Refused::All(most)) => {
+            return CallError::Unavailable(format!(
+                "all plugins together may hold {}, and this one wanted more (`spec.limits.plugins.totalMemory` of the \
+                 host's settings)",
+                Bytes(most as u64)
+            ));
+        }
+        None => {}
     }
     let mut text = match (error.downcast_ref::<wasmtime_wasi::I32Exit>(), error.downcast_ref::<Trap>()) {
         (Some(exit), _) => format!("it exited with {}", exit.0),

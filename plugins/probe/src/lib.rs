@@ -32,10 +32,12 @@ impl Plugin for Probe {
     type Config = Config;
 
     fn about() -> About {
+        harm::hangs_in("describe");
         About { config_schema: r#"{"type":"object"}"#, needs: vec!["kv".to_string(), "sql:main".to_string()] }
     }
 
     fn check(config: &Config) -> Vec<FieldError> {
+        harm::hangs_in("check");
         config.faults.iter().map(|fault| FieldError::new(&fault.path, &fault.message)).collect()
     }
 
@@ -66,6 +68,9 @@ fn obey(command: &str, state: &State) -> Verdict {
         ("retry", [reason]) => return Verdict::retry(*reason),
         ("retry", [reason, after]) => return Verdict::retry_after(number(after), *reason),
         ("reject", [reason]) => return Verdict::reject(*reason),
+        ("reject-giant", [mebibytes]) => {
+            return Verdict::reject("x".repeat((number(mebibytes) << 20) as usize));
+        }
         ("other", [word]) => return Verdict::Other((*word).to_string()),
         _ => {}
     }

@@ -4,26 +4,27 @@
 //! The client is reqwest beside kube's hyper: without it the host has 398 crates and not 400 (`cargo tree`), and
 //! pools, timeouts and their errors would have to be written here.
 
-use std::sync::{Mutex, PoisonError};
+mod resolver;
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::StateId;
 use kubewitness_core::bucket::Bucket;
-use kubewitness_core::config::{DestinationSpec, RateSpec};
+use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url, redirect};
 use tokio::time::Instant;
 
 use crate::secrets;
+use resolver::{Forbidden, Guard};
 
-const REQUEST_BYTES: usize = 4 * 1024 * 1024;
-const RESPONSE_BYTES: usize = 1024 * 1024;
 const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
 const HEADER_BYTES: usize = 8 * 1024;
 const CONNECT: Duration = Duration::from_secs(5);
-const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Headers that a plugin may send, besides those that begin with one of [`SENT_PREFIXES`].
@@ -74,6 +75,10 @@ pub type Wrong = (String, String);
 
 impl Destination {
     pub async fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
+        Self::with(spec, Guard::new(&spec.name, spec.reachable())).await
+    }
+
+    async fn with(spec: &DestinationSpec, guard: Guard) -> Result<Self, Wrong> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
         let base =
             Url::parse(&spec.url).map_err(|error| wrong("url", format!("is not an address: {error}")))?;
@@ -95,20 +100,37 @@ impl Destination {
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
             secret_headers.push(name);
         }
-        let client =
-            client(spec.timeout.0).map_err(|error| wrong("url", format!("has no usable client: {error}")))?;
+        let client = client(spec.timeout.0, guard)
+            .map_err(|error| wrong("url", format!("has no usable client: {error}")))?;
         let rate = spec.rate.map(|per_second| Mutex::new(Bucket::new(RateSpec { per_second, burst: None })));
         Ok(Self { spec: spec.clone(), base, secret_headers, client, rate, opened: Instant::now() })
     }
 
     /// `id` is sent as the idempotency key where the plugin sends none.
     pub async fn send(&self, request: HttpRequest, id: Option<&StateId>) -> Result<HttpResponse, GrantError> {
-        let method = method_of(&request)?;
+        let method = method_of(&request, self.spec.request_size.0)?;
         let url = below(&self.base, &request.path)?;
+        self.allow(method, &request.path)?;
         let headers = self.headers(&request.headers, id).await?;
         self.take()?;
+        let method =
+            Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
         let sent = self.client.request(method, url).headers(headers).body(request.body).send().await;
-        receive(sent.map_err(|error| refusal(&error))?).await
+        receive(sent.map_err(|error| refusal(&error))?, self.spec.response_size.0).await
+    }
+
+    /// What the operator lets plugins send.
+    fn allow(&self, method: HttpMethod, path: &str) -> Result<(), GrantError> {
+        if !self.spec.methods.contains(&method) {
+            let allowed: Vec<_> = self.spec.methods.iter().map(|method| method.as_str()).collect();
+            let (method, allowed) = (method.as_str(), allowed.join(", "));
+            return Err(GrantError::Denied(format!("the destination allows {allowed}, and not {method}")));
+        }
+        if !self.spec.allows_path(path) {
+            let allowed = self.spec.paths.join(", ");
+            return Err(GrantError::Denied(format!("the destination allows paths below {allowed} alone")));
+        }
+        Ok(())
     }
 
     fn take(&self) -> Result<(), GrantError> {
@@ -146,21 +168,22 @@ impl Destination {
 
 /// Finds what no destination takes, whatever it is.
 pub fn check(request: &HttpRequest) -> Result<(), GrantError> {
-    method_of(request)?;
+    method_of(request, REQUEST_MOST)?;
     headers_of(&request.headers, &[])?;
     let base =
         Url::parse("http://destination.invalid").map_err(|error| GrantError::Other(error.to_string()))?;
     below(&base, &request.path).map(drop)
 }
 
-fn method_of(request: &HttpRequest) -> Result<Method, GrantError> {
-    let Some(method) = METHODS.iter().find(|method| **method == request.method) else {
-        return Err(GrantError::Invalid(format!("a method is one of {}", METHODS.join(", "))));
+fn method_of(request: &HttpRequest, most: u64) -> Result<HttpMethod, GrantError> {
+    let Some(method) = HttpMethod::parse(&request.method) else {
+        let known: Vec<_> = HttpMethod::every().into_iter().map(HttpMethod::as_str).collect();
+        return Err(GrantError::Invalid(format!("a method is one of {}", known.join(", "))));
     };
-    if request.body.len() > REQUEST_BYTES {
-        return Err(GrantError::TooLarge(format!("a request has at most {REQUEST_BYTES} bytes")));
+    if request.body.len() as u64 > most {
+        return Err(GrantError::TooLarge(format!("a request has at most {most} bytes")));
     }
-    Method::try_from(*method).map_err(|_| GrantError::Invalid("the method".into()))
+    Ok(method)
 }
 
 /// Those that a plugin sends. The host's own secrets can't be replaced.
@@ -180,7 +203,7 @@ fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<Header
     Ok(headers)
 }
 
-fn client(timeout: Duration) -> Result<Client, reqwest::Error> {
+fn client(timeout: Duration, guard: Guard) -> Result<Client, reqwest::Error> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Another thread may have been first; either way there is one now.
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -189,7 +212,9 @@ fn client(timeout: Duration) -> Result<Client, reqwest::Error> {
         .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
         // A redirect could lead the secrets elsewhere: the plugin sees it as what it is.
         .redirect(redirect::Policy::none())
+        // A proxy would resolve the name itself.
         .no_proxy()
+        .dns_resolver(Arc::new(guard))
         .referer(false)
         .timeout(timeout)
         .connect_timeout(CONNECT.min(timeout))
@@ -239,9 +264,9 @@ fn below(base: &Url, path: &str) -> Result<Url, GrantError> {
     Ok(url)
 }
 
-async fn receive(mut response: reqwest::Response) -> Result<HttpResponse, GrantError> {
-    let too_large = || GrantError::TooLarge(format!("the response has more than {RESPONSE_BYTES} bytes"));
-    if response.content_length().is_some_and(|length| length > RESPONSE_BYTES as u64) {
+async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpResponse, GrantError> {
+    let too_large = || GrantError::TooLarge(format!("the response has more than {most} bytes"));
+    if response.content_length().is_some_and(|length| length > most) {
         return Err(too_large());
     }
     let seen = |name: &HeaderName| SEEN.contains(&name.as_str()) || name.as_str().starts_with(SEEN_PREFIX);
@@ -252,7 +277,7 @@ async fn receive(mut response: reqwest::Response) -> Result<HttpResponse, GrantE
     let status = response.status().as_u16();
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| refusal(&error))? {
-        if body.len() + chunk.len() > RESPONSE_BYTES {
+        if (body.len() + chunk.len()) as u64 > most {
             return Err(too_large());
         }
         body.extend_from_slice(&chunk);
@@ -265,10 +290,20 @@ fn refusal(error: &reqwest::Error) -> GrantError {
     if error.is_timeout() {
         return GrantError::Timeout("the destination did not answer in time".into());
     }
+    if let Some(Forbidden(kind)) = forbidden(error) {
+        return GrantError::Unavailable(format!(
+            "the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
+        ));
+    }
     GrantError::Unavailable(match error.is_connect() {
         true => "the destination can't be reached".into(),
         false => "the connection to the destination broke".into(),
     })
+}
+
+fn forbidden(error: &reqwest::Error) -> Option<&Forbidden> {
+    let mut sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.find_map(|error| error.downcast_ref())
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::IntoResponse;
-use kubewitness_core::config::{Duration as Span, HeaderSpec, SecretRef};
+use kubewitness_core::config::{
+    AddressRange, Bytes as Size, Duration as Span, HeaderSpec, RESPONSE_MOST, SecretRef,
+};
 use tokio::sync::Mutex as Async;
 
 use super::*;
@@ -21,12 +23,14 @@ async fn receiver() -> (String, Seen) {
         async move {
             kept.lock().await.push((uri.to_string(), headers, body.to_vec()));
             match uri.path().rsplit('/').next() {
-                Some("large") => Body::from(vec![0; RESPONSE_BYTES + 1]).into_response(),
+                Some("large") => Body::from(vec![0; RESPONSE_MOST as usize + 1]).into_response(),
                 Some("moved") => (StatusCode::FOUND, [("location", "http://127.0.0.1:1/")]).into_response(),
                 Some("later") => {
                     let headers = [("retry-after", "7"), ("set-cookie", "a=b")];
                     (StatusCode::TOO_MANY_REQUESTS, headers, "slow").into_response()
                 }
+                // Nothing of it is used again, so the next request looks its name up again.
+                Some("close") => ([("connection", "close")], "closed").into_response(),
                 Some("never") => std::future::pending().await,
                 _ => "fine".into_response(),
             }
@@ -39,8 +43,7 @@ async fn receiver() -> (String, Seen) {
 }
 
 fn spec(url: &str) -> DestinationSpec {
-    let timeout = Span(Duration::from_secs(5));
-    DestinationSpec { name: "hook".into(), url: url.into(), headers: vec![], rate: None, timeout }
+    DestinationSpec { timeout: Span(Duration::from_secs(5)), ..DestinationSpec::of("hook", url) }
 }
 
 fn post(path: &str, headers: &[(&str, &str)]) -> HttpRequest {
@@ -56,7 +59,8 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     std::fs::write(&token, "Bearer hush\n").unwrap();
     let value_from = SecretRef::File(token.to_str().unwrap().into());
     let headers = vec![HeaderSpec { name: "Authorization".into(), value_from }];
-    let destination = Destination::open(&DestinationSpec { headers, ..spec(&url) }).await.unwrap();
+    let spec = DestinationSpec { headers, allow_plain: true, ..spec(&url) };
+    let destination = Destination::open(&spec).await.unwrap();
     let id = StateId::parse("jobs/0/batch/Job/u/1");
     let sent = destination
         .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id))
@@ -181,4 +185,79 @@ async fn a_destination_with_a_password_in_its_address_is_a_fault() {
         HeaderSpec { name: "a".into(), value_from: SecretRef::Env("KUBEWITNESS_TEST_NO_SUCH".into()) };
     let spec = DestinationSpec { headers: vec![missing], ..spec("https://hooks.example/") };
     assert_eq!(Destination::open(&spec).await.err().unwrap().0, "headers[0].valueFrom");
+}
+
+#[tokio::test]
+async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
+    let (url, seen) = receiver().await;
+    let spec = DestinationSpec {
+        methods: vec![HttpMethod::Post],
+        paths: vec!["/jobs".into()],
+        request_size: Size(4),
+        response_size: Size(4),
+        ..spec(&url)
+    };
+    let destination = Destination::open(&spec).await.unwrap();
+    assert_eq!(destination.send(post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
+    let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
+    let told = destination.send(get, None).await.unwrap_err().to_string();
+    assert_eq!(told, "denied: the destination allows POST, and not GET");
+    for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs"] {
+        let error = destination.send(post(path, &[]), None).await.unwrap_err();
+        assert!(matches!(error, GrantError::Denied(_) | GrantError::Invalid(_)), "{path}: {error}");
+    }
+    let large = HttpRequest { body: vec![0; 5], ..post("/jobs", &[]) };
+    assert!(matches!(destination.send(large, None).await, Err(GrantError::TooLarge(_))));
+    let error = destination.send(post("/jobs/close", &[]), None).await.unwrap_err();
+    assert_eq!(error, GrantError::TooLarge("the response has more than 4 bytes".into()));
+    assert_eq!(seen.lock().await.len(), 2);
+}
+
+/// A destination whose name answers with one after the other of these, and the last one ever after.
+async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) -> Destination {
+    let port = Url::parse(url).unwrap().port().unwrap();
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let lookup = move |_: String| {
+        let turn = asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst).min(answers.len() - 1);
+        let answer = answers[turn].split(' ').map(|address| address.parse().unwrap()).collect();
+        Box::pin(async move { Ok(answer) }) as futures::future::BoxFuture<'static, _>
+    };
+    let addresses: Vec<AddressRange> = addresses.iter().map(|range| range.parse().unwrap()).collect();
+    let spec = DestinationSpec { addresses, ..spec(&format!("http://hooks.example.com:{port}/base")) };
+    Destination::with(&spec, Guard::with("hook", spec.reachable(), Arc::new(lookup))).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_name_that_resolves_elsewhere_later_is_refused_when_the_client_connects() {
+    let (url, seen) = receiver().await;
+    let destination = named(&url, &["127.0.0.1"], &["127.0.0.1", "127.0.0.2", "169.254.169.254"]).await;
+    assert_eq!(destination.send(post("close", &[]), None).await.unwrap().body, b"closed");
+    for kind in ["a loopback address", "the address of a cloud's metadata"] {
+        let error = destination.send(post("close", &[]), None).await.unwrap_err();
+        let told = format!(
+            "unavailable: the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
+        );
+        assert_eq!(error.to_string(), told);
+    }
+    assert_eq!(seen.lock().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_public_name_that_resolves_inward_is_refused_in_every_spelling() {
+    let (url, seen) = receiver().await;
+    for answer in [&["127.0.0.1"], &["::ffff:127.0.0.1"], &["::1"], &["10.0.0.1"], &["0.0.0.0"], &["fe80::1"]]
+    {
+        let destination = named(&url, &[], answer).await;
+        let error = destination.send(post("", &[]), None).await.unwrap_err().to_string();
+        assert!(error.contains("the destination's name resolves to"), "{answer:?}: {error}");
+    }
+    assert_eq!(seen.lock().await.len(), 0);
+}
+
+#[tokio::test]
+async fn of_several_addresses_the_host_connects_to_those_that_are_allowed() {
+    let (url, seen) = receiver().await;
+    let destination = named(&url, &["127.0.0.1/32"], &["10.0.0.1 127.0.0.1"]).await;
+    destination.send(post("", &[]), None).await.unwrap();
+    assert_eq!(seen.lock().await.len(), 1);
 }

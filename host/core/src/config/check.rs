@@ -1,12 +1,13 @@
 //! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
+use super::components::{check_keys, check_module};
 use super::{
     DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
-    components, streams,
+    components, destinations, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
-use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
-use crate::model::fault::Fault;
+use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST};
+use crate::model::fault::{Fault, fault};
 use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
@@ -15,12 +16,6 @@ use crate::status::Rules;
 pub(super) const RATE_MOST: u32 = 1_000_000;
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
-/// The host and the plugin hold all states of a call in memory at once.
-pub(super) const BATCH_MOST: u32 = 1024;
-
-pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
-    Fault { field: field.into(), message: message.into() }
-}
 
 /// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
 pub fn is_name(text: &str) -> bool {
@@ -214,15 +209,10 @@ impl HostSpec {
             check_database(&format!("spec.databases[{index}]"), database, &mut faults);
         }
         for (index, destination) in self.destinations.iter().enumerate() {
-            if !destination.url.starts_with("http://") && !destination.url.starts_with("https://") {
-                faults.push(fault(
-                    format!("spec.destinations[{index}].url"),
-                    format!("`{}` is not an http or https address", destination.url),
-                ));
-            }
+            destinations::check(&format!("spec.destinations[{index}]"), destination, &mut faults);
         }
         components::check(&self.limits, &mut faults);
-        self.modules.check(&mut faults);
+        check_keys(&self.modules.signed_by, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
         faults.extend(self.redactor().err().unwrap_or_default());
         faults
@@ -256,7 +246,7 @@ impl PluginSpec {
     /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
-        self.module.check(host, &mut faults);
+        check_module(&self.module, !host.modules.signed_by.is_empty(), &mut faults);
         self.check_subscriptions(host, &mut faults);
         self.check_granted(host, &mut faults);
         for (field, value) in [
@@ -281,6 +271,7 @@ impl PluginSpec {
             let message = format!("is over {BATCH_MOST}, the most that one call may carry");
             faults.push(fault("spec.delivery.batch", message));
         }
+        faults.extend(host.limits.plugins.check(self));
         faults
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
-use super::{Bytes, Duration, FromSpec, HostLimitsSpec, ModulesSpec, RedactionSpec, StreamSpec};
+use super::{Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, RedactionSpec, StreamSpec};
 use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
@@ -48,6 +48,27 @@ pub struct HostSpec {
     /// How components are fetched from elsewhere. Left out: without a password, and without a signature.
     #[serde(default, skip_serializing_if = "ModulesSpec::is_default")]
     pub modules: ModulesSpec,
+}
+
+/// How components are fetched from elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ModulesSpec {
+    /// Names and passwords of registries: a `config.json` of Docker, as a Secret of the type
+    /// `kubernetes.io/dockerconfigjson` has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<SecretRef>,
+    /// Public keys of cosign, as PEM. Where there is one, every component needs a signature by one of them, except a
+    /// `file`. Left out: no signature is needed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signed_by: Vec<String>,
+}
+
+impl ModulesSpec {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// One watched resource.
@@ -210,39 +231,6 @@ pub struct SqliteSpec {
     pub path: String,
 }
 
-/// An HTTP destination. The host holds its address and secrets; a plugin names a path below it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DestinationSpec {
-    /// The name that grants use.
-    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
-    pub name: String,
-    /// The base address. A plugin names a path below it.
-    #[cfg_attr(test, schemars(extend("pattern" = "^https?://", "x-bounds" = "`http://` or `https://`")))]
-    pub url: String,
-    /// Headers that the host adds to every request.
-    #[serde(default)]
-    pub headers: Vec<HeaderSpec>,
-    /// Requests per second at most. Left out: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u32>,
-    /// How long the host waits for one answer.
-    #[serde(default = "ten_seconds")]
-    pub timeout: Duration,
-}
-
-/// A header that the host adds to every request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HeaderSpec {
-    /// The name of the header.
-    pub name: String,
-    /// Where the value is.
-    pub value_from: SecretRef,
-}
-
 /// Where a secret is, never the secret itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -285,8 +273,4 @@ fn ten_minutes() -> Duration {
 
 fn eight() -> u32 {
     8
-}
-
-fn ten_seconds() -> Duration {
-    Duration(std::time::Duration::from_secs(10))
 }

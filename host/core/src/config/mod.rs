@@ -4,6 +4,7 @@
 
 mod check;
 mod components;
+mod destinations;
 mod host;
 mod plugin;
 mod quantity;
@@ -18,7 +19,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use check::is_name;
-pub use components::{ComponentsSpec, HostLimitsSpec, ModuleSpec, ModulesSpec, OciReference, is_local};
+pub use components::{
+    CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, is_local,
+};
+pub use destinations::*;
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};

@@ -3,9 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
-use super::check::{BATCH_MOST, RATE_MOST};
-use super::{Bytes, Duration, ModuleSpec};
+use super::check::RATE_MOST;
+use super::{Bytes, Duration};
 use crate::calendar;
+#[cfg(test)]
+use crate::limits::BATCH_MOST;
+
+#[cfg(test)]
+const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
 
 /// A plugin: its component, its subscriptions, its grants and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +34,34 @@ pub struct PluginSpec {
     /// The configuration of the plugin itself, as its own schema describes it. The plugin reads it as JSON.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Where the component is: exactly one of `file`, `configMapKey`, `oci` and `url`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModuleSpec {
+    /// A file. The host looks beside the manifest, then in its plugin folders.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// A key in the `binaryData` of the same ConfigMap.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key: Option<String>,
+    /// A component in an OCI registry, as `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`. The host
+    /// resolves a tag once for each change of the manifest.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<String>,
+    /// The address of a file. `sha256` is needed beside it.
+    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The SHA-256 of the component, in hex. A component with another digest is refused.
+    #[cfg_attr(test, schemars(extend("x-bounds" = "64 hex digits")))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 /// A subscription to one source.

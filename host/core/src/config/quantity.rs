@@ -1,5 +1,7 @@
 //! Times and sizes, as operators write them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// `250ms`, `2s`, `5m`, `1h`, `30d`.
@@ -44,6 +46,18 @@ impl TryFrom<String> for Duration {
     }
 }
 
+/// In the largest unit that gives a whole number.
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+        match units.iter().find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", ms / unit),
+            None => write!(f, "{ms}ms"),
+        }
+    }
+}
+
 impl From<Duration> for String {
     fn from(duration: Duration) -> Self {
         format!("{}ms", duration.0.as_millis())
@@ -72,6 +86,17 @@ impl TryFrom<String> for Bytes {
         factor.and_then(|factor| digits.parse::<u64>().ok()?.checked_mul(factor)).map(Self).ok_or_else(|| {
             format!("`{text}` is not a size: write a whole number and Ki, Mi, Gi or Ti, such as 64Mi")
         })
+    }
+}
+
+/// In the largest unit that gives a whole number.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
+        match units.iter().find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
+            Some((name, shift)) => write!(f, "{}{name}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
     }
 }
 

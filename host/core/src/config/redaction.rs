@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
-use super::check::fault;
 use crate::find::index::Pointer;
 use crate::find::redact::{Field, Redactor};
-use crate::model::fault::Fault;
+use crate::model::fault::{Fault, fault};
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
 const RULES_MOST: usize = 256;

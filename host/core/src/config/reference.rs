@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use self::fits::fits;
-use super::{Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
+use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
 use crate::status::OneOrMany;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
@@ -30,25 +30,11 @@ pub(super) fn name(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn at_least(least: Time) -> String {
-    format!("at least {}", shortest(least))
+    format!("at least {}", Duration(least))
 }
 
 pub(super) fn at_least_bytes(least: u64) -> String {
-    format!("at least {}", shortest_bytes(least))
-}
-
-/// The time in the largest unit that gives a whole number.
-fn shortest(time: Time) -> String {
-    let ms = time.as_millis();
-    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-    let fits = units.iter().find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit));
-    fits.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
-}
-
-fn shortest_bytes(bytes: u64) -> String {
-    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let fits = units.iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
-    fits.map_or_else(|| bytes.to_string(), |(name, shift)| format!("{}{name}", bytes >> shift))
+    format!("at least {}", Bytes(least))
 }
 
 /// Types that are written as texts.
@@ -82,6 +68,12 @@ text!(
     "Since",
     r"^([0-9]+(ms|s|m|h|d)|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3})?Z)$",
     "A time such as `2026-11-01T00:00:00Z`, or how long ago, such as `12h` or `30d`."
+);
+text!(
+    AddressRange,
+    "AddressRange",
+    "^(public|private|loopback|linkLocal|[0-9a-fA-F.:]+(/[0-9]{1,3})?)$",
+    "`public`, `private`, `loopback`, `linkLocal`, or a range such as `10.20.0.0/16`."
 );
 
 impl JsonSchema for OneOrMany {
@@ -128,10 +120,10 @@ fn plain_default(field: &mut Value, defs: &Value) {
 fn plain(value: &mut Value, of: &str, defs: &Value) {
     match (of, &mut *value) {
         ("Duration", Value::String(text)) => {
-            *text = shortest(text.parse::<Duration>().expect("a default is one").0);
+            *text = text.parse::<Duration>().expect("a default is one").to_string();
         }
         ("Size", Value::String(text)) => {
-            *text = shortest_bytes(Bytes::try_from(text.clone()).expect("a default is one").0);
+            *text = Bytes::try_from(text.clone()).expect("a default is one").to_string();
         }
         (of, Value::Object(fields)) => {
             for (name, value) in fields {

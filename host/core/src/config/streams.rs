@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{check_secret, fault, unknown};
+use super::check::{check_secret, unknown};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
-use crate::model::fault::Fault;
+use crate::model::fault::{Fault, fault};
 
 /// A smaller stream would not hold one large object and its other messages.
 const BYTES_LEAST: u64 = 64 << 20;

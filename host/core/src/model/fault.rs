@@ -12,6 +12,10 @@ pub struct Fault {
     pub message: String,
 }
 
+pub(crate) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
+    Fault { field: field.into(), message: message.into() }
+}
+
 /// At most this many bytes of a text, cut at the end of a character. An ellipsis stands for the rest.
 pub fn shortened(text: &str, bytes: usize) -> Cow<'_, str> {
     match text.len() > bytes {

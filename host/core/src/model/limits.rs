@@ -61,6 +61,9 @@ pub const RESYNC_LEAST: Duration = Duration::from_secs(10);
 /// The shortest pause between two audits of a source. Each audit is a consistent list of all objects.
 pub const AUDIT_LEAST: Duration = Duration::from_secs(10);
 
+/// States of one call, at most: the host and the plugin hold all of them in memory at once.
+pub const BATCH_MOST: u32 = 1024;
+
 /// The most bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 

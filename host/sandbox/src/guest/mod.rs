@@ -2,6 +2,7 @@
 //! component and calls no guest.
 
 pub mod clock;
+pub mod memory;
 pub mod stderr;
 
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::sync::Arc;
 use kubewitness_core::Seq;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::Session;
-use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::bindings::types::Error;
 use clock::{HostTime, SharedClock};
+use memory::{Budget, MemoryLimit};
 use stderr::Tail;
 
 /// WASI objects (streams, pollables) that a guest may hold at once.
@@ -22,12 +23,6 @@ const RESOURCES: usize = 256;
 
 /// Random bytes that one call of WASI gives.
 const RANDOM_BYTES: u64 = 64 * 1024;
-
-/// A table slot on this machine, for the sum of memory.
-const TABLE_SLOT: usize = 16;
-
-/// Core instances, memories and tables in one component: what compilers make is below ten.
-const PARTS: usize = 64;
 
 pub struct Guest {
     wasi: WasiCtx,
@@ -53,7 +48,7 @@ struct CallLimits {
 }
 
 impl Guest {
-    pub fn new(limits: &LimitsSpec, config: Arc<str>) -> Self {
+    pub fn new(limits: &LimitsSpec, config: Arc<str>, budget: Arc<Budget>) -> Self {
         let stderr = Tail::default();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
@@ -67,7 +62,7 @@ impl Guest {
         Self {
             wasi,
             table,
-            memory: MemoryLimit::new(limits.memory.0),
+            memory: MemoryLimit::new(limits.memory.0, budget),
             clock: SharedClock::new(limits.call.0),
             stderr,
             config,
@@ -84,7 +79,7 @@ impl Guest {
 
     pub fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) {
         self.calls = 0;
-        self.memory.refused = false;
+        self.memory.refused = None;
         self.stderr.clear();
         self.parsed = None;
         self.session = session;
@@ -144,68 +139,6 @@ impl WasiView for Guest {
     }
 }
 
-/// The sum over all memories and tables of one instance.
-pub struct MemoryLimit {
-    limit: usize,
-    used: usize,
-    /// A growth was refused in this call; if the call then traps, this is why.
-    pub refused: bool,
-}
-
-impl MemoryLimit {
-    fn new(limit: u64) -> Self {
-        Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: 0, refused: false }
-    }
-
-    fn grow(&mut self, by: usize) -> bool {
-        let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
-            self.refused = true;
-            return false;
-        };
-        self.used = sum;
-        true
-    }
-}
-
-impl ResourceLimiter for MemoryLimit {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        most: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        // Refused by the memory's own declaration: nothing grows, so nothing is counted.
-        if most.is_some_and(|most| desired > most) {
-            return Ok(false);
-        }
-        Ok(self.grow(desired.saturating_sub(current)))
-    }
-
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        most: Option<usize>,
-    ) -> wasmtime::Result<bool> {
-        if most.is_some_and(|most| desired > most) {
-            return Ok(false);
-        }
-        Ok(self.grow(desired.saturating_sub(current).saturating_mul(TABLE_SLOT)))
-    }
-
-    fn instances(&self) -> usize {
-        PARTS
-    }
-
-    fn tables(&self) -> usize {
-        PARTS
-    }
-
-    fn memories(&self) -> usize {
-        PARTS
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use wasmtime_wasi::p2::bindings::random::random::Host as _;
@@ -214,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default());
         let WasiCtxView { table, .. } = guest.ctx();
         for held in 0..RESOURCES {
             assert!(table.push(held).is_ok(), "{held}");
@@ -224,28 +157,10 @@ mod tests {
 
     #[test]
     fn one_call_gives_no_more_random_bytes_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into());
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default());
         let WasiCtxView { ctx, .. } = guest.ctx();
         let random = ctx.random();
         assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);
         assert!(random.get_random_bytes(RANDOM_BYTES + 1).is_err());
-    }
-
-    #[test]
-    fn memory_is_summed_over_everything_that_grows() {
-        let mut limit = MemoryLimit::new(1000);
-        assert!(limit.memory_growing(0, 600, None).unwrap());
-        assert!(limit.memory_growing(600, 700, None).unwrap());
-        assert!(limit.table_growing(0, 10, None).unwrap());
-        assert!(!limit.memory_growing(0, 200, None).unwrap());
-        assert!(limit.refused);
-    }
-
-    #[test]
-    fn what_a_memory_refuses_itself_is_not_counted() {
-        let mut limit = MemoryLimit::new(1000);
-        assert!(!limit.memory_growing(0, 900, Some(800)).unwrap());
-        assert!(!limit.refused);
-        assert!(limit.memory_growing(0, 800, Some(800)).unwrap());
     }
 }

@@ -1,11 +1,13 @@
 //! Time, memory, and calls to the host.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{self, LimitsSpec};
-use kubewitness_core::ports::CallError;
+use kubewitness_core::config::{self, ComponentsSpec, LimitsSpec};
+use kubewitness_core::ports::{CallError, Handler};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 
-use crate::fixture::{Bench, Fake};
+use crate::fixture::{Bench, Fake, delivery, probe_bytes};
 
 fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
@@ -75,6 +77,26 @@ async fn a_component_that_does_not_fit_its_memory_says_so() {
     let bench = Bench::new(Fake::default(), limits).await;
     assert_eq!(bench.run(&["done"]).await.unwrap_err(), CallError::Memory { limit_bytes: 64 << 10 });
     assert_eq!(bench.record().rolled_back, 1);
+}
+
+#[tokio::test]
+async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_is_nobodys_fault() {
+    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+    let component = engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
+    let plugin =
+        |name: &str| component.plugin(name, &LimitsSpec::default(), Arc::new(Fake::default())).unwrap();
+    engine.bound_memory(16 << 20);
+    let (one, other) = (plugin("one"), plugin("other"));
+    one.handle(&[delivery(1, "eat 6")]).await.unwrap();
+    assert!(engine.memory() > 6 << 20, "an instance that waits keeps what it has");
+    let CallError::Unavailable(told) = other.handle(&[delivery(1, "eat 12")]).await.unwrap_err() else {
+        panic!("it is the plugin's fault")
+    };
+    assert!(told.contains("all plugins together may hold 16Mi"), "{told}");
+    drop(one);
+    other.handle(&[delivery(1, "eat 12")]).await.unwrap();
+    drop(other);
+    assert_eq!(engine.memory(), 0);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 mod capabilities;
 mod fit;
 mod fixture;
+mod hostile;
 mod isolation;
 mod limits;
 mod pool;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    DatabaseSpec, DestinationSpec, Duration, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec,
-    SecretRef, SourceSpec, SqliteSpec,
+    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec, SecretRef,
+    SourceSpec, SqliteSpec,
 };
 use kubewitness_sandbox::Engine;
 use serde::Serialize;
@@ -237,13 +237,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
         destinations: grants
             .http
             .into_iter()
-            .map(|g| DestinationSpec {
-                name: g.destination,
-                url: "http://unchecked.invalid".into(),
-                headers: Vec::new(),
-                rate: None,
-                timeout: Duration(std::time::Duration::from_secs(1)),
-            })
+            .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
             .collect(),
         ledgers: grants
             .ledger

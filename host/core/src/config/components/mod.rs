@@ -1,14 +1,17 @@
 //! What a component may be, and what compiling it may take.
 
+mod ceiling;
 mod module;
 
 use serde::{Deserialize, Serialize};
 
-use super::check::fault;
 use super::{Bytes, Duration};
-use crate::model::fault::Fault;
+use crate::model::fault::{Fault, fault};
 
-pub use module::{ModuleSpec, ModulesSpec, OciReference, is_local};
+pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
+
+pub use module::{OciReference, is_local};
+pub(super) use module::{check_keys, check_module};
 
 /// The compiler's own program and tables need about this much before it has read a byte.
 pub(super) const MEMORY_LEAST: u64 = 128 << 20;
@@ -22,6 +25,8 @@ pub(super) const TIME_LEAST: std::time::Duration = std::time::Duration::from_sec
 pub struct HostLimitsSpec {
     /// What a component may be, and what compiling it may take.
     pub components: ComponentsSpec,
+    /// What a plugin manifest may ask for, and what all plugins together may take.
+    pub plugins: CeilingSpec,
 }
 
 /// The limits of a component. The host reads it before it is compiled, and compiles it in a process of its
@@ -100,6 +105,7 @@ impl Default for ComponentsSpec {
 }
 
 pub(super) fn check(limits: &HostLimitsSpec, faults: &mut Vec<Fault>) {
+    ceiling::check(&limits.plugins, faults);
     let spec = &limits.components;
     let field = |name: &str| format!("spec.limits.components.{name}");
     for (name, value) in [

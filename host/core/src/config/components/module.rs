@@ -2,107 +2,52 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use crate::config::ModuleSpec;
+use crate::model::fault::{Fault, fault};
 
-use crate::config::check::fault;
-use crate::config::{HostSpec, SecretRef};
-use crate::model::fault::Fault;
-
-#[cfg(test)]
-const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
-
-/// Where the component is: exactly one of `file`, `configMapKey`, `oci` and `url`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ModuleSpec {
-    /// A file. The host looks beside the manifest, then in its plugin folders.
-    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// A key in the `binaryData` of the same ConfigMap.
-    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_key: Option<String>,
-    /// A component in an OCI registry, as `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`. The host
-    /// resolves a tag once for each change of the manifest.
-    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oci: Option<String>,
-    /// The address of a file. `sha256` is needed beside it.
-    #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
-    /// The SHA-256 of the component, in hex. A component with another digest is refused.
-    #[cfg_attr(test, schemars(extend("x-bounds" = "64 hex digits")))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sha256: Option<String>,
-}
-
-/// How components are fetched from elsewhere.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct ModulesSpec {
-    /// Names and passwords of registries: a `config.json` of Docker, as a Secret of the type
-    /// `kubernetes.io/dockerconfigjson` has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub credentials: Option<SecretRef>,
-    /// Public keys of cosign, as PEM. Where there is one, every component needs a signature by one of them, except a
-    /// `file`. Left out: no signature is needed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub signed_by: Vec<String>,
-}
-
-impl ModulesSpec {
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    pub(crate) fn check(&self, faults: &mut Vec<Fault>) {
-        for (place, key) in self.signed_by.iter().enumerate() {
-            let key = key.trim();
-            if !key.starts_with("-----BEGIN PUBLIC KEY-----") || !key.ends_with("-----END PUBLIC KEY-----") {
-                let message = "is no public key as PEM: `cosign public-key --key …` prints one";
-                faults.push(fault(format!("spec.modules.signedBy[{place}]"), message));
-            }
+/// Keys in the host's settings.
+pub(crate) fn check_keys(signed_by: &[String], faults: &mut Vec<Fault>) {
+    for (place, key) in signed_by.iter().enumerate() {
+        let key = key.trim();
+        if !key.starts_with("-----BEGIN PUBLIC KEY-----") || !key.ends_with("-----END PUBLIC KEY-----") {
+            let message = "is no public key as PEM: `cosign public-key --key …` prints one";
+            faults.push(fault(format!("spec.modules.signedBy[{place}]"), message));
         }
     }
 }
 
-impl ModuleSpec {
-    pub(crate) fn check(&self, host: &HostSpec, faults: &mut Vec<Fault>) {
-        let given = [&self.file, &self.config_map_key, &self.oci, &self.url].into_iter().flatten().count();
-        if given != 1 {
-            let what = if given == 0 { "names no component" } else { "names more than one component" };
-            let message = format!("{what}: give one of `file`, `configMapKey`, `oci` and `url`");
-            return faults.push(fault("spec.module", message));
+/// `is_signed`: the host's settings ask for signatures.
+pub(crate) fn check_module(module: &ModuleSpec, is_signed: bool, faults: &mut Vec<Fault>) {
+    let given =
+        [&module.file, &module.config_map_key, &module.oci, &module.url].into_iter().flatten().count();
+    if given != 1 {
+        let what = if given == 0 { "names no component" } else { "names more than one component" };
+        let message = format!("{what}: give one of `file`, `configMapKey`, `oci` and `url`");
+        return faults.push(fault("spec.module", message));
+    }
+    let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if module.sha256.as_ref().is_some_and(|text| !is_digest(text)) {
+        faults.push(fault("spec.module.sha256", "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
+    }
+    if let Some(Err(message)) = module.oci.as_deref().map(OciReference::parse) {
+        faults.push(fault("spec.module.oci", message));
+    }
+    if let Some(url) = &module.url {
+        if let Err(message) = check_url(url) {
+            faults.push(fault("spec.module.url", message));
         }
-        let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        if self.sha256.as_ref().is_some_and(|text| !is_digest(text)) {
-            faults
-                .push(fault("spec.module.sha256", "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
+        if module.sha256.is_none() {
+            faults.push(fault(
+                "spec.module.sha256",
+                "is missing: whoever has the address could change the file",
+            ));
         }
-        if let Some(Err(message)) = self.oci.as_deref().map(OciReference::parse) {
-            faults.push(fault("spec.module.oci", message));
-        }
-        if let Some(url) = &self.url {
-            if let Err(message) = check_url(url) {
-                faults.push(fault("spec.module.url", message));
-            }
-            if self.sha256.is_none() {
-                faults.push(fault(
-                    "spec.module.sha256",
-                    "is missing: whoever has the address could change the file",
-                ));
-            }
-        }
-        let is_unsigned = self.config_map_key.is_some() || self.url.is_some();
-        if is_unsigned && !host.modules.signed_by.is_empty() {
-            let message = "has no signature, and the host's settings ask for one (`modules.signedBy`): push the \
-                           component to a registry, sign it with cosign, and name it with `oci`";
-            faults.push(fault("spec.module", message));
-        }
+    }
+    let is_unsigned = module.config_map_key.is_some() || module.url.is_some();
+    if is_unsigned && is_signed {
+        let message = "has no signature, and the host's settings ask for one (`modules.signedBy`): push the \
+                       component to a registry, sign it with cosign, and name it with `oci`";
+        faults.push(fault("spec.module", message));
     }
 }
 
@@ -203,9 +148,9 @@ mod tests {
 
     const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
-    fn faults(module: ModuleSpec, host: &HostSpec) -> Vec<String> {
+    fn faults(module: &ModuleSpec, is_signed: bool) -> Vec<String> {
         let mut faults = Vec::new();
-        module.check(host, &mut faults);
+        check_module(module, is_signed, &mut faults);
         faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
 
@@ -250,7 +195,6 @@ mod tests {
 
     #[test]
     fn a_module_is_named_once_and_what_others_could_change_by_its_digest() {
-        let host = HostSpec::default();
         let of = |value| serde_json::from_value::<ModuleSpec>(value).unwrap();
         for fine in [
             serde_json::json!({"file": "a.wasm"}),
@@ -258,7 +202,7 @@ mod tests {
             serde_json::json!({"url": "https://example.com/a.wasm", "sha256": DIGEST}),
             serde_json::json!({"url": "http://127.0.0.1:8000/a.wasm", "sha256": DIGEST}),
         ] {
-            assert!(faults(of(fine), &host).is_empty());
+            assert!(faults(&of(fine), false).is_empty());
         }
         for (wrong, field) in [
             (serde_json::json!({}), "spec.module:"),
@@ -274,17 +218,14 @@ mod tests {
             ),
             (serde_json::json!({"url": "https://", "sha256": DIGEST}), "spec.module.url:"),
         ] {
-            let told = faults(of(wrong), &host);
+            let told = faults(&of(wrong), false);
             assert!(told.len() == 1 && told[0].starts_with(field), "{field} {told:?}");
         }
     }
 
     #[test]
     fn where_signatures_are_needed_only_a_registry_and_the_hosts_own_files_have_components() {
-        let key = "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n".to_owned();
-        let modules = ModulesSpec { signed_by: vec![key], credentials: None };
-        let host = HostSpec { modules, ..HostSpec::default() };
-        let of = |value| faults(serde_json::from_value(value).unwrap(), &host);
+        let of = |value| faults(&serde_json::from_value(value).unwrap(), true);
         assert!(of(serde_json::json!({"file": "a.wasm"})).is_empty());
         assert!(of(serde_json::json!({"oci": "ghcr.io/a/b:1"})).is_empty());
         for unsigned in [
@@ -294,7 +235,7 @@ mod tests {
             assert!(of(unsigned)[0].contains("modules.signedBy"));
         }
         let mut faults = Vec::new();
-        ModulesSpec { signed_by: vec!["ssh-ed25519 AAAA".into()], credentials: None }.check(&mut faults);
+        check_keys(&["ssh-ed25519 AAAA".into()], &mut faults);
         assert_eq!(faults[0].field, "spec.modules.signedBy[0]");
     }
 }

@@ -11,7 +11,7 @@ use super::page::{Page, pages};
 /// Folders of the root that pages name files in.
 const ROOMS: [&str; 6] = ["host", "plugins", "wit", "deploy", "tests", "docs"];
 /// Pages whose tables name tests.
-const TABLES: [&str; 2] = ["docs/repair.md", "docs/bounds.md"];
+const TABLES: [&str; 3] = ["docs/repair.md", "docs/bounds.md", "docs/concepts/hostile-plugins.md"];
 /// A name with at least so many underlines is a test's.
 const UNDERLINES: usize = 3;
 

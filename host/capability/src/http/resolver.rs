@@ -1,0 +1,83 @@
+//! Resolves the name of a destination, and gives the client no address that the destination may not be reached at.
+//! The client connects to what this gives and to nothing else, so a name that resolves elsewhere later gains nothing.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kubewitness_core::config::{AddressKind, AddressRange};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// The client tries one after the other. No sane name has more.
+const ADDRESSES: usize = 64;
+/// A plugin that tries again and again does not fill the log.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
+
+/// The name has no address that the destination may be reached at.
+#[derive(Debug, Error)]
+#[error("resolves to {0}")]
+pub struct Forbidden(pub AddressKind);
+
+pub struct Guard {
+    destination: String,
+    reachable: Arc<[AddressRange]>,
+    lookup: Lookup,
+    told: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Guard {
+    pub fn new(destination: &str, reachable: Vec<AddressRange>) -> Self {
+        Self::with(destination, reachable, Arc::new(|name| system(name).boxed()))
+    }
+
+    pub fn with(destination: &str, reachable: Vec<AddressRange>, lookup: Lookup) -> Self {
+        Self {
+            destination: destination.to_owned(),
+            reachable: reachable.into(),
+            lookup,
+            told: Arc::default(),
+        }
+    }
+}
+
+async fn system(name: String) -> std::io::Result<Vec<IpAddr>> {
+    Ok(tokio::net::lookup_host((name, 0)).await?.take(ADDRESSES).map(|address| address.ip()).collect())
+}
+
+impl Resolve for Guard {
+    fn resolve(&self, name: Name) -> Resolving {
+        let found = (self.lookup)(name.as_str().to_owned());
+        let (destination, reachable, told) =
+            (self.destination.clone(), self.reachable.clone(), self.told.clone());
+        Box::pin(async move {
+            let found = found.await?;
+            let is_reachable = |address: &IpAddr| reachable.iter().any(|range| range.contains(*address));
+            let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
+            if let (true, Some(first)) = (kept.is_empty(), found.first()) {
+                let kind = AddressKind::of(*first);
+                tell(&destination, *first, kind, &told);
+                return Err(Forbidden(kind).into());
+            }
+            Ok(Box::new(kept.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+        })
+    }
+}
+
+fn tell(destination: &str, address: IpAddr, kind: AddressKind, told: &Mutex<Option<Instant>>) {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+        *told = Some(Instant::now());
+        tracing::warn!(
+            destination,
+            %address,
+            "the host does not connect: the destination's name resolves to {kind}; if this is meant, name the address \
+             under `addresses` of the destination"
+        );
+    }
+}

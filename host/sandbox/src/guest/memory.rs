@@ -1,0 +1,169 @@
+//! Bounds the memory of one instance, and that of all instances together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use wasmtime::ResourceLimiter;
+
+/// A table slot on this machine, for the sum of memory.
+const TABLE_SLOT: usize = 16;
+
+/// Core instances, memories and tables in one component: what compilers make is below ten.
+const PARTS: usize = 64;
+
+/// The memory of all instances of an engine together. What is granted is given back when the instance ends.
+#[derive(Debug)]
+pub struct Budget {
+    most: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { most: AtomicUsize::new(usize::MAX), used: AtomicUsize::new(0) }
+    }
+}
+
+impl Budget {
+    /// Holds for what is granted from now on. Instances keep what they have.
+    pub fn set(&self, most: u64) {
+        self.most.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The bound, if it does not allow so much more.
+    fn take(&self, by: usize) -> Result<(), usize> {
+        let most = self.most.load(Ordering::Relaxed);
+        let more = |used: usize| used.checked_add(by).filter(|sum| *sum <= most);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop).map_err(|_| most)
+    }
+
+    fn give_back(&self, by: usize) {
+        self.used.fetch_sub(by, Ordering::Relaxed);
+    }
+}
+
+/// Why a growth was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is over the limit of the instance.
+    Instance,
+    /// It is over this bound of all instances together.
+    All(usize),
+}
+
+/// The sum over all memories and tables of one instance.
+pub struct MemoryLimit {
+    limit: usize,
+    used: usize,
+    budget: Arc<Budget>,
+    /// A growth was refused in this call; if the call then traps, this is why.
+    pub refused: Option<Refused>,
+}
+
+impl MemoryLimit {
+    pub fn new(limit: u64, budget: Arc<Budget>) -> Self {
+        Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: 0, budget, refused: None }
+    }
+
+    fn grow(&mut self, by: usize) -> bool {
+        let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
+            self.refused = Some(Refused::Instance);
+            return false;
+        };
+        if let Err(most) = self.budget.take(by) {
+            self.refused = Some(Refused::All(most));
+            return false;
+        }
+        self.used = sum;
+        true
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        self.budget.give_back(self.used);
+    }
+}
+
+impl ResourceLimiter for MemoryLimit {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        // Refused by the memory's own declaration: nothing grows, so nothing is counted.
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        Ok(self.grow(desired.saturating_sub(current)))
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
+        Ok(self.grow(desired.saturating_sub(current).saturating_mul(TABLE_SLOT)))
+    }
+
+    fn instances(&self) -> usize {
+        PARTS
+    }
+
+    fn tables(&self) -> usize {
+        PARTS
+    }
+
+    fn memories(&self) -> usize {
+        PARTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_summed_over_everything_that_grows() {
+        let mut limit = MemoryLimit::new(1000, Arc::default());
+        assert!(limit.memory_growing(0, 600, None).unwrap());
+        assert!(limit.memory_growing(600, 700, None).unwrap());
+        assert!(limit.table_growing(0, 10, None).unwrap());
+        assert!(!limit.memory_growing(0, 200, None).unwrap());
+        assert_eq!(limit.refused, Some(Refused::Instance));
+    }
+
+    #[test]
+    fn what_a_memory_refuses_itself_is_not_counted() {
+        let mut limit = MemoryLimit::new(1000, Arc::default());
+        assert!(!limit.memory_growing(0, 900, Some(800)).unwrap());
+        assert_eq!(limit.refused, None);
+        assert!(limit.memory_growing(0, 800, Some(800)).unwrap());
+    }
+
+    #[test]
+    fn all_instances_together_have_no_more_than_their_budget_and_an_end_gives_it_back() {
+        let budget = Arc::new(Budget::default());
+        budget.set(1000);
+        let mut one = MemoryLimit::new(800, budget.clone());
+        let mut other = MemoryLimit::new(800, budget.clone());
+        assert!(one.memory_growing(0, 700, None).unwrap());
+        assert!(!other.memory_growing(0, 400, None).unwrap());
+        assert_eq!((other.refused, budget.used()), (Some(Refused::All(1000)), 700));
+        // A lower budget takes nothing from those that have it.
+        budget.set(500);
+        assert!(!one.memory_growing(700, 701, None).unwrap());
+        drop(one);
+        assert!(other.memory_growing(0, 400, None).unwrap());
+        assert_eq!(budget.used(), 400);
+    }
+}

@@ -1,0 +1,77 @@
+//! The operator's ceiling: what a manifest may ask for, and the memory of all plugins together.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn limits(config: &Path, host: &str, plugins: &str) -> Result<()> {
+    let limits = format!("\n      limits:\n        plugins: {{{plugins}}}\n");
+    write(config, "host.yaml", &format!("{}{limits}", host.trim_end()))
+}
+
+fn is(status: &StatusView, name: &str, state: &str, told: &str) -> bool {
+    let message = |message: Option<&str>| message.unwrap_or_default().contains(told);
+    let mut plugins = status.plugins.iter();
+    plugins.any(|plugin| plugin.name == name && plugin.state == state && message(plugin.message.as_deref()))
+}
+
+#[tokio::test]
+async fn a_manifest_beyond_the_ceiling_is_refused_by_field_value_and_ceiling_until_the_ceiling_is_raised() {
+    in_scratch("ceiling", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
+        limits(&config, &host, "memory: 32Mi, grants: [sql]")?;
+
+        let over = "spec.limits.memory: is 64Mi, over 32Mi, the ceiling of the host's settings \
+                    (`spec.limits.plugins.memory`)";
+        let grant = "spec.grants.ledger: asks for `ledger`, which the host's settings do not allow";
+        let (code, stdout, stderr) = command(&["check", &config.to_string_lossy()]).await?;
+        let said = format!("{stdout}{stderr}");
+        ensure!(code == Some(3) && said.contains(over) && said.contains(grant), "{code:?}: {said}");
+
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        let refused = |status: &StatusView| {
+            is(status, "persistence", "failed", over) && is(status, "audit", "failed", grant)
+        };
+        run.status_when(WITHIN, "both plugins to be refused", refused).await?;
+
+        // With the ceiling the plugins come, and states are witnessed meanwhile.
+        limits(&config, &host, "memory: 64Mi, grants: [sql, ledger]")?;
+        let delivered = |status: &StatusView| {
+            status.plugins.len() == 2 && status.plugins.iter().all(|p| p.state == "active" && p.delivered > 0)
+        };
+        run.status_when(WITHIN, "both plugins to get the state", delivered).await?;
+
+        // A lower ceiling ends nothing that runs, and says so.
+        limits(&config, &host, "concurrency: 1")?;
+        let over = "spec.limits.concurrency: is 4, over 1";
+        let degraded = |status: &StatusView| is(status, "persistence", "degraded", over);
+        run.status_when(WITHIN, "the plugin that runs to be told of", degraded).await?;
+
+        // Not one of them has the memory to begin with.
+        limits(&config, &host, "totalMemory: 64Ki, memory: 64Ki")?;
+        let over = "spec.limits.memory: is 64Mi, over 64Ki";
+        let degraded = |status: &StatusView| is(status, "persistence", "degraded", over);
+        run.status_when(WITHIN, "the total to be told of", degraded).await?;
+        run.stop().await?;
+        Ok(())
+    })
+    .await;
+}
