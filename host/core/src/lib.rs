@@ -14,6 +14,7 @@ pub mod lanes;
 mod model;
 pub mod ports;
 pub mod status;
+pub mod submit;
 pub mod words;
 
 pub use ports::views;

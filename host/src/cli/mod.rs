@@ -23,7 +23,7 @@ pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
-pub use operate::{DashboardArgs, PauseArgs};
+pub use operate::{DashboardArgs, PauseArgs, SubmitArgs};
 pub use plugin::{
     BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
 };
@@ -72,6 +72,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Waits until an object has ended, and prints the phase in which it ended
     Wait(WaitArgs),
+    /// Makes a Job of a template, in your name
+    Submit(SubmitArgs),
     /// Prints states as lines of JSON as they are witnessed, until Ctrl-C
     Tap(TapArgs),
     /// Lists the plugins with their state, their lag and their last error

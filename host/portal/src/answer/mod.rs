@@ -5,4 +5,4 @@ pub(crate) mod params;
 pub(crate) mod problem;
 pub(crate) mod time;
 
-pub(crate) use problem::{Problem, Shown};
+pub(crate) use problem::{FieldFault, Problem, Shown};

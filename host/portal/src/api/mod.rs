@@ -4,6 +4,7 @@
 mod description;
 mod events;
 pub(crate) mod pausing;
+pub(crate) mod submitting;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -81,6 +82,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/deadletters/replay", post(replay)),
         ("/api/v1/deadletters/drop", post(drop_letters)),
         ("/api/v1/deadletters/records", get(letter_records)),
+        ("/api/v1/templates", get(submitting::templates)),
+        ("/api/v1/jobs", post(submitting::submit)),
         ("/api/v1/events", get(events::events)),
         ("/api/v1/login", post(login)),
         ("/api/v1/openapi.json", get(openapi)),

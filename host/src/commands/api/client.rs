@@ -24,6 +24,13 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
 const SILENCE: Duration = Duration::from_secs(50);
 
+/// Of a change that may be asked for again: a restart of the controller takes seconds.
+const TRIES: u32 = 8;
+const BETWEEN_TRIES: Duration = Duration::from_secs(1);
+const KEY: &str = "idempotency-key";
+/// Faults of single fields that are told of a refusal.
+const FIELDS: usize = 100;
+
 /// An answer has at most 10,000 rows of some KiB, or one document.
 const ANSWER: usize = 256 << 20;
 /// A refusal is a sentence and a hint.
@@ -111,6 +118,28 @@ impl Client {
 
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.send(Method::POST, path, |request| request.json(body)).await
+    }
+
+    /// A change that a key makes safe to ask for again: a connection that breaks is made anew a few times.
+    pub async fn post_with_key<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        key: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let mut tries = 1;
+        loop {
+            let sent = self.send(Method::POST, path, |request| request.header(KEY, key).json(body)).await;
+            match sent {
+                Err(error) if tries < TRIES && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
+                    tries += 1;
+                    tokio::time::sleep(BETWEEN_TRIES).await;
+                    // Where it can't be found yet, the next try says so.
+                    self.find_again().await.ok();
+                }
+                sent => return sent,
+            }
+        }
     }
 
     /// All of a list up to so many rows, page by page.
@@ -285,8 +314,13 @@ fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
 
 fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let fields = json["error"]["fields"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |fault: &Value, name: &str| clean(fault[name].as_str().unwrap_or_default()).into_owned();
+    let fields = fields.iter().take(FIELDS);
+    let fields: String =
+        fields.map(|fault| format!("\n  {}: {}", text(fault, "field"), text(fault, "message"))).collect();
     match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
-        (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
+        (Some(message), Some(hint)) => format!("{}{fields}\n{}", clean(message), clean(hint)),
         (Some(message), None) => clean(message).into_owned(),
         _ => format!("the controller answered {status}"),
     }

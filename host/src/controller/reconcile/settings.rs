@@ -183,5 +183,6 @@ pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[So
 /// it runs.
 fn for_plugins(spec: &HostSpec) -> HostSpec {
     let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
-    HostSpec { sources, streams, status_rules, limits: HostLimitsSpec::default(), ..spec.clone() }
+    let limits = HostLimitsSpec::default();
+    HostSpec { sources, streams, status_rules, limits, submit: None, ..spec.clone() }
 }
