@@ -39,6 +39,7 @@ mod simulator;
 mod sources;
 mod stores;
 mod streams;
+mod submitting;
 mod support;
 mod tls;
 mod visibility;
