@@ -1,9 +1,9 @@
-//! What people do with a running controller: `dashboard`, `pause`, `resume` and `submit`.
+//! What people do with a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
 
 use clap::Args;
 use kubewitness_core::config::Duration;
 
-use super::reach::{Output, QueryArgs, ReachArgs};
+use super::reach::{GetOutput, Output, QueryArgs, ReachArgs};
 use super::values::duration;
 
 #[derive(Debug, Args)]
@@ -13,6 +13,29 @@ pub struct DashboardArgs {
     pub no_open: bool,
     #[command(flatten)]
     pub reach: ReachArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Goes on, and shows the figures again when something has changed, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PluginsArgs {
+    /// Only the plugin with this name
+    pub name: Option<String>,
+    /// Goes on, and shows the plugins again when something has changed, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
 }
 
 #[derive(Debug, Args)]

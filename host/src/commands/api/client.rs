@@ -37,6 +37,8 @@ const ANSWER: usize = 256 << 20;
 const REFUSAL: usize = 1 << 20;
 /// Rows of one page, as many as the API gives.
 pub const PAGE: usize = 10_000;
+/// The same where each row is put together from the states of its object.
+const DETAILED: usize = 200;
 /// Pages of one list. A page may have few rows where the controller looked through many to find them.
 const PAGES: usize = 1000;
 /// In which the controller tells what makes an answer less than all.
@@ -149,9 +151,29 @@ impl Client {
         query: &impl Serialize,
         most: usize,
     ) -> Result<Listed<T>> {
+        self.pages(path, query, most, PAGE).await
+    }
+
+    /// The same by small pages.
+    pub async fn list_detailed<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        most: usize,
+    ) -> Result<Listed<T>> {
+        self.pages(path, query, most, DETAILED).await
+    }
+
+    async fn pages<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        most: usize,
+        page: usize,
+    ) -> Result<Listed<T>> {
         let to = self.to();
         let url = to.url(path)?;
-        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(PAGE))]);
+        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(page))]);
         let mut rows: Vec<T> = Vec::new();
         for _ in 0..PAGES {
             let answer = to.answer(request).await?;

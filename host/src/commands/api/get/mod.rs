@@ -34,7 +34,11 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     if asked.watch {
         return follow::follow(client, asked).await;
     }
-    let found = client.list("api/v1/objects", &parameters(&asked.query), asked.limit).await?;
+    let asks = parameters(&asked.query);
+    let found = match asked.query.details {
+        true => client.list_detailed("api/v1/objects", &asks, asked.limit).await?,
+        false => client.list("api/v1/objects", &asks, asked.limit).await?,
+    };
     let Listed { rows: mut objects, more } = found;
     if more {
         eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
