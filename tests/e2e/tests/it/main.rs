@@ -13,6 +13,7 @@ mod dashboard;
 mod databases;
 mod docs;
 mod doctor;
+mod figures;
 mod files;
 mod imports;
 mod kills;

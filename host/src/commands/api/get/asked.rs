@@ -86,8 +86,7 @@ impl Asked {
 
     /// Whether its answer is one document rather than a list.
     pub fn is_one(&self) -> bool {
-        // Several objects may have had the name, one after the other.
-        self.query.name.is_some() && self.when != When::Gone
+        self.query.name.is_some()
     }
 
     pub fn nobody(&self) -> String {
@@ -117,7 +116,7 @@ impl Asked {
             header.insert(0, "KIND");
         }
         if self.output == GetOutput::Wide {
-            header.extend(["QUEUED", "RUNNING", "RESTARTS", "SUBMITTER"]);
+            header.extend(["QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
         Table::new(&header).whole(self.output == GetOutput::Wide)
@@ -177,15 +176,17 @@ impl Asked {
 
 /// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
 /// changes has none of it.
-fn details(view: &ObjectView) -> [String; 4] {
+fn details(view: &ObjectView) -> [String; 5] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
+    let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
     let time = |ms: u64| if ms > 0 { format!("{more}{}", age(ms as f64 / 1000.0)) } else { String::new() };
     [
         time(details.queued_ms),
         time(details.running_ms),
         format!("{more}{}", details.restarts),
         details.submitter.clone().unwrap_or_default(),
+        told.collect::<Vec<_>>().join(" "),
     ]
 }
 
@@ -351,7 +352,7 @@ mod tests {
         assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
         assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
         assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
-        assert!(!asked(&["job/x", "--gone"]).unwrap().is_one(), "a name may have been given twice");
+        assert!(asked(&["job/x", "--gone"]).unwrap().is_one());
     }
 
     #[test]
@@ -370,13 +371,13 @@ mod tests {
             restarts: 2,
             submitter: Some("ada@example.com".into()),
             cut: true,
-            ..DetailsView::default()
+            plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
         };
         let told = ObjectView { details: Some(told), ..view("jobs", "x") };
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(columns.contains("QUEUED RUNNING RESTARTS SUBMITTER"), "{text}");
-        assert!(columns.contains("4 m >2 h >2 ada@example.com"), "{text}");
+        assert!(columns.contains("QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
+        assert!(columns.contains("4 m >2 h >2 ada@example.com audit:delivered sql:dead"), "{text}");
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
     }
 
