@@ -7,6 +7,7 @@ use super::{
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
 use crate::model::fault::Fault;
+use crate::model::kinds::is_name;
 use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
@@ -20,15 +21,6 @@ pub(super) const BATCH_MOST: u32 = 1024;
 
 pub(super) fn fault(field: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault { field: field.into(), message: message.into() }
-}
-
-/// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
-pub fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<Fault>) {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
-pub use check::is_name;
+pub use crate::model::kinds::is_name;
 pub use components::{ComponentsSpec, HostLimitsSpec};
 pub use host::*;
 pub use plugin::*;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::submit::Credentials;
+
 /// How Jobs are submitted from templates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -10,19 +12,4 @@ pub struct SubmitSpec {
     /// With which credentials the API server is asked to create a Job.
     #[serde(default)]
     pub credentials: Credentials,
-}
-
-/// With which credentials the API server is asked to create a Job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Credentials {
-    /// The token of the person who asks. It has to be one for the API server.
-    #[default]
-    Token,
-    /// The host's own, impersonating the person who asks. The host needs the right `impersonate`.
-    Impersonation,
-    /// The host's own, where nobody signs in (`--auth none`). Whoever reaches the portal creates Jobs with the
-    /// host's rights.
-    Controller,
 }

@@ -9,8 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::Person;
-use crate::config::Credentials;
-use crate::submit::{ParameterSpec, TemplateSpec};
+use crate::submit::{Credentials, ParameterSpec, TemplateSpec};
 
 /// In whose name the API server is asked.
 #[derive(Clone, Copy, Debug)]

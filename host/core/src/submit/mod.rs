@@ -3,11 +3,13 @@
 //! A value goes to the places that its parameter names, as a JSON value. No text is put together, so no value
 //! changes anything beside its places.
 
+mod credentials;
 mod field;
 mod job;
 mod parameter;
 mod template;
 
+pub use credentials::Credentials;
 pub use field::is_at;
 pub use job::{Marks, TEMPLATE, name, prefix};
 #[cfg(feature = "schema")]

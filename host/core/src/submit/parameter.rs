@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    fn parameter(fields: Value) -> ParameterSpec {
+    fn parameter(fields: &Value) -> ParameterSpec {
         let mut whole = json!({"name": "p", "places": ["/spec/x"]});
         whole.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         serde_json::from_value(whole).unwrap()
@@ -283,7 +283,7 @@ mod tests {
             (&choice, json!("large"), Ok(json!("large"))),
             (&choice, json!("huge"), Err("choose one of small, large")),
         ] {
-            match (parameter(spec.clone()).accept(&given), taken) {
+            match (parameter(spec).accept(&given), taken) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
                 (Err(told), Err(part)) => assert!(told.contains(part), "{spec} {given}: {told}"),
                 (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_compiles_to_too_much_is_refused() {
-        let faults = parameter(json!({"type": "string", "pattern": "(a{1000}){1000}"})).faults();
+        let faults = parameter(&json!({"type": "string", "pattern": "(a{1000}){1000}"})).faults();
         assert!(faults[0].0 == "pattern" && faults[0].1.contains("can't be used"), "{faults:?}");
     }
 }

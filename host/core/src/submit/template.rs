@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::parameter::ParameterSpec;
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
-use crate::config::is_name;
 use crate::find::index::Pointer;
 use crate::model::fault::{Fault, shortened};
+use crate::model::kinds::is_name;
 
 /// The host decides about these.
 const KEPT: [&str; 5] =
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    fn template(parameters: Value) -> TemplateSpec {
+    fn template(parameters: &Value) -> TemplateSpec {
         serde_json::from_value(json!({
             "parameters": parameters,
             "manifest": {
@@ -193,7 +193,7 @@ mod tests {
     const IMAGE: &str = "/spec/template/spec/containers/0/image";
 
     fn good() -> TemplateSpec {
-        template(json!([
+        template(&json!([
             {"name": "workers", "type": "int", "min": 1, "max": 8, "places": ["/spec/parallelism"]},
             {"name": "epochs", "type": "int", "default": 5, "places": [EPOCHS]},
             {"name": "image", "type": "string", "required": true, "places": [IMAGE]},
@@ -273,15 +273,15 @@ mod tests {
                 "of two values",
             ),
         ] {
-            let faults = template(parameters.clone()).check();
+            let faults = template(&parameters).check();
             let found = faults.iter().any(|fault| fault.field == field && fault.message.contains(told));
             assert!(found, "{parameters}: {faults:?}");
         }
         let pod =
-            TemplateSpec { manifest: json!({"apiVersion": "v1", "kind": "Pod"}), ..template(json!([])) };
+            TemplateSpec { manifest: json!({"apiVersion": "v1", "kind": "Pod"}), ..template(&json!([])) };
         assert!(pod.check()[0].message.contains("no Job of batch/v1"));
         let many: Vec<_> =
             (0..65).map(|n| json!({"name": format!("a{n}"), "type": "int", "places": [EPOCHS]})).collect();
-        assert!(template(many.into()).check()[0].message.contains("more than 64"));
+        assert!(template(&many.into()).check()[0].message.contains("more than 64"));
     }
 }

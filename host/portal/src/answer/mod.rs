@@ -6,3 +6,6 @@ pub(crate) mod problem;
 pub(crate) mod time;
 
 pub(crate) use problem::{FieldFault, Problem, Shown};
+
+/// The longest name that somebody gives themselves.
+pub(crate) const WHO_BYTES: usize = 256;

@@ -12,7 +12,6 @@ mod object;
 mod parts;
 mod plugins;
 mod sources;
-mod submitting;
 
 use axum::routing::get;
 
@@ -32,7 +31,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),
         ("/gaps", get(gaps::page)),
-        ("/submit", get(submitting::page)),
-        ("/submit/{template}", get(submitting::form).post(submitting::submit)),
+        ("/submit", get(jobs::submitting::page)),
+        ("/submit/{template}", get(jobs::submitting::form).post(jobs::submitting::submit)),
     ]
 }

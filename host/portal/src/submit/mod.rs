@@ -8,17 +8,17 @@ mod refusal;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use kubewitness_core::config::is_name;
 use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
 use kubewitness_core::submit::{Marks, name, prefix};
 use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError};
-use kubewitness_core::{Change, config::is_name, shortened};
+use kubewitness_core::{Change, shortened};
 use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
 use crate::access::Viewer;
-use crate::answer::{FieldFault, Problem};
-use crate::api::WHO_BYTES;
+use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::App;
 
 /// A key of random letters is long enough with 32.

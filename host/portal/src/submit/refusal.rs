@@ -36,7 +36,7 @@ pub(super) fn of(error: SubmitError, offer: &Offer, request: &SubmitRequest) -> 
         SubmitError::Unanswered(why) => return unanswered(&why),
         SubmitError::Refused { status, message, causes } => (status, message, causes),
     };
-    let fields = causes.into_iter().map(|cause| field(cause, offer, request)).collect();
+    let fields = causes.iter().map(|cause| field(cause, offer, request)).collect();
     let message = format!("The API server refuses the Job: {}", shortened(&message, MESSAGE_BYTES));
     let (status, hint) = match status {
         401 => (
@@ -60,7 +60,7 @@ pub(super) fn of(error: SubmitError, offer: &Offer, request: &SubmitRequest) -> 
 }
 
 /// By the name of the parameter whose value stands at the field.
-fn field(cause: Cause, offer: &Offer, request: &SubmitRequest) -> FieldFault {
+fn field(cause: &Cause, offer: &Offer, request: &SubmitRequest) -> FieldFault {
     let parameters = offer.templates.get(&request.template).map_or(&[][..], |spec| &spec.parameters);
     let at_field = |place: &String| is_at(&cause.field, place);
     let parameter = parameters.iter().find(|parameter| parameter.places.iter().any(at_field));

@@ -127,7 +127,7 @@ fn open(jobs: &Arc<Jobs>) -> Router {
     kubewitness_portal::router(Arc::new(Fake::default()), &with(jobs)(options()))
 }
 
-fn body(values: Value) -> String {
+fn body(values: &Value) -> String {
     json!({"template": "train", "namespace": "research", "parameters": values}).to_string()
 }
 
@@ -168,7 +168,7 @@ async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annota
 async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answer() {
     let jobs = Arc::new(Jobs::new(Credentials::Controller));
     // Two replicas.
-    let (one, other, values) = (open(&jobs), open(&jobs), body(json!({"size": "small"})));
+    let (one, other, values) = (open(&jobs), open(&jobs), body(&json!({"size": "small"})));
     let (first, second) = tokio::join!(send(&one, "k", &values), send(&other, "k", &values));
     let mut statuses = [first.status.as_u16(), second.status.as_u16()];
     statuses.sort_unstable();
@@ -182,7 +182,7 @@ async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answ
     let again = send(&other, "k2", &values).await;
     assert_eq!((again.status.as_u16(), jobs.names().len()), (200, 2), "{}", again.text);
 
-    let changed = send(&one, "k", &body(json!({"size": "large"}))).await;
+    let changed = send(&one, "k", &body(&json!({"size": "large"}))).await;
     assert_eq!(changed.status, 422);
     assert!(changed.problem().0.contains("from other values"), "{}", changed.text);
     assert_eq!(jobs.names().len(), 2);
@@ -196,7 +196,7 @@ async fn a_key_whose_job_is_gone_makes_no_other_one() {
     let jobs = Arc::new(Jobs::new(Credentials::Controller));
     let views = Arc::new(Fake::default());
     let router = kubewitness_portal::router(views.clone(), &with(&jobs)(options()));
-    let values = body(json!({"size": "small"}));
+    let values = body(&json!({"size": "small"}));
     let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
     jobs.made.lock().unwrap().clear();
     let gone = fake::object("Job", "research", &name, "uid-1");
@@ -250,7 +250,7 @@ async fn what_the_api_server_refuses_stands_beside_the_field_with_what_was_typed
     let quota = "jobs.batch \"train\" is forbidden: exceeded quota: compute";
     *jobs.refusal.lock().unwrap() =
         Some(SubmitError::Refused { status: 403, message: quota.into(), causes: Vec::new() });
-    let answer = send(&router, "k", &body(json!({"size": "small"}))).await;
+    let answer = send(&router, "k", &body(&json!({"size": "small"}))).await;
     assert_eq!(answer.status, 403);
     assert!(answer.problem().0.contains("exceeded quota"), "{}", answer.text);
 }
@@ -299,7 +299,7 @@ async fn the_form_makes_one_job_of_a_double_click_and_refuses_pages_of_others() 
 async fn nobody_submits_unless_the_settings_say_so() {
     let off = Arc::new(Jobs { offer: None, ..Jobs::new(Credentials::Token) });
     for router in [crate::portal(Fake::default()), open(&off)] {
-        assert_eq!(send(&router, "k", &body(json!({"size": "small"}))).await.status, 404);
+        assert_eq!(send(&router, "k", &body(&json!({"size": "small"}))).await.status, 404);
         for path in ["/submit", "/submit/train", "/api/v1/templates"] {
             assert_eq!(crate::get(&router, path).await.status, 404, "{path}");
         }
@@ -310,7 +310,7 @@ async fn nobody_submits_unless_the_settings_say_so() {
     // Nobody signs in, and the settings want people.
     for credentials in [Credentials::Token, Credentials::Impersonation] {
         let jobs = Arc::new(Jobs::new(credentials));
-        let answer = send(&open(&jobs), "k", &body(json!({"size": "small"}))).await;
+        let answer = send(&open(&jobs), "k", &body(&json!({"size": "small"}))).await;
         assert_eq!(answer.status, 403);
         assert!(answer.problem().1.contains("submit.credentials"), "{}", answer.text);
         assert!(jobs.asked_by.lock().unwrap().is_empty());

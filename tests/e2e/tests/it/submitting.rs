@@ -100,16 +100,19 @@ async fn a_kill_between_the_creation_and_its_answer_makes_one_job() {
         let address = run.address().to_owned();
         world.simulator.make("faults", &fault(SILENT)?).await?;
         let line = ["train", "-p", "workers=2", "--who", "ada"];
-        let server = address.clone();
-        let asking = tokio::spawn(async move { submit(&server, "", &line).await });
-        let there = async || Ok((!world.jobs().await?.is_empty()).then_some(()));
-        until(WITHIN, "the job to be created", there).await?;
-        ensure!(!asking.is_finished(), "the answer is lost");
-        run.kill().await?;
-        // The command asks again at the same address.
-        let mut run = Kubewitness::start_at("run-again", &world.options, &address, scratch.path())?;
-        run.listed(1, WITHIN).await?;
-        is(&asking.await??, 0, "was created by an earlier request with this key")?;
+        let asking = submit(&address, "", &line);
+        let killing = async {
+            let there = async || Ok((!world.jobs().await?.is_empty()).then_some(()));
+            until(WITHIN, "the job to be created", there).await?;
+            run.kill().await?;
+            // The command asks again at the same address.
+            let mut run = Kubewitness::start_at("run-again", &world.options, &address, scratch.path())?;
+            run.listed(1, WITHIN).await?;
+            anyhow::Ok(run)
+        };
+        let (told, again) = tokio::join!(asking, killing);
+        let mut run = again?;
+        is(&told?, 0, "was created by an earlier request with this key")?;
         let job = world.one_job().await?;
         let annotations = &job["metadata"]["annotations"];
         ensure!(annotations["kubewitness.dev/submitter"] == "ada", "{annotations}");

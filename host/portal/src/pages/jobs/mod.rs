@@ -2,6 +2,7 @@
 
 mod asked;
 mod form;
+pub(super) mod submitting;
 mod table;
 
 use axum::extract::State;

@@ -12,7 +12,7 @@ use kubewitness_core::views::{SubmitRequest, SubmitView};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::parts::{empty, encode, expect_own_page};
+use super::super::parts::{empty, encode, expect_own_page};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
