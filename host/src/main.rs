@@ -79,6 +79,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Timeline(args) => commands::timeline(args).await,
         Command::Diff(args) => commands::diff(args).await,
         Command::Wait(args) => commands::wait(args).await,
+        Command::Submit(args) => commands::submit(args).await,
         Command::Tap(args) => commands::tap(args).await,
         Command::Plugins(args) => commands::plugins(args).await,
         Command::Pause(args) => commands::pause(args).await,

@@ -5,7 +5,6 @@
 //! so all of it can be tested alone. Two places touch the machine: [`files`] reads files that others provide,
 //! and [`clock::SystemClock`] reads the clock.
 
-pub mod bucket;
 pub mod carry;
 pub mod config;
 pub mod files;
@@ -14,10 +13,13 @@ pub mod lanes;
 mod model;
 pub mod ports;
 pub mod status;
+pub mod submit;
 pub mod words;
 
 pub use ports::views;
 pub use status::story;
+
+pub use lanes::bucket;
 
 pub use find::{index, redact, search, selector};
 pub use model::fault::shortened;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::routing::MethodRouter;
+use kubewitness_core::ports::Submitter;
 use kubewitness_core::views::Views;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,7 @@ pub(crate) struct App {
     pub(crate) traffic: Traffic,
     pub(crate) gate: Gate,
     pub(crate) ages: Arc<Ages>,
+    pub(crate) submitter: Option<Arc<dyn Submitter>>,
 }
 
 impl App {
@@ -30,6 +32,8 @@ impl App {
         let streams = options.streams.min(options.bounds.connections / 2);
         let traffic = options.traffic.clone();
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
-        Self { views, streams: StreamPlaces::new(streams), stop, traffic, gate, ages: Arc::default() }
+        let submitter = options.submitter.clone();
+        let streams = StreamPlaces::new(streams);
+        Self { views, streams, stop, traffic, gate, ages: Arc::default(), submitter }
     }
 }

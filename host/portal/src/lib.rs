@@ -15,6 +15,7 @@ mod options;
 mod pages;
 mod scope;
 mod serve;
+mod submit;
 
 use std::sync::Arc;
 

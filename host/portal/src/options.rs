@@ -1,8 +1,10 @@
 //! How the portal is served, and why it may not be.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_core::ports::Submitter;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +19,8 @@ pub struct PortalOptions {
     /// puts something before the portal that knows who asks.
     pub allow_remote: bool,
     pub access: Access,
+    /// Creates the Jobs that people submit. Left out: nobody submits.
+    pub submitter: Option<Arc<dyn Submitter>>,
     /// Serves HTTPS alone. Left out: HTTP.
     pub tls: Option<TlsFiles>,
     /// A request that is not answered by then is given up.
@@ -38,6 +42,7 @@ impl Default for PortalOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 8787)),
             allow_remote: false,
             access: Access::None,
+            submitter: None,
             tls: None,
             request_timeout: Duration::from_secs(15),
             streams: 64,

@@ -19,9 +19,15 @@ pub enum DeadLetters {
         /// All namespaces, which is the default
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
+        /// Only dead letters of objects with these labels, also those that are gone, such as `team=a,!old`
+        #[arg(short = 'l', long, value_name = "SELECTOR")]
+        selector: Option<String>,
         /// Lists the dropped dead letters instead
         #[arg(long)]
         dropped: bool,
+        /// Goes on, and shows them again when something has changed, until Ctrl-C
+        #[arg(short, long)]
+        watch: bool,
         #[command(flatten)]
         query: QueryArgs,
     },

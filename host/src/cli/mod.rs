@@ -23,7 +23,7 @@ pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
-pub use operate::{DashboardArgs, PauseArgs};
+pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
     BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
 };
@@ -57,7 +57,7 @@ pub enum Command {
     /// Opens the portal in the browser, signed in as you. Where it is in a cluster, the way to it is there until Ctrl-C
     Dashboard(DashboardArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
-    Status(QueryArgs),
+    Status(StatusArgs),
     /// Lists jobs with their status: those that exist now, those that are gone, or those of a moment
     Jobs(JobsArgs),
     /// Lists the objects of any watched kind with their status, now or at any moment
@@ -72,10 +72,12 @@ pub enum Command {
     Diff(DiffArgs),
     /// Waits until an object has ended, and prints the phase in which it ended
     Wait(WaitArgs),
+    /// Makes a Job of a template, in your name
+    Submit(SubmitArgs),
     /// Prints states as lines of JSON as they are witnessed, until Ctrl-C
     Tap(TapArgs),
     /// Lists the plugins with their state, their lag and their last error
-    Plugins(QueryArgs),
+    Plugins(PluginsArgs),
     /// Pauses a plugin: it gets no states until it is resumed, also after a restart. Retention keeps its states
     Pause(PauseArgs),
     /// Resumes a paused plugin: it goes on from where it was

@@ -128,6 +128,9 @@ pub struct GapsArgs {
     /// At most this many, the newest ones
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
+    /// Goes on, and shows them again when something has changed, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
     #[command(flatten)]
     pub query: QueryArgs,
 }

@@ -1,8 +1,10 @@
-//! What operators do with a running controller: `dashboard`, `pause` and `resume`.
+//! What people do with a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
 
 use clap::Args;
+use kubewitness_core::config::Duration;
 
-use super::reach::{QueryArgs, ReachArgs};
+use super::reach::{GetOutput, Output, QueryArgs, ReachArgs};
+use super::values::duration;
 
 #[derive(Debug, Args)]
 pub struct DashboardArgs {
@@ -11,6 +13,29 @@ pub struct DashboardArgs {
     pub no_open: bool,
     #[command(flatten)]
     pub reach: ReachArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Goes on, and shows the figures again when something has changed, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PluginsArgs {
+    /// Only the plugin with this name
+    pub name: Option<String>,
+    /// Goes on, and shows the plugins again when something has changed, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
 }
 
 #[derive(Debug, Args)]
@@ -26,4 +51,52 @@ pub struct PauseArgs {
     pub who: Option<String>,
     #[command(flatten)]
     pub query: QueryArgs,
+}
+
+/// The Job is created in your name: the API server decides whether you may. With --watch, exit codes are those of
+/// `kubewitness wait`.
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// The template, as --list has it
+    #[arg(required_unless_present = "list")]
+    pub template: Option<String>,
+    /// Lists the templates with their parameters, or those of one template
+    #[arg(long, conflicts_with_all = ["parameters", "watch", "dry_run", "key"])]
+    pub list: bool,
+    /// The value of a parameter. Give the flag once for each
+    #[arg(short, long = "parameter", value_name = "NAME=VALUE", value_parser = pair)]
+    pub parameters: Vec<(String, String)>,
+    /// The namespace of the Job. Without it: `default`
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Waits until the Job has ended, and prints the phase in which it ended
+    #[arg(short, long)]
+    pub watch: bool,
+    /// With --watch: waits no longer than this, such as 30s or 2h, and then ends with exit code 5
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "watch")]
+    pub timeout: Option<Duration>,
+    /// The API server looks at the Job, and nothing is created
+    #[arg(long, conflicts_with = "watch")]
+    pub dry_run: bool,
+    /// A submission with the same key makes no second Job. Without it: a new key. A script that runs again after it was
+    /// cut off gives its own
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// Your name in the annotation of the Job. Without it: your login name. Where people sign in, it is the name that
+    /// the API server knows
+    #[arg(long, value_name = "NAME")]
+    pub who: Option<String>,
+    #[command(flatten)]
+    pub reach: ReachArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as gpus=2")?;
+    match name.is_empty() {
+        true => Err("has no name before `=`: write NAME=VALUE".into()),
+        false => Ok((name.to_owned(), value.to_owned())),
+    }
 }

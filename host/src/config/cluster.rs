@@ -3,7 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Result;
-use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL};
+use kubewitness_core::config::{
+    HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL,
+};
 use kubewitness_watch::Connection;
 use kubewitness_watch::configmaps::{self, ConfigMapDoc, ConfigMaps};
 use tokio::sync::watch;
@@ -36,7 +38,7 @@ pub async fn follow(
     stop: CancellationToken,
 ) -> Result<()> {
     let (raw, mut changes) = watch::channel(configmaps::Snapshot::default());
-    let selectors = [format!("{HOST_LABEL}=true"), format!("{PLUGIN_LABEL}=true")];
+    let selectors = [HOST_LABEL, PLUGIN_LABEL, TEMPLATE_LABEL].map(|label| format!("{label}=true"));
     let selectors: Vec<_> = selectors.iter().map(String::as_str).collect();
     let watching = ConfigMaps::new(connection.client, &namespace, &selectors).run(raw, stop);
     let forwarding = async {
@@ -64,6 +66,7 @@ fn snapshot(namespace: &str, maps: &[ConfigMapDoc]) -> Snapshot {
         let (key, list) = match (labelled(HOST_LABEL), labelled(PLUGIN_LABEL)) {
             (true, _) => (HOST_KEY, &mut snapshot.hosts),
             (_, true) => (PLUGIN_KEY, &mut snapshot.plugins),
+            _ if labelled(TEMPLATE_LABEL) => (TEMPLATE_KEY, &mut snapshot.templates),
             _ => continue,
         };
         list.push(Entry {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::shortened;
+use kubewitness_core::submit::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -122,6 +123,16 @@ pub fn parse_plugin(entry: &Entry, host: &HostSpec) -> Result<Parsed<PluginSpec>
     let parsed = parse::<PluginSpec>(entry, "Plugin")?;
     let mut faults = parsed.spec.check(host);
     faults.extend(filter_faults(&parsed.spec));
+    if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
+}
+
+pub fn parse_template(entry: &Entry) -> Result<Parsed<TemplateSpec>, Vec<Problem>> {
+    if entry.text.len() > TEMPLATE_BYTES {
+        let told = format!("is larger than {} KiB: a template is one Job", TEMPLATE_BYTES >> 10);
+        return Err(vec![Problem::of(&entry.origin.place, Some(entry.origin.first_line), told)]);
+    }
+    let parsed = parse::<TemplateSpec>(entry, "JobTemplate")?;
+    let faults = parsed.spec.check();
     if faults.is_empty() { Ok(parsed) } else { Err(parsed.problems(faults)) }
 }
 

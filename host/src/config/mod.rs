@@ -20,6 +20,8 @@ const PASSED_OVER: usize = 50;
 pub struct Snapshot {
     pub hosts: Vec<Entry>,
     pub plugins: Vec<Entry>,
+    /// Of Jobs that people submit.
+    pub templates: Vec<Entry>,
     /// Files that could not be read at all.
     pub problems: Vec<Problem>,
     /// What is probably meant to be taken, and is not.
@@ -49,7 +51,8 @@ impl Snapshot {
     }
 
     pub fn has_nothing(&self) -> bool {
-        self.hosts.is_empty() && self.plugins.is_empty() && self.problems.is_empty() && self.slips.is_empty()
+        let documents = [&self.hosts, &self.plugins, &self.templates];
+        documents.iter().all(|list| list.is_empty()) && self.problems.is_empty() && self.slips.is_empty()
     }
 
     /// Exactly one host document is expected; which one would count must never be a guess.

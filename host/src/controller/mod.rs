@@ -7,6 +7,7 @@ pub mod plugins;
 mod reconcile;
 mod shared;
 mod sources;
+mod submitter;
 mod views;
 
 use std::net::SocketAddr;
@@ -22,8 +23,8 @@ use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, Place, Sharing};
 use kubewitness_portal::PortalOptions;
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
-use kubewitness_watch::Connection;
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
+use kubewitness_watch::{Connection, Jobs};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,8 @@ use reconcile::report::{Cluster, Reporter};
 #[cfg(test)]
 pub use shared::Phase;
 use shared::Shared;
+use submitter::Submissions;
+pub use submitter::offered;
 
 /// How late a state may be handed over that only another replica has seen.
 const LOOK_AT_OTHERS: Duration = Duration::from_secs(1);
@@ -103,7 +106,10 @@ impl Controller {
         let (tasks, after) = (Tasks::new(stop.clone(), abort.clone()), CancellationToken::new());
         let opening = Arc::new(Opening::new());
         let views: Arc<dyn Views> = opening.clone();
-        serve(&tasks, (listener, doors), options.health_listen, &views, &after, &abort)?;
+        let shared = Arc::new(Shared::default());
+        let submitter = Submissions::new(shared.clone(), Jobs::new(&options.connection));
+        let portal = PortalOptions { submitter: Some(Arc::new(submitter)), ..PortalOptions::default() };
+        serve(&tasks, (listener, doors, portal), options.health_listen, &views, &after, &abort)?;
         let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &after));
         let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
@@ -116,7 +122,6 @@ impl Controller {
             ticker.ticker(ticking).await;
             Ok(())
         });
-        let shared = Arc::new(Shared::default());
         opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone(), election.clone())));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
@@ -252,7 +257,7 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 fn serve(
     tasks: &Tasks,
-    (listener, doors): (TcpListener, Doors),
+    (listener, doors, options): (TcpListener, Doors, PortalOptions),
     health: Option<SocketAddr>,
     views: &Arc<dyn Views>,
     after: &CancellationToken,
@@ -260,7 +265,6 @@ fn serve(
 ) -> Result<()> {
     let (bounds, health_bounds) = file_handles::for_clients();
     let Doors { access, tls, streams } = doors;
-    let options = PortalOptions::default();
     let streams = streams.unwrap_or(options.streams);
     let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
     let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };

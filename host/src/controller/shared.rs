@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use kubewitness_capability::Redaction;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
+use kubewitness_core::ports::Offer;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
 use kubewitness_stream::CarrierHandle;
@@ -72,6 +73,8 @@ pub struct Shared {
     has_settings: AtomicBool,
     /// What people see of documents; none before the settings were taken.
     redaction: RwLock<Option<Arc<Redaction>>>,
+    /// What people may submit; none where the settings do not say so.
+    offer: RwLock<Option<Arc<Offer>>>,
     journal_trouble: RwLock<Option<String>>,
 }
 
@@ -82,6 +85,14 @@ impl Shared {
 
     pub fn redaction(&self) -> Option<Arc<Redaction>> {
         read(&self.redaction).clone()
+    }
+
+    pub fn set_offer(&self, offer: Option<Offer>) {
+        *write(&self.offer) = offer.map(Arc::new);
+    }
+
+    pub fn offer(&self) -> Option<Arc<Offer>> {
+        read(&self.offer).clone()
     }
 
     pub fn add_source(&self, spec: SourceSpec, handle: SourceHandle) {

@@ -13,6 +13,9 @@ use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 const KEPT: &str = "cache";
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
+const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.yaml");
+/// The label of the Jobs that are made of these templates. The workload drives them.
+pub const QUEUE: &str = "platform.example.com/queue=shared";
 /// What the cluster's settings have in the place of the playground's own receiver.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
 
@@ -81,10 +84,15 @@ fn entries(data: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The same manifests that a cluster is given, with the playground's receiver in them.
-pub fn configure(data: &Path, receiver: &str) -> Result<()> {
+///
+/// People submit: in their own name where they sign in.
+pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let config = data.join("config");
     std::fs::create_dir_all(&config).with_context(|| format!("making {}", config.display()))?;
-    write(&config.join("host.yaml"), &HOST.replace(RECEIVER, receiver).replace("rate: 50", "rate: 5000"))?;
+    let host = HOST.replace(RECEIVER, receiver).replace("rate: 50", "rate: 5000");
+    let credentials = if signs_in { "token" } else { "controller" };
+    write(&config.join("host.yaml"), &format!("{host}      submit: {{credentials: {credentials}}}\n"))?;
+    write(&config.join("templates.yaml"), TEMPLATES)?;
     write(&config.join("plugins.yaml"), &PLUGINS.replace("start: now", "start: beginning"))
 }
 
@@ -140,7 +148,7 @@ mod tests {
     #[test]
     fn the_receivers_address_is_in_the_settings() {
         let data = tempfile::tempdir().unwrap();
-        configure(data.path(), "http://127.0.0.1:4711").unwrap();
+        configure(data.path(), "http://127.0.0.1:4711", false).unwrap();
         let host = std::fs::read_to_string(data.path().join("config/host.yaml")).unwrap();
         assert!(host.contains("http://127.0.0.1:4711") && !host.contains(RECEIVER));
     }

@@ -192,7 +192,7 @@ impl World {
         let listener =
             TcpListener::bind("127.0.0.1:0").await.context("starting the receiver of notifications")?;
         let address = listener.local_addr().context("asking for the receiver's address")?;
-        folder::configure(&args.data, &format!("http://{address}"))?;
+        folder::configure(&args.data, &format!("http://{address}"), !people.is_empty())?;
         let receiver = Arc::new(ReceiverProgress::default());
         let file = args.data.join("notifications.jsonl");
         let receiving = receiver::serve(listener, file, receiver.clone(), end.clone());
@@ -219,6 +219,7 @@ impl World {
             jobs: args.jobs,
             rate: args.rate,
             seed: args.seed,
+            adopt: Some(folder::QUEUE.to_owned()),
             ..WorkloadOptions::default()
         };
         let working = workload::run(options, self.workload.clone(), self.quiet.clone());

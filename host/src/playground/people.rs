@@ -9,6 +9,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const GROUP: &str = "rbac.authorization.k8s.io";
 const VIEWER: &str = "kubewitness-viewer";
 const OPERATOR: &str = "kubewitness-operator";
+const SUBMITTER: &str = "kubewitness-submitter";
 /// Each person and the namespace that they may see. Two of the three in which the workload submits.
 const TENANTS: [(&str, &str); 2] = [("ada", "team-vision"), ("grace", "team-speech")];
 const ADMINISTRATOR: &str = "linus";
@@ -44,13 +45,14 @@ pub fn known_to(mut options: ApiServerOptions, people: &[Person]) -> ApiServerOp
     options
 }
 
-/// The roles of `deploy/examples/access`, bound to these people.
+/// The roles of `deploy/examples/access` and `deploy/examples/submit`, bound to these people.
 pub async fn give_rights(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
     let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},
         {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause", "resume"]}]);
-    for (name, rules) in [(VIEWER, watched), (OPERATOR, works)] {
+    let submits = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get"]}]);
+    for (name, rules) in [(VIEWER, watched), (OPERATOR, works), (SUBMITTER, submits)] {
         let role = json!({"metadata": {"name": name}, "rules": rules});
         create(api, &format!("{RBAC}/clusterroles"), &role).await?;
         let binding = binding(&format!("{ADMINISTRATOR}-{name}"), name, ADMINISTRATOR);
@@ -60,6 +62,7 @@ pub async fn give_rights(api: &ApiServer) -> Result<()> {
         create(api, "/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await?;
         let path = format!("{RBAC}/namespaces/{namespace}/rolebindings");
         create(api, &path, &binding(person, VIEWER, person)).await?;
+        create(api, &path, &binding(&format!("{person}-submits"), SUBMITTER, person)).await?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@
 //! | `repair` | finds missed versions and reads them back |
 //! | `read` | lists and watches; `read/next_action.rs` decides what follows a 410 |
 //! | `run` | wires the tasks of a source |
-//! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, and asks who may see what; uses `connect` alone |
+//! | `cluster` | reads ConfigMaps as configuration, holds the leader's Lease, asks who may see what, and creates Jobs that people submit; uses `connect` alone |
 //!
 //! ```text
 //! read ─▶ lines, items ─▶ write ─▶ journal (`Witness`), then cache ─▶ `Listers`
@@ -39,6 +39,7 @@ mod write;
 pub use cluster::checkup::{ApiServer, Checkup, CheckupError, Whose};
 pub use cluster::configmaps::{self, ConfigMapDoc, ConfigMaps, Snapshot};
 pub use cluster::forward::{Forward, ForwardError};
+pub use cluster::jobs::Jobs;
 pub use cluster::lease as election;
 pub use cluster::reviews::{AUDIENCE, Reviews};
 pub use connect::client::KeepAlive;

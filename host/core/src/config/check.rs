@@ -8,6 +8,7 @@ use super::{
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST};
 use crate::model::fault::{Fault, fault};
+use crate::model::kinds::is_name;
 use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;
@@ -16,15 +17,6 @@ use crate::status::Rules;
 pub(super) const RATE_MOST: u32 = 1_000_000;
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
-
-/// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
-pub fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
 
 fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<Fault>) {
     let mut seen = std::collections::HashSet::new();

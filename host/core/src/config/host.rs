@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
-use super::{Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, RedactionSpec, StreamSpec};
+use super::{
+    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, RedactionSpec, StreamSpec, SubmitSpec,
+};
 use crate::find::index::IndexSpec;
 #[cfg(test)]
 use crate::find::index::NAMED;
@@ -42,6 +44,10 @@ pub struct HostSpec {
     /// Values that people and plugins do not see. Left out: the defaults of its fields.
     #[serde(default, skip_serializing_if = "RedactionSpec::is_default")]
     pub redaction: RedactionSpec,
+    /// Lets people submit Jobs from templates, through the portal, the API and the command line. Left out: nobody
+    /// submits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submit: Option<SubmitSpec>,
     /// The limits of everything that plugins bring, whatever their manifests say.
     #[serde(default)]
     pub limits: HostLimitsSpec,

@@ -13,12 +13,13 @@ mod redaction;
 mod reference;
 mod secret;
 mod streams;
+mod submit;
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
-pub use check::is_name;
+pub use crate::model::kinds::is_name;
 pub use components::{
     CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, is_local,
 };
@@ -28,14 +29,17 @@ pub use plugin::*;
 pub use quantity::{Bytes, Duration};
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
+pub use submit::{Credentials, SubmitSpec};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
 pub const PLUGIN_LABEL: &str = "kubewitness.dev/plugin";
 pub const HOST_LABEL: &str = "kubewitness.dev/host";
+pub const TEMPLATE_LABEL: &str = "kubewitness.dev/template";
 pub const STATUS_LABEL: &str = "kubewitness.dev/status";
 /// The keys of a ConfigMap's `data` that hold the documents.
 pub const PLUGIN_KEY: &str = "plugin.yaml";
 pub const HOST_KEY: &str = "host.yaml";
+pub const TEMPLATE_KEY: &str = "template.yaml";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

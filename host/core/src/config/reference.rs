@@ -14,11 +14,13 @@ use serde_json::{Map, Value, json};
 use self::fits::fits;
 use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
 use crate::status::OneOrMany;
+use crate::submit::TemplateSpec;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
 const BOUNDS: &str = "x-bounds";
 const HOST: &str = include_str!("../../testdata/manifests/host.yaml");
 const PLUGIN: &str = include_str!("../../testdata/manifests/plugin.yaml");
+const TEMPLATE: &str = include_str!("../../testdata/manifests/template.yaml");
 
 /// The schema of the names that `is_name` accepts.
 pub(super) fn name(_: &mut SchemaGenerator) -> Schema {
@@ -205,6 +207,19 @@ fn the_reference_of_plugin_manifests_is_what_their_types_say() {
 }
 
 #[test]
+fn the_reference_of_templates_is_what_their_types_say() {
+    let schema = schema_of::<TemplateSpec>("JobTemplate");
+    let about = "A template offers a Job that people submit by filling in its parameters. It is a ConfigMap with the \
+        label `kubewitness.dev/template: \"true\"` and the document under `template.yaml`, or a file in the folder of \
+        `kubewitness run --config`. People submit where the [host manifest](host.md) says `submit`. [How to submit \
+        Jobs](../how-to/submit-jobs.md) shows it.\n\nEditors that know the YAML language server complete and check \
+        a file that begins with `# yaml-language-server: $schema=PATH/template.schema.json`: \
+        [template.schema.json](template.schema.json).";
+    reference("template.md", &page("The template manifest", about, &schema, TEMPLATE));
+    reference("template.schema.json", &for_editors(schema));
+}
+
+#[test]
 fn the_examples_have_no_fault_and_every_field() {
     let mut host = documents::<Manifest<HostSpec>>(HOST)[0].spec.clone();
     assert_eq!(host.check(), []);
@@ -213,9 +228,14 @@ fn the_examples_have_no_fault_and_every_field() {
     for plugin in documents::<Manifest<PluginSpec>>(PLUGIN) {
         assert_eq!(plugin.spec.check(&host), []);
     }
-    for (schema, example) in
-        [(schema_of::<HostSpec>("Host"), HOST), (schema_of::<PluginSpec>("Plugin"), PLUGIN)]
-    {
+    for template in documents::<Manifest<TemplateSpec>>(TEMPLATE) {
+        assert_eq!(template.spec.check(), []);
+    }
+    for (schema, example) in [
+        (schema_of::<HostSpec>("Host"), HOST),
+        (schema_of::<PluginSpec>("Plugin"), PLUGIN),
+        (schema_of::<TemplateSpec>("JobTemplate"), TEMPLATE),
+    ] {
         let examples = documents::<Value>(example);
         for path in page::paths(&schema) {
             assert!(page::example(&examples, &path).is_some(), "no example has {path}");
@@ -238,7 +258,8 @@ fn deployed() -> Vec<Value> {
         }
     }
     let inner = |document: &Value| {
-        let texts = [super::HOST_KEY, super::PLUGIN_KEY].map(|key| document["data"][key].as_str());
+        let texts = [super::HOST_KEY, super::PLUGIN_KEY, super::TEMPLATE_KEY]
+            .map(|key| document["data"][key].as_str());
         texts.into_iter().flatten().flat_map(documents::<Value>).collect::<Vec<_>>()
     };
     let within: Vec<_> = found.iter().flat_map(inner).collect();
@@ -252,7 +273,18 @@ fn the_schemas_take_every_manifest_of_deploy_and_refuse_what_the_types_refuse() 
         (|document: &Value| fits(&host, document), |document: &Value| fits(&plugin, document));
     let deployed = deployed();
     let is_host = |document: &&Value| document["kind"] == "Host";
-    let (hosts, plugins) = deployed.iter().partition::<Vec<_>, _>(is_host);
+    let (templates, deployed): (Vec<_>, Vec<_>) =
+        deployed.iter().partition(|document| document["kind"] == "JobTemplate");
+    let template = schema_of::<TemplateSpec>("JobTemplate");
+    assert!(templates.len() >= 2, "{}", templates.len());
+    for document in templates {
+        fits(&template, document).unwrap();
+        assert_eq!(
+            serde_json::from_value::<Manifest<TemplateSpec>>(document.clone()).unwrap().spec.check(),
+            []
+        );
+    }
+    let (hosts, plugins) = deployed.into_iter().partition::<Vec<_>, _>(is_host);
     assert!(hosts.len() >= 6 && plugins.len() >= 6, "{} and {}", hosts.len(), plugins.len());
     hosts.iter().for_each(|document| host(document).unwrap());
     plugins.iter().for_each(|document| plugin(document).unwrap());

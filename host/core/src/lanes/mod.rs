@@ -26,6 +26,7 @@
 //! filtered. States that were left, or not yet read, are counted as the caller reports them
 //! ([`Lanes::count`]). A resync is in no account ([`resync`]).
 
+pub mod bucket;
 mod hand_out;
 mod in_flight;
 mod lane;
@@ -56,9 +57,9 @@ use turns::past::Past;
 use turns::ready::Ready;
 use turns::shares::Shares;
 
-use crate::bucket::Bucket;
 use crate::ports::{DeadLetter, Progress, Try};
 use crate::state::{LaneKey, Seq};
+use bucket::Bucket;
 
 /// How a subscription fits a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Matches kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`.
+//! Matches kinds as people write them: `Job`, `job`, `jobs`, `jobs.batch`, `po`. Tells what a name may be.
 
 /// The short names of kubectl and of the kinds' own definitions. It lists only those that people type; every
 /// other kind is found by its full name.
@@ -70,6 +70,15 @@ pub fn plural(kind: &str) -> String {
         _ if ["s", "x", "ch", "sh"].iter().any(|end| kind.ends_with(end)) => format!("{kind}es"),
         _ => format!("{kind}s"),
     }
+}
+
+/// Lower-case letters, digits and dashes: usable in file names, labels and addresses.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 63
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
 #[cfg(test)]

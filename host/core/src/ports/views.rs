@@ -13,6 +13,7 @@ use tokio::sync::watch;
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
+pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::ports::{DeadLetter, Watched};
 use crate::state::{Gap, ObjectRef, Seq, State};
 

@@ -31,6 +31,11 @@ impl Driven {
         Self { life, shown: Phase::New, job: Value::Null, pods: Vec::new(), documents: Vec::new(), rng }
     }
 
+    /// A Job that somebody else has created.
+    pub fn adopted(life: Life, rng: Rng, job: Value) -> Self {
+        Self { job, ..Self::new(life, rng) }
+    }
+
     /// Drops the documents. The job is over, and only its names are needed from now on.
     pub fn forget_documents(&mut self) {
         self.job = Value::Null;
@@ -69,6 +74,9 @@ impl Driven {
     }
 
     async fn create_job(&mut self, api: &Api) -> Result<(), WorkloadError> {
+        if !self.job.is_null() {
+            return Ok(());
+        }
         for _ in 0..NAMES {
             match api.create(&self.jobs_path(), &document::job(self.life.plan())).await? {
                 Sent::Done(job) => {

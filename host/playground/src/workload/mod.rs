@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 mod api;
@@ -37,6 +37,9 @@ const CATCH_UP: Duration = Duration::from_millis(200);
 /// How long a stop waits for writes in flight.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
+/// How often Jobs of others are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// The most active jobs. It bounds memory and what a person can look through.
 const MOST_ACTIVE: usize = 400;
 
@@ -58,6 +61,8 @@ pub struct WorkloadOptions {
     pub active: Option<usize>,
     /// How long a finished job is kept before it is deleted.
     pub keep_finished: Duration,
+    /// A label selector of Jobs that others create, which are driven as well; left out: none.
+    pub adopt: Option<String>,
 }
 
 impl Default for WorkloadOptions {
@@ -72,6 +77,7 @@ impl Default for WorkloadOptions {
             seed: 1,
             active: None,
             keep_finished: Duration::from_secs(30),
+            adopt: None,
         }
     }
 }
@@ -191,6 +197,8 @@ async fn work(
     let mut schedule = Schedule::new(options);
     let mut pace = Pace::new(options.rate);
     let mut under_way = FuturesUnordered::new();
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !stop.is_cancelled() {
         if schedule.is_over() {
             return Ok(true);
@@ -203,6 +211,7 @@ async fn work(
                 let (driven, before, step) = done?;
                 settle(&mut schedule, progress, driven, before, &step);
             }
+            _ = looks.tick(), if options.adopt.is_some() => adopt(options, api, &mut schedule).await?,
             () = sleep_until(expiry) => schedule.expire(Instant::now()),
             () = pace.ready(), if under_way.len() < IN_FLIGHT && schedule.has_next() => {
                 if let Some((driven, step)) = schedule.next() {
@@ -216,6 +225,18 @@ async fn work(
     // After the deadline the connections are dropped. The server decides what became of them.
     tokio::time::timeout(STOP_WITHIN, rest).await.ok();
     Ok(false)
+}
+
+/// Looks for Jobs that others have created for this queue.
+async fn adopt(options: &WorkloadOptions, api: &Api, schedule: &mut Schedule) -> Result<(), WorkloadError> {
+    let Some(selector) = &options.adopt else { return Ok(()) };
+    let found = api.get(&format!("/apis/batch/v1/jobs?labelSelector={selector}")).await?;
+    if let Sent::Done(mut list) = found
+        && let Some(jobs) = list["items"].as_array_mut()
+    {
+        schedule.adopt(std::mem::take(jobs));
+    }
+    Ok(())
 }
 
 async fn create_namespaces(options: &WorkloadOptions, api: &Api) -> Result<(), WorkloadError> {

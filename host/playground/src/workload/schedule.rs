@@ -1,9 +1,10 @@
 //! Decides which life writes next. Pauses between writes are counted in ticks of a clock that only moves when
 //! something is due. So the rate alone decides how fast it moves.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::drive::Driven;
@@ -14,6 +15,9 @@ use super::{WorkloadOptions, time};
 
 /// About how many ticks a life lasts. New lives are spread over that time, so that all phases occur at once.
 const LIFE_TICKS: u64 = 400;
+
+/// The fates of Jobs of others are drawn from numbers that no own job has.
+const ADOPTED: u64 = 1 << 40;
 
 pub struct Schedule {
     seed: u64,
@@ -30,6 +34,9 @@ pub struct Schedule {
     due: BTreeMap<(u64, u64), (Box<Driven>, Step)>,
     /// Finished jobs that are still shown, oldest first.
     finished: VecDeque<(Instant, Box<Driven>)>,
+    /// The Jobs of others that were there at the last look, by uid.
+    adopted: BTreeSet<String>,
+    adoptions: u64,
 }
 
 impl Schedule {
@@ -48,6 +55,8 @@ impl Schedule {
             rng: Rng::new(options.seed, u64::MAX),
             due: BTreeMap::new(),
             finished: VecDeque::new(),
+            adopted: BTreeSet::new(),
+            adoptions: 0,
         }
     }
 
@@ -92,6 +101,39 @@ impl Schedule {
         let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index)));
         let step = driven.life.next(time::now())?;
         Some((driven, step))
+    }
+
+    /// Drives the Jobs of others that were not there at the last look.
+    pub fn adopt(&mut self, jobs: Vec<Value>) {
+        let mut there = BTreeSet::new();
+        for job in jobs {
+            let uid = job["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            if !self.adopted.contains(&uid) {
+                self.drive(job);
+            }
+            there.insert(uid);
+        }
+        self.adopted = there;
+    }
+
+    fn drive(&mut self, job: Value) {
+        let index = ADOPTED + self.adoptions;
+        self.adoptions += 1;
+        let text = |name: &str| job["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let plan = Plan {
+            name: text("name"),
+            namespace: text("namespace"),
+            workers: job["spec"]["parallelism"].as_u64().unwrap_or(1).max(1) as usize,
+            queued: job["spec"]["suspend"] == true,
+            ..Plan::draw(self.seed, index, &self.namespaces)
+        };
+        let life = Life::new(self.seed, index, plan);
+        let mut driven = Box::new(Driven::adopted(life, Rng::new(!self.seed, index), job));
+        if let Some(step) = driven.life.next(time::now()) {
+            self.active += 1;
+            self.serial += 1;
+            self.due.insert((self.clock, self.serial), (driven, step));
+        }
     }
 
     /// Takes a life back after its write: it goes on, waits for its deletion, or is over.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use kubewitness_core::ObjectRef;
-use kubewitness_core::ports::Attempt;
+use kubewitness_core::config::Credentials;
+use kubewitness_core::ports::{Acting, Attempt};
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
@@ -79,6 +80,34 @@ impl Viewer {
             },
             Self::Everybody | Self::Nobody => None,
         }
+    }
+
+    /// In whose name the API server is asked, with such credentials. An error says why in nobody's, and what to do.
+    pub(crate) fn acting(&self, credentials: Credentials) -> Result<Acting<'_>, Problem> {
+        let (message, hint) = match (self, credentials) {
+            (Self::Everybody, Credentials::Controller) => return Ok(Acting::Controller),
+            (Self::Person(person), Credentials::Impersonation) => {
+                return Ok(Acting::Person(&person.known.person));
+            }
+            (Self::Person(person), Credentials::Token) => match &person.proof {
+                Proof::Token(token) => return Ok(Acting::Token(token)),
+                Proof::Session(session) => return Ok(Acting::Token(&session.token)),
+                Proof::Proxy => (
+                    "A proxy has signed you in, and Jobs are created with people's own tokens here.",
+                    "Send your token to the API, or ask an operator for `submit.credentials: impersonation`.",
+                ),
+            },
+            (Self::Everybody, _) => (
+                "Nobody signs in here, so there is nobody in whose name a Job could be created.",
+                "Run with `--auth kubernetes`, or set `submit.credentials: controller` in the host's settings.",
+            ),
+            (Self::Person(_), Credentials::Controller) => (
+                "Jobs are created with the controller's own rights here, which are not for people who sign in.",
+                "An operator sets `submit.credentials` to `token` or `impersonation` in the host's settings.",
+            ),
+            (Self::Nobody, _) => ("It is not known who asks.", "Sign in first."),
+        };
+        Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
     /// Whether the API server still knows them, and their session goes on.

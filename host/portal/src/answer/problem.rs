@@ -6,6 +6,7 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::views::ViewError;
 use maud::html;
+use serde::Serialize;
 use serde_json::json;
 
 use super::frame::Page;
@@ -16,11 +17,25 @@ pub(crate) struct Problem {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: String,
+    /// What is wrong with single fields of what was asked for.
+    pub(crate) fields: Vec<FieldFault>,
+}
+
+/// What is wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct FieldFault {
+    /// A parameter, a field of the request, or a field of the object that the API server has refused.
+    pub(crate) field: String,
+    pub(crate) message: String,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { status, message: message.into(), hint: hint.into() }
+        Self { status, message: message.into(), hint: hint.into(), fields: Vec::new() }
+    }
+
+    pub(crate) fn of_fields(self, fields: Vec<FieldFault>) -> Self {
+        Self { fields, ..self }
     }
 
     pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Self {
@@ -63,12 +78,13 @@ impl From<FormRejection> for Problem {
 }
 
 /// Words for programs: they stay as they are, while messages may be told in better words.
-const CODES: [(StatusCode, &str); 10] = [
+const CODES: [(StatusCode, &str); 11] = [
     (StatusCode::BAD_REQUEST, "invalid"),
     (StatusCode::UNAUTHORIZED, "unauthenticated"),
     (StatusCode::FORBIDDEN, "forbidden"),
     (StatusCode::NOT_FOUND, "not-found"),
     (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
+    (StatusCode::CONFLICT, "conflict"),
     (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json"),
     (StatusCode::UNPROCESSABLE_ENTITY, "invalid-body"),
@@ -90,7 +106,11 @@ fn code(status: StatusCode) -> &'static str {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = json!({"error": {"code": code(self.status), "message": self.message, "hint": self.hint}});
+        let mut body =
+            json!({"error": {"code": code(self.status), "message": self.message, "hint": self.hint}});
+        if !self.fields.is_empty() {
+            body["error"]["fields"] = json!(self.fields);
+        }
         let mut response = (self.status, Json(body)).into_response();
         say_when(&mut response);
         response

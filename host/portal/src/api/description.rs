@@ -10,7 +10,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::Uri;
-use kubewitness_core::views::{GapQuery, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery};
+use kubewitness_core::views::{
+    GapQuery, ObjectQuery, ObjectView, PoisonQuery, SubmitRequest, SubmitView, TimelineQuery,
+};
 use kubewitness_harness::generated;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -21,6 +23,7 @@ use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIM
 use crate::access::Viewer;
 use crate::answer::Problem;
 use crate::app::App;
+use crate::submit::KEY_BYTES;
 
 const SCHEMAS: &str = "/components/schemas";
 /// Where a handler's row limit stands among its parameters.
@@ -99,6 +102,15 @@ impl Description {
                 "code": {"type": "string", "enum": crate::answer::problem::codes()},
                 "message": text,
                 "hint": text,
+                "fields": {
+                    "type": "array",
+                    "description": "What is wrong with single fields; left out where it is not about fields.",
+                    "items": {
+                        "type": "object",
+                        "required": ["field", "message"],
+                        "properties": {"field": text, "message": text},
+                    },
+                },
             },
         });
         schemas.insert(
@@ -286,11 +298,16 @@ impl Operation<'_> {
         T: JsonSchema,
         F: Future<Output = Result<Json<T>, Problem>>,
     {
+        self = self.takes::<B>();
+        let schema = self.of.answers.subschema_for::<T>();
+        self.gives("application/json", schema.as_value(), text);
+    }
+
+    fn takes<B: JsonSchema>(mut self) -> Self {
         let body = self.of.bodies.subschema_for::<B>();
         let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
         self.told.insert("requestBody".into(), body);
-        let schema = self.of.answers.subschema_for::<T>();
-        self.gives("application/json", schema.as_value(), text);
+        self
     }
 
     /// The same for a handler that takes a name from its path as well.
@@ -375,6 +392,7 @@ fn describe() -> Value {
         .refuses(&[403, 404])
         .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);
+    describe_submissions(&mut api);
     api.get("/api/v1/events", "events", "The live stream of states")
         .parameter("query", "after", "States after this position; where it is left out, those to come.", &number())
         .parameter(
@@ -415,6 +433,33 @@ fn describe_pauses(api: &mut Description) {
     api.post("/api/v1/plugins/{name}/resume", "resume", "Resumes a plugin: it goes on from where it was")
         .parameter("path", "name", name, &text())
         .changes_named(super::pausing::resume, told);
+}
+
+fn describe_submissions(api: &mut Description) {
+    api.get("/api/v1/templates", "templates", "The templates of which people make Jobs")
+        .refuses(&[404])
+        .answers(super::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
+    let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES, "pattern": "^[!-~]+$"});
+    let mut operation = api
+        .operation("post", "/api/v1/jobs", "submit", "Makes a Job of a template, in the name of the person who asks")
+        .refuses(&[403, 404, 409, 413, 415, 422])
+        .parameter(
+            "header",
+            "Idempotency-Key",
+            "A request with the same key makes no second Job, also at another replica. Without it: a new key.",
+            &key,
+        )
+        .takes::<SubmitRequest>();
+    let told = "The API server decides whether the person may. What it refuses has the parameter in `fields`. 503: it \
+                is not known whether the Job was created; the same request with the same key tells.";
+    operation.told.insert("description".into(), told.into());
+    let schema = operation.of.answers.subschema_for::<SubmitView>();
+    let created = json!({
+        "description": "The Job is created.", "content": {"application/json": {"schema": schema}},
+    });
+    operation.told.insert("responses".into(), json!({"201": created}));
+    let text = "An earlier request with this key has created the Job, or `dry_run` has created none.";
+    operation.gives("application/json", schema.as_value(), text);
 }
 
 fn describe_letters(api: &mut Description) {

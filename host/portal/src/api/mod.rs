@@ -4,6 +4,7 @@
 mod description;
 mod events;
 pub(crate) mod pausing;
+pub(crate) mod submitting;
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -20,6 +21,7 @@ use kubewitness_core::views::{
 use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
 use crate::answer::Problem;
+pub(crate) use crate::answer::WHO_BYTES;
 use crate::answer::params::{self, Params};
 use crate::app::{App, Route};
 use crate::scope::{self, Sight, Verb};
@@ -29,7 +31,6 @@ pub(crate) const ROWS: usize = 500;
 pub(crate) const MOST_ROWS: usize = 10_000;
 /// A reason is a sentence for the record.
 pub(crate) const REASON_BYTES: usize = 1024;
-pub(crate) const WHO_BYTES: usize = 256;
 /// Positions of one replay. Who has more replays all of the plugin.
 const MOST_SEQS: usize = 1000;
 
@@ -81,6 +82,8 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/deadletters/replay", post(replay)),
         ("/api/v1/deadletters/drop", post(drop_letters)),
         ("/api/v1/deadletters/records", get(letter_records)),
+        ("/api/v1/templates", get(submitting::templates)),
+        ("/api/v1/jobs", post(submitting::submit)),
         ("/api/v1/events", get(events::events)),
         ("/api/v1/login", post(login)),
         ("/api/v1/openapi.json", get(openapi)),

@@ -31,5 +31,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/deadletters", get(dead_letters::page)),
         ("/deadletters/replay", axum::routing::post(dead_letters::replay)),
         ("/gaps", get(gaps::page)),
+        ("/submit", get(jobs::submitting::page)),
+        ("/submit/{template}", get(jobs::submitting::form).post(jobs::submitting::submit)),
     ]
 }

@@ -5,7 +5,7 @@ use crate::fake::Fake;
 use crate::{ask, get, portal, request};
 
 /// Every route of the API and of the probes. `openapi_and_routes_agree` keeps it complete.
-const ROUTES: [(&str, &str); 20] = [
+const ROUTES: [(&str, &str); 22] = [
     ("get", "/api/v1/status"),
     ("get", "/api/v1/objects"),
     ("get", "/api/v1/timeline"),
@@ -22,6 +22,8 @@ const ROUTES: [(&str, &str); 20] = [
     ("get", "/api/v1/deadletters/records"),
     ("get", "/api/v1/events"),
     ("post", "/api/v1/login"),
+    ("get", "/api/v1/templates"),
+    ("post", "/api/v1/jobs"),
     ("get", "/api/v1/openapi.json"),
     ("get", "/healthz"),
     ("get", "/readyz"),

@@ -478,10 +478,11 @@ impl Views for Fake {
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.check().await?;
         let known = query.uid.as_deref() == Some("uid-train") || query.name.as_deref() == Some("llm-train-7");
+        let mut states = self.states.lock().unwrap().clone();
         if !known {
-            return Ok(TimelineView::default());
+            states.retain(|state| Some(&state.object.name) == query.name.as_ref());
+            return Ok(TimelineView { states, ..TimelineView::default() });
         }
-        let states = self.states.lock().unwrap().clone();
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
         Ok(TimelineView { states, related })
     }

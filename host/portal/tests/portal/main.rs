@@ -10,6 +10,7 @@ mod guard;
 mod metrics;
 mod pages;
 mod stream;
+mod submitting;
 
 use std::sync::Arc;
 use std::time::Duration;

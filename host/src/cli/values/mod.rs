@@ -45,8 +45,12 @@ impl Moment {
 }
 
 pub(super) fn moment(text: &str) -> Result<Moment, String> {
-    if let Ok(ago) = text.parse() {
-        return Ok(Moment::Ago(ago));
+    if let Ok(ago) = text.parse::<Duration>() {
+        let now = u128::from(SystemClock::default().now_ms());
+        return match ago.0.as_millis() <= now {
+            true => Ok(Moment::Ago(ago)),
+            false => Err(format!("{text} ago is before 1970: write a shorter time, such as 2h or 30d")),
+        };
     }
     Zone::here().read(text).map(Moment::At)
 }
@@ -61,5 +65,6 @@ mod tests {
         assert_eq!(moment("1970-01-01T00:01:00.250Z"), Ok(Moment::At(60_250)));
         assert!(matches!(moment("2h"), Ok(Moment::Ago(_))));
         assert!(moment("yesterday").is_err() && moment("").is_err());
+        assert!(moment("99999999999h").unwrap_err().contains("before 1970"));
     }
 }

@@ -24,12 +24,21 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A live stream says at least every 15 seconds that it lives; three missed ones are its end.
 const SILENCE: Duration = Duration::from_secs(50);
 
+/// Of a change that may be asked for again: a restart of the controller takes seconds.
+const TRIES: u32 = 8;
+const BETWEEN_TRIES: Duration = Duration::from_secs(1);
+const KEY: &str = "idempotency-key";
+/// Faults of single fields that are told of a refusal.
+const FIELDS: usize = 100;
+
 /// An answer has at most 10,000 rows of some KiB, or one document.
 const ANSWER: usize = 256 << 20;
 /// A refusal is a sentence and a hint.
 const REFUSAL: usize = 1 << 20;
 /// Rows of one page, as many as the API gives.
 pub const PAGE: usize = 10_000;
+/// The same where each row is put together from the states of its object.
+const DETAILED: usize = 200;
 /// Pages of one list. A page may have few rows where the controller looked through many to find them.
 const PAGES: usize = 1000;
 /// In which the controller tells what makes an answer less than all.
@@ -113,6 +122,28 @@ impl Client {
         self.send(Method::POST, path, |request| request.json(body)).await
     }
 
+    /// A change that a key makes safe to ask for again: a connection that breaks is made anew a few times.
+    pub async fn post_with_key<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        key: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let mut tries = 1;
+        loop {
+            let sent = self.send(Method::POST, path, |request| request.header(KEY, key).json(body)).await;
+            match sent {
+                Err(error) if tries < TRIES && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
+                    tries += 1;
+                    tokio::time::sleep(BETWEEN_TRIES).await;
+                    // Where it can't be found yet, the next try says so.
+                    self.find_again().await.ok();
+                }
+                sent => return sent,
+            }
+        }
+    }
+
     /// All of a list up to so many rows, page by page.
     pub async fn list<T: DeserializeOwned>(
         &self,
@@ -120,9 +151,29 @@ impl Client {
         query: &impl Serialize,
         most: usize,
     ) -> Result<Listed<T>> {
+        self.pages(path, query, most, PAGE).await
+    }
+
+    /// The same by small pages.
+    pub async fn list_detailed<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        most: usize,
+    ) -> Result<Listed<T>> {
+        self.pages(path, query, most, DETAILED).await
+    }
+
+    async fn pages<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        most: usize,
+        page: usize,
+    ) -> Result<Listed<T>> {
         let to = self.to();
         let url = to.url(path)?;
-        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(PAGE))]);
+        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(page))]);
         let mut rows: Vec<T> = Vec::new();
         for _ in 0..PAGES {
             let answer = to.answer(request).await?;
@@ -285,8 +336,13 @@ fn builder(reached: &Reached) -> Result<reqwest::ClientBuilder> {
 
 fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let fields = json["error"]["fields"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |fault: &Value, name: &str| clean(fault[name].as_str().unwrap_or_default()).into_owned();
+    let fields = fields.iter().take(FIELDS);
+    let fields: String =
+        fields.map(|fault| format!("\n  {}: {}", text(fault, "field"), text(fault, "message"))).collect();
     match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
-        (Some(message), Some(hint)) => format!("{}\n{}", clean(message), clean(hint)),
+        (Some(message), Some(hint)) => format!("{}{fields}\n{}", clean(message), clean(hint)),
         (Some(message), None) => clean(message).into_owned(),
         _ => format!("the controller answered {status}"),
     }

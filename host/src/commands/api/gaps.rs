@@ -11,6 +11,7 @@ use kubewitness_core::views::{
 use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
+use super::live::again;
 use super::named::{Named, is_uid};
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs};
@@ -29,17 +30,21 @@ const MOST: usize = 10_000;
 
 pub async fn gaps(args: GapsArgs) -> Ended {
     let client = Client::reach(&args.query.reach).await?;
-    let (parameters, about) = asked(&args)?;
-    let (gaps, cut) = found(&client, &parameters, &args).await?;
+    again(args.watch, async || gaps_shown(&client, &args).await).await
+}
+
+async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
+    let (parameters, about) = asked(args)?;
+    let (gaps, cut) = found(client, &parameters, args).await?;
     if gaps.is_empty() && is_one_object(&parameters) {
-        was_witnessed(&client, &parameters, &about).await?;
+        was_witnessed(client, &parameters, &about).await?;
     }
     let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
     let narrowed = args.selector.is_some() || parameters.iter().any(|(name, _)| *name != "source");
     // A hole of a whole source may lie in the story of each of its objects.
-    let whole = if narrowed { whole(&client, &sources).await? } else { Vec::new() };
-    print::wide(args.query.output, &gaps, |gaps, wide| {
+    let whole = if narrowed { whole(client, &sources).await? } else { Vec::new() };
+    print::shown(args.query.output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
             (true, true) => none(&about, &status, &sources),
             (true, false) => format!("no gap {}, for itself\n", clean(&about)),
@@ -52,8 +57,7 @@ pub async fn gaps(args: GapsArgs) -> Ended {
             text.push_str(&format!("\nof the whole source, which may concern it:\n{}", table(&whole, wide)));
         }
         if narrowed { text } else { text + &beside(&sources) }
-    })?;
-    Ok(End::Fine)
+    })
 }
 
 /// Whether a source has anything to do with the question.
@@ -116,17 +120,7 @@ async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Res
         let cut = gaps.len() >= args.limit;
         return Ok((gaps, cut));
     };
-    let of_object = |name: &'static str| if name == "uid" { "search" } else { name };
-    let mut of_objects: Parameters =
-        parameters.iter().map(|(name, value)| (of_object(name), value.clone())).collect();
-    of_objects.extend([("labelSelector", selector.clone()), ("gone", "true".to_owned())]);
-    let objects = client.list::<ObjectView>("api/v1/objects", &of_objects, MOST).await?;
-    if objects.more {
-        eprintln!(
-            "kubewitness: more than {MOST} objects have these labels, gaps of others are not shown: name a namespace with -n"
-        );
-    }
-    let uids: BTreeSet<String> = objects.rows.into_iter().map(|view| view.object.uid).collect();
+    let uids = labelled(client, selector, parameters).await?;
     let mut asked = parameters.clone();
     asked.push(("limit", MOST.to_string()));
     let mut gaps: Vec<Gap> = client.get("api/v1/gaps", &asked).await?;
@@ -135,6 +129,25 @@ async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Res
     let more = gaps.len() > args.limit;
     gaps.truncate(args.limit);
     Ok((gaps, cut || more))
+}
+
+/// The uids of the objects with these labels, also of those that are gone, that fit the parameters.
+pub(super) async fn labelled(
+    client: &Client,
+    selector: &str,
+    parameters: &[(&'static str, String)],
+) -> Result<BTreeSet<String>> {
+    let of_object = |name: &'static str| if name == "uid" { "search" } else { name };
+    let mut asked: Parameters =
+        parameters.iter().map(|(name, value)| (of_object(name), value.clone())).collect();
+    asked.extend([("labelSelector", selector.to_owned()), ("gone", "true".to_owned())]);
+    let objects = client.list::<ObjectView>("api/v1/objects", &asked, MOST).await?;
+    if objects.more {
+        eprintln!(
+            "kubewitness: more than {MOST} objects have these labels, and what is of others is not shown: name fewer labels"
+        );
+    }
+    Ok(objects.rows.into_iter().map(|view| view.object.uid).collect())
 }
 
 fn is_one_object(parameters: &Parameters) -> bool {

@@ -1,24 +1,28 @@
 //! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal.
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
     HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView,
 };
 
 use super::client::Client;
-use crate::cli::QueryArgs;
+use super::live::again;
+use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs};
+use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};
-use crate::commands::{End, Ended};
 
 const NO_PARAMETERS: [(&str, &str); 0] = [];
 /// For whoever may see objects, and not how the controller works.
 const RESTRICTED: &str = "figures are for people who may `get` `status` in the group `kubewitness.dev`";
 
-pub async fn status(args: QueryArgs) -> Ended {
-    let status: StatusView = Client::reach(&args.reach).await?.get("api/v1/status", &NO_PARAMETERS).await?;
-    print::wide(args.output, &status, status_text)?;
-    Ok(End::Fine)
+pub async fn status(args: StatusArgs) -> Ended {
+    let client = Client::reach(&args.query.reach).await?;
+    again(args.watch, async || {
+        let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
+        print::shown(args.query.output, &status, status_text)
+    })
+    .await
 }
 
 fn status_text(status: &StatusView, wide: bool) -> String {
@@ -257,19 +261,37 @@ const DOINGS: &[Doing] = &[
 
 // ---- plugins -----------------------------------------------------------------------------
 
-pub async fn plugins(args: QueryArgs) -> Ended {
+pub async fn plugins(args: PluginsArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
-    let plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    again(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
+}
+
+async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
+    let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
     if plugins.is_empty() {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
         if status.restricted {
             return Err(anyhow!(RESTRICTED));
         }
     }
-    print::wide(args.output, &plugins, |plugins, wide| {
+    if let Some(name) = name {
+        plugins.retain(|plugin| plugin.name == name);
+        if plugins.is_empty() {
+            return Err(anyhow!("there is no plugin `{}`: `kubewitness plugins` lists them", clean(name)));
+        }
+    }
+    let output = match output {
+        GetOutput::Name => {
+            return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
+        }
+        GetOutput::Table => Output::Table,
+        GetOutput::Wide => Output::Wide,
+        GetOutput::Json => Output::Json,
+        GetOutput::Yaml => Output::Yaml,
+    };
+    print::shown(output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
-    })?;
-    Ok(End::Fine)
+    })
 }
 
 pub fn plugins_table(plugins: &[PluginView]) -> String {

@@ -20,7 +20,7 @@ use crate::commands::print::{self, clean, mark};
 use crate::commands::{End, Ended, Usage};
 use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, component, folder, rules};
-use crate::controller::{self, plugins};
+use crate::controller::{self, offered, plugins};
 
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
@@ -150,7 +150,11 @@ async fn check_snapshot(
         let problems = snapshot.problems.iter().map(ToString::to_string).collect();
         findings.push(Finding::new("files".into(), String::new(), problems));
     }
-    let against = if snapshot.hosts.is_empty() && !path.is_dir() {
+    // A file of templates alone needs no host.
+    let is_of_templates = snapshot.plugins.is_empty() && !snapshot.templates.is_empty();
+    let against = if snapshot.hosts.is_empty() && !path.is_dir() && is_of_templates {
+        Against { host: None, detail: String::new() }
+    } else if snapshot.hosts.is_empty() && !path.is_dir() {
         beside(path)
     } else {
         let (finding, host) = check_host(snapshot);
@@ -161,6 +165,11 @@ async fn check_snapshot(
     let mut names = BTreeMap::new();
     for entry in &snapshot.plugins {
         findings.push(check_plugin(engine, entry, &against, folders, &mut names).await);
+    }
+    let (_, problems) = offered(None, snapshot);
+    if !snapshot.templates.is_empty() {
+        let detail = format!("{} of Jobs", snapshot.templates.len());
+        findings.push(Finding::new("templates".into(), detail, texts(&problems)));
     }
     findings.extend(untaken(snapshot));
     findings

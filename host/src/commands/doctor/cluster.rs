@@ -19,6 +19,30 @@ const OLDEST: (u32, u32) = (1, 19);
 /// What a source does.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
+/// Verbs, group and resource, whether they are in the controller's own namespace, and what does not work without.
+type OwnRight = (&'static [&'static str], &'static str, &'static str, bool, &'static str);
+
+const OWN_RIGHTS: [OwnRight; 6] = [
+    (
+        &["get", "list", "watch", "create", "patch", "delete"],
+        "",
+        "configmaps",
+        true,
+        "the settings are not read, or no status is written",
+    ),
+    (&["create", "patch"], "", "events", true, "no event tells what became of a change"),
+    (
+        &["get", "create", "update"],
+        "coordination.k8s.io",
+        "leases",
+        true,
+        "several replicas, with --lease, do not run",
+    ),
+    (&["create"], "authentication.k8s.io", "tokenreviews", false, "nobody can sign in"),
+    (&["create"], "authorization.k8s.io", "subjectaccessreviews", false, "nobody sees anything who signs in"),
+    (&["get"], "", "namespaces", false, "people who sign in see nothing of a namespace"),
+];
+
 /// What else needs to know of the API server.
 pub struct Cluster {
     checkup: Checkup,
@@ -48,6 +72,11 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<Cluster>
     match checkup.server().await {
         Ok(server) => {
             found.add(&codes::API_SERVER, Outcome::Fine, signed_in.server.clone());
+            match signed_in.server_certificate().await {
+                Ok(Some(der)) => certificate_of("the API server", certificate::end(&der), found),
+                Ok(None) => {}
+                Err(error) => found.add(&codes::CERTIFICATE, Outcome::NotChecked, error.to_string()),
+            }
             version(&server.version, found);
             Some(Cluster { checkup, server })
         }
@@ -96,11 +125,67 @@ impl Cluster {
             // The command refused any other form.
             Some(None) => return,
         };
+        self.own_rights(args, &whose, found).await;
         let Some(sources) = self.sources(args, status, found).await else { return };
         for source in sources.iter().filter(|source| source.from.is_none()) {
             let (outcome, detail) = self.rights_of(&whose, source).await;
             found.add(&codes::RIGHTS, outcome, format!("source {}: {detail}", source.name));
         }
+    }
+
+    /// Asks for each right that the controller has to have beside its sources.
+    async fn own_rights(&self, args: &DoctorArgs, whose: &Whose, found: &mut Findings) {
+        let Whose::Account { namespace: place, name } = whose else {
+            let why = "whose rights the controller has is not known: name its account with --account";
+            return found.add(&codes::OWN_RIGHTS, Outcome::NotChecked, why);
+        };
+        let own = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);
+        for (verbs, group, resource, namespaced, without) in OWN_RIGHTS {
+            let namespace = if namespaced { own } else { "" };
+            let missing = match self.missing(whose, verbs, (group, resource, namespace)).await {
+                Ok(missing) => missing,
+                Err((outcome, why)) => return found.add(&codes::OWN_RIGHTS, outcome, why),
+            };
+            let dot = if group.is_empty() { "" } else { "." };
+            let of = if namespaced { format!(" in {own}") } else { String::new() };
+            let object = format!("{resource}{dot}{group}{of}");
+            match missing.is_empty() {
+                true => {
+                    let told = format!("{place}/{name} may {} {object}", verbs.join(", "));
+                    found.add(&codes::OWN_RIGHTS, Outcome::Fine, told);
+                }
+                false => {
+                    let told = format!("{place}/{name} may not {} {object}: {without}", missing.join(", "));
+                    found.add(&codes::OWN_RIGHTS, Outcome::Warning, told);
+                }
+            }
+        }
+    }
+
+    /// The verbs that somebody may not do, or why that is not known.
+    async fn missing(
+        &self,
+        whose: &Whose,
+        verbs: &[&'static str],
+        (group, resource, namespace): (&str, &str, &str),
+    ) -> Result<Vec<&'static str>, (Outcome, String)> {
+        let mut missing = Vec::new();
+        for verb in verbs {
+            let attempt = Attempt {
+                verb: (*verb).to_owned(),
+                group: group.to_owned(),
+                resource: resource.to_owned(),
+                namespace: namespace.to_owned(),
+                name: String::new(),
+            };
+            match self.checkup.may(whose, &attempt).await {
+                Ok(true) => {}
+                Ok(false) => missing.push(*verb),
+                Err(CheckupError::Forbidden(why)) => return Err((Outcome::NotChecked, why)),
+                Err(error) => return Err((Outcome::Failed, error.to_string())),
+            }
+        }
+        Ok(missing)
     }
 
     async fn rights_of(&self, whose: &Whose, source: &SourceSpec) -> (Outcome, String) {
@@ -111,22 +196,11 @@ impl Cluster {
         let place = source.namespace.as_ref().map(|place| format!(" in {place}")).unwrap_or_default();
         let dot = if group.is_empty() { "" } else { "." };
         let object = format!("{resource}{dot}{group}{place}");
-        let mut missing = Vec::new();
-        for verb in VERBS {
-            let attempt = Attempt {
-                verb: verb.to_owned(),
-                group: group.clone(),
-                resource: resource.clone(),
-                namespace: source.namespace.clone().unwrap_or_default(),
-                name: String::new(),
-            };
-            match self.checkup.may(whose, &attempt).await {
-                Ok(true) => {}
-                Ok(false) => missing.push(verb),
-                Err(CheckupError::Forbidden(why)) => return (Outcome::NotChecked, why),
-                Err(error) => return (Outcome::Failed, error.to_string()),
-            }
-        }
+        let namespace = source.namespace.as_deref().unwrap_or_default();
+        let missing = match self.missing(whose, &VERBS, (&group, &resource, namespace)).await {
+            Ok(missing) => missing,
+            Err(why) => return why,
+        };
         let who = match whose {
             Whose::Own => "you".to_owned(),
             Whose::Account { namespace, name } => format!("{namespace}/{name}"),

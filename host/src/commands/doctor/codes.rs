@@ -99,7 +99,7 @@ pub const PLUGIN: Code = Code {
 pub const CERTIFICATE: Code = Code {
     code: "KW-D011",
     title: "a certificate is good for a while",
-    meaning: "The end of the portal's certificate, and of the kubeconfig's own if it has one. A warning 30 days before, and a \
+    meaning: "The end of the certificates of the portal and of the API server, and of the kubeconfig's own if it has one. A warning 30 days before, and a \
               fault once it has ended.",
     remedy: "Renew the certificate. The portal reads the files of --tls-cert and --tls-key again when they change. A new \
              kubeconfig comes from whoever gave you the old one.",
@@ -120,8 +120,18 @@ pub const CONFIGURATION: Code = Code {
     remedy: "`kubewitness status` names the faults. `kubewitness check DIR` names them before you apply a folder.",
 };
 
+pub const OWN_RIGHTS: Code = Code {
+    code: "KW-D014",
+    title: "the rights of the controller itself",
+    meaning: "The controller reads its configuration from ConfigMaps, writes their status and events, asks who people are \
+              and what they may see, and holds a Lease where several replicas run. With --account the API server is asked \
+              for each of these rights. A warning tells what does not work without the right.",
+    remedy: "Apply the roles and bindings of `deploy/kustomize/rbac.yaml`. The Lease is for several replicas alone: \
+             `deploy/examples/several-replicas` has its rule.",
+};
+
 /// In the order of their numbers.
-pub const ALL: [&Code; 13] = [
+pub const ALL: [&Code; 14] = [
     &API_SERVER,
     &API_VERSION,
     &RIGHTS,
@@ -135,6 +145,7 @@ pub const ALL: [&Code; 13] = [
     &CERTIFICATE,
     &VERSIONS,
     &CONFIGURATION,
+    &OWN_RIGHTS,
 ];
 
 #[cfg(test)]

@@ -51,9 +51,13 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
     let hint = "a test is a file of objects there, such as `tests/failed.yaml`";
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("reading {}: {hint}", folder.display()))?;
-    let mut cases = Vec::new();
+    let mut cases: Vec<Case> = Vec::new();
     for entry in entries {
         let file = entry?.file_name().to_string_lossy().into_owned();
+        // What editors and `git` keep beside files is no test.
+        if file.starts_with('.') {
+            continue;
+        }
         if file.ends_with(EXPECTED) || file.ends_with(ANSWERS) {
             continue;
         }
@@ -65,6 +69,14 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
     cases.sort_by(|a, b| a.objects.cmp(&b.objects));
     if cases.is_empty() {
         bail!("{} has no test: {hint}", folder.display());
+    }
+    if let Some([one, other]) = cases.array_windows().find(|[one, other]| one.name == other.name) {
+        bail!(
+            "{} and {} are two tests of the name `{}`, and what is expected of them is in one file: rename one",
+            one.objects.display(),
+            other.objects.display(),
+            one.name
+        );
     }
     Ok(cases)
 }
@@ -95,4 +107,35 @@ fn compared(case: &Case, found: &str, update: bool) -> Result<Option<String>> {
     let titles = [format!("{path}"), "what the plugin does".to_owned()];
     let diff = line_diff::unified(&titles, &expected, found, print::is_coloured());
     Ok(Some(format!("the plugin does something else. If that is right, run with --update\n{diff}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            std::fs::write(folder.path().join(file), "kind: Job").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn files_that_editors_hide_are_no_tests() {
+        let folder =
+            folder(&["a.yaml", ".a.yaml", ".#b.yaml", "a.expected.json", "a.answers.yaml", "notes.txt"]);
+        let names: Vec<_> = cases(folder.path()).unwrap().into_iter().map(|case| case.name).collect();
+        assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn two_tests_of_one_name_are_refused_by_their_names() {
+        let folder = folder(&["a.yml", "a.yaml", "b.json"]);
+        let told = cases(folder.path()).err().unwrap().to_string();
+        assert!(
+            told.contains("a.yaml and ") && told.contains("a.yml are two tests of the name `a`"),
+            "{told}"
+        );
+    }
 }

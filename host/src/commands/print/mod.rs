@@ -214,12 +214,21 @@ pub fn value<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T) -> 
 
 /// `table` is told whether every column is wanted.
 pub fn wide<T: Serialize>(output: Output, value: &T, table: impl FnOnce(&T, bool) -> String) -> Result<()> {
-    match output {
-        Output::Json => text(&format!("{}\n", serde_json::to_string_pretty(value)?)),
-        Output::Yaml => text(&yaml(value)?),
-        Output::Table => text(&table(value, false)),
-        Output::Wide => text(&table(value, true)),
-    }
+    text(&shown(output, value, table)?)
+}
+
+/// What [`wide`] prints.
+pub fn shown<T: Serialize>(
+    output: Output,
+    value: &T,
+    table: impl FnOnce(&T, bool) -> String,
+) -> Result<String> {
+    Ok(match output {
+        Output::Json => format!("{}\n", serde_json::to_string_pretty(value)?),
+        Output::Yaml => yaml(value)?,
+        Output::Table => table(value, false),
+        Output::Wide => table(value, true),
+    })
 }
 
 pub fn yaml<T: Serialize>(value: &T) -> Result<String> {

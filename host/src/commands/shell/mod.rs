@@ -12,7 +12,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::engine;
 use clap_complete::env::Shells;
 
-use super::{End, Ended};
+use super::{End, Ended, Usage};
 use crate::cli::{self, CompletionArgs, ManArgs, Shell};
 use crate::commands::print;
 
@@ -86,7 +86,12 @@ pub fn completion(args: &CompletionArgs) -> Ended {
 /// `kubewitness man`: writes a page for each command.
 pub fn man(args: &ManArgs) -> Ended {
     let dir: &Path = &args.dir;
-    std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    if !dir.is_dir() {
+        let shown = dir.display();
+        return Err(Usage::error(format!(
+            "{shown} is no folder: make it with `mkdir -p {shown}`, or name another"
+        )));
+    }
     clap_mangen::generate_to(cli::command(), dir)
         .with_context(|| format!("writing pages into {}", dir.display()))?;
     eprintln!("pages are in {}: `man -l {}/kubewitness.1` shows the first", dir.display(), dir.display());

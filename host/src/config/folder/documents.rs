@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kubewitness_core::config::{HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, is_name};
+use kubewitness_core::config::{
+    HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL, is_name,
+};
 
 use super::problem;
 use crate::config::manifest::{Entry, Origin, Problem, is_rule};
@@ -54,6 +56,9 @@ impl Source<'_> {
             }
             Some("Host") if is_ours => snapshot.hosts.push(self.bare("Host", document, is_whole)),
             Some("Plugin") if is_ours => snapshot.plugins.push(self.bare("Plugin", document, is_whole)),
+            Some("JobTemplate") if is_ours => {
+                snapshot.templates.push(self.bare("JobTemplate", document, is_whole));
+            }
             Some(kind) if is_ours && let Some(meant) = meant(kind) => {
                 let told = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
                 snapshot.slips.push(self.problem(document.line_of("kind"), told));
@@ -114,15 +119,15 @@ impl Source<'_> {
 
     fn read_config_map(&self, document: &Tree, snapshot: &mut Snapshot) -> Result<(), Problem> {
         let metadata = document.get("metadata");
-        let (is_host, is_plugin) =
-            (self.labelled(metadata, HOST_LABEL)?, self.labelled(metadata, PLUGIN_LABEL)?);
-        let (key, host) = match (is_host, is_plugin) {
-            (true, _) => (HOST_KEY, true),
-            (_, true) => (PLUGIN_KEY, false),
-            _ => {
-                self.pass_over_config_map(document, snapshot);
-                return Ok(());
-            }
+        let (key, list) = if self.labelled(metadata, HOST_LABEL)? {
+            (HOST_KEY, &mut snapshot.hosts)
+        } else if self.labelled(metadata, PLUGIN_LABEL)? {
+            (PLUGIN_KEY, &mut snapshot.plugins)
+        } else if self.labelled(metadata, TEMPLATE_LABEL)? {
+            (TEMPLATE_KEY, &mut snapshot.templates)
+        } else {
+            self.pass_over_config_map(document, snapshot);
+            return Ok(());
         };
         let name = metadata.and_then(|m| m.get("name"));
         let other = name.map_or_else(|| Some("is missing".into()), |name| name.other_than_text(self.text));
@@ -141,24 +146,20 @@ impl Source<'_> {
         };
         // A block begins on the line after its key; leading empty lines belong to the text.
         let blank = text.bytes().take_while(|byte| *byte == b'\n').count();
-        let entry = Entry {
+        list.push(Entry {
             config_map: name.to_string(),
             origin: self.origin(value.line.saturating_sub(blank)),
             text: text.to_string(),
             binary: self.binary(document)?,
-        };
-        if host {
-            snapshot.hosts.push(entry);
-        } else {
-            snapshot.plugins.push(entry);
-        }
+        });
         Ok(())
     }
 
     /// A ConfigMap with the keys of a labelled one probably lacks its label by mistake.
     fn pass_over_config_map(&self, document: &Tree, snapshot: &mut Snapshot) {
         let has = |key: &str| document.get("data").is_some_and(|data| data.get(key).is_some());
-        let slip = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL)].into_iter().find(|(key, _)| has(key));
+        let keys = [(HOST_KEY, HOST_LABEL), (PLUGIN_KEY, PLUGIN_LABEL), (TEMPLATE_KEY, TEMPLATE_LABEL)];
+        let slip = keys.into_iter().find(|(key, _)| has(key));
         match slip {
             Some((key, label)) => snapshot.slips.push(self.problem(
                 document.line,
@@ -186,7 +187,7 @@ impl Source<'_> {
 
 /// A kind of ours that is written otherwise.
 fn meant(kind: &str) -> Option<&'static str> {
-    ["Host", "Plugin", "ConfigMap"].into_iter().find(|ours| kind.eq_ignore_ascii_case(ours))
+    ["Host", "Plugin", "JobTemplate", "ConfigMap"].into_iter().find(|ours| kind.eq_ignore_ascii_case(ours))
 }
 
 /// As the API server wants it: it becomes part of other names.

@@ -28,6 +28,7 @@ use super::sources::Sources;
 use super::sources::resync::Resyncs;
 use super::sources::retention::Retentions;
 use super::sources::streams::Streams;
+use super::submitter::offered;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::Problem;
@@ -191,6 +192,21 @@ impl Control {
         }
     }
 
+    /// Offers the templates to people, and returns what is wrong with some.
+    fn offer(&self, snapshot: &Snapshot) -> Vec<String> {
+        let (mut offer, problems) = offered(self.host.as_ref(), snapshot);
+        // While a file can't be read, its templates may still be wanted.
+        if !snapshot.problems.is_empty()
+            && let (Some(offer), Some(old)) = (&mut offer, self.shared.offer())
+        {
+            for (name, template) in &old.templates {
+                offer.templates.entry(name.clone()).or_insert_with(|| template.clone());
+            }
+        }
+        self.shared.set_offer(offer);
+        texts(&problems)
+    }
+
     /// Ends early on a stop. What it did not get to is left as it is: only what was looked at and
     /// is not wanted any more is taken out.
     async fn reconcile(&mut self, snapshot: &Snapshot, stop: &CancellationToken) {
@@ -198,6 +214,7 @@ impl Control {
         if let Err(found) = self.reconcile_host(snapshot, stop).await {
             problems.extend(found);
         }
+        problems.extend(self.offer(snapshot));
         let known = self.shared.problems();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             error!("{problem}");

@@ -185,5 +185,5 @@ pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[So
 fn for_plugins(spec: &HostSpec) -> HostSpec {
     let (sources, streams, status_rules) = (Vec::new(), Vec::new(), Vec::new());
     let (limits, modules) = (HostLimitsSpec::default(), ModulesSpec::default());
-    HostSpec { sources, streams, status_rules, limits, modules, ..spec.clone() }
+    HostSpec { sources, streams, status_rules, limits, modules, submit: None, ..spec.clone() }
 }

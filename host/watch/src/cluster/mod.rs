@@ -6,5 +6,6 @@
 pub mod checkup;
 pub mod configmaps;
 pub mod forward;
+pub mod jobs;
 pub mod lease;
 pub mod reviews;

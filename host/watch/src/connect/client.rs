@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Uri};
 use hyper::rt::{Read, Write};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
@@ -156,6 +156,24 @@ where
         .layer(config.extra_headers_layer()?)
         .service(client);
     Ok((ClientBuilder::new(service, config.default_namespace.clone()).build(), login))
+}
+
+/// The certificate that the server shows, in DER; `None` without TLS, and through a proxy.
+pub(crate) async fn shown_certificate(config: &Config) -> Result<Option<Vec<u8>>, BoxError> {
+    if config.proxy_url.is_some() {
+        return Ok(None);
+    }
+    let mut direct = HttpConnector::new();
+    direct.enforce_http(false);
+    let mut connector = secured(direct, config, Protocol::Upgradable)?;
+    Ok(match connector.call(config.cluster_url.clone()).await? {
+        MaybeHttpsStream::Http(_) => None,
+        MaybeHttpsStream::Https(stream) => {
+            let (_, connection) = stream.inner().get_ref();
+            let shown = connection.peer_certificates().and_then(<[_]>::first);
+            shown.map(|certificate| certificate.to_vec())
+        }
+    })
 }
 
 /// Adds TLS as the configuration says, and offers what the protocol needs. A plain address gets no TLS.

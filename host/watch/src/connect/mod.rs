@@ -52,6 +52,8 @@ pub struct ConnectOptions {
 #[derive(Clone)]
 pub struct Connection {
     pub client: kube::Client,
+    /// The same server without any credentials, for requests in the name of somebody else.
+    pub(crate) bare: kube::Client,
     /// The namespace of the context, or of the pod.
     pub namespace: String,
     pub server: String,
@@ -127,9 +129,13 @@ async fn connect_within(
     let keep_alive = keep_alive.clone();
     let Configured { config, in_cluster } = configured(options, limit).await?;
     let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+    let mut without = config.clone();
+    without.auth_info = kube::config::AuthInfo::default();
+    let pings = keep_alive.clone();
     let client =
         signing_in(config, limit, move |config, login| client::client(config, login, &keep_alive)).await?;
-    Ok(Connection { client, namespace, server, in_cluster })
+    let bare = signing_in(without, limit, move |config, login| client::client(config, login, &pings)).await?;
+    Ok(Connection { client, bare, namespace, server, in_cluster })
 }
 
 async fn configured(options: &ConnectOptions, limit: Duration) -> Result<Configured, ConnectError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::response::Parts;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use kubewitness_core::project;
@@ -208,10 +208,46 @@ impl Api {
         Ok(self.answer(method, address, body).await?.1)
     }
 
+    /// The same with headers of this request alone. A failure comes with the answer's body, which says more.
+    pub async fn told_with(
+        &self,
+        method: Method,
+        address: &str,
+        headers: Vec<(HeaderName, HeaderValue)>,
+        body: Option<(&'static str, Vec<u8>)>,
+        bytes: usize,
+    ) -> Result<Bytes, (Failure, Vec<u8>)> {
+        let (head, body) =
+            self.sent(method, address, headers, body).await.map_err(|failure| (failure, Vec::new()))?;
+        if head.status.is_success() {
+            return collect(body, bytes).await.map_err(|failure| (failure, Vec::new()));
+        }
+        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
+        let told = retry_after(&head.headers);
+        Err((status_failure(Some(head.status.as_u16()), &text, told), text.to_vec()))
+    }
+
     async fn answer(
         &self,
         method: Method,
         address: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<(Parts, Body), Failure> {
+        let (head, body) = self.sent(method, address, Vec::new(), body).await?;
+        if head.status.is_success() {
+            return Ok((head, body));
+        }
+        let told = retry_after(&head.headers);
+        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
+        Err(status_failure(Some(head.status.as_u16()), &text, told))
+    }
+
+    /// The answer, whatever its status is.
+    async fn sent(
+        &self,
+        method: Method,
+        address: &str,
+        headers: Vec<(HeaderName, HeaderValue)>,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<(Parts, Body), Failure> {
         // No compression is asked for: from Kubernetes 1.37 on a compressed stream would need a decoder for
@@ -228,15 +264,10 @@ impl Api {
             }
             None => Body::empty(),
         };
+        let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         let request = request.body(body).map_err(|error| Failure::Answer(format!("`{address}`: {error}")))?;
         let answer = self.client.send(request).await.map_err(|error| Failure::Transport(causes(&error)))?;
-        let (head, body) = answer.into_parts();
-        if head.status.is_success() {
-            return Ok((head, body));
-        }
-        let told = retry_after(&head.headers);
-        let text = collect(body, ERROR_BYTES).await.unwrap_or_default();
-        Err(status_failure(Some(head.status.as_u16()), &text, told))
+        Ok(answer.into_parts())
     }
 }
 

@@ -1,27 +1,32 @@
 //! A person at a command line: what their kubeconfig signs them in with, here and at the portal.
 
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Uri};
 use kube::config::AuthInfo;
 use kubewitness_core::files;
+use tokio::time::timeout;
 
 use crate::connect::login::Login;
-use crate::connect::request::Api;
+use crate::connect::request::{Api, causes};
 use crate::connect::{ConnectError, ConnectOptions, LOGIN, client, configured, signing_in};
 
 /// Signed in to an API server. No request has been made yet.
 pub struct SignedIn {
     pub(crate) client: kube::Client,
     login: Option<Login>,
+    config: kube::Config,
     /// Without path and user: either may be a secret.
     pub server: String,
     /// The certificate of the kubeconfig by which a person signs in, in PEM.
     pub certificate: Option<Vec<u8>>,
 }
 
+/// A person waits for it.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A certificate has a few KiB, and a file may hold the chain.
 const CERTIFICATE_BYTES: u64 = 256 * 1024;
 
@@ -30,8 +35,19 @@ impl SignedIn {
         let config = configured(options, LOGIN).await?.config;
         let server = origin(&config.cluster_url);
         let certificate = certificate(&config.auth_info);
-        let (client, login) = signing_in(config, LOGIN, client::upgradable).await?;
-        Ok(Self { client, login, server, certificate })
+        let (client, login) = signing_in(config.clone(), LOGIN, client::upgradable).await?;
+        Ok(Self { client, login, config, server, certificate })
+    }
+
+    /// The certificate that the API server shows, in DER; `None` without TLS, and through a proxy.
+    pub async fn server_certificate(&self) -> Result<Option<Vec<u8>>, ConnectError> {
+        let shown = timeout(HANDSHAKE, client::shown_certificate(&self.config)).await;
+        let why = match shown {
+            Ok(Ok(shown)) => return Ok(shown),
+            Ok(Err(error)) => causes(&*error),
+            Err(_) => format!("no certificate within {} s", HANDSHAKE.as_secs()),
+        };
+        Err(ConnectError::Unreachable { server: self.server.clone(), why })
     }
 
     pub(crate) fn api(&self) -> Api {

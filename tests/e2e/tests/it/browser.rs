@@ -79,7 +79,7 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
     .await;
 }
 
-fn playground(scratch: &Scratch, port: u16) -> Result<Process> {
+pub fn playground(scratch: &Scratch, port: u16) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
     command.args(["playground", "--rate", "40", "--seed", "3", "--listen", &listen, "--data"]);

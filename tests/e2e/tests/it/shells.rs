@@ -157,7 +157,11 @@ fn pages(folder: &Path) -> Result<Vec<String>> {
 async fn man_has_a_page_for_each_command() {
     in_scratch("shells-man", async |scratch| {
         let folder = scratch.path().join("man/man1");
-        let (code, _, stderr) = command(&["man", "--dir", &folder.display().to_string()]).await?;
+        let line = ["man", "--dir", &folder.display().to_string()];
+        let (code, _, stderr) = command(&line).await?;
+        ensure!(code == Some(2) && stderr.contains("mkdir -p") && !folder.exists(), "{stderr}");
+        std::fs::create_dir_all(&folder)?;
+        let (code, _, stderr) = command(&line).await?;
         ensure!(code == Some(0), "{stderr}");
         let names = pages(&folder)?;
         for name in ["kubewitness.1", "kubewitness-get.1", "kubewitness-journal-verify.1"] {

@@ -61,11 +61,15 @@ pub struct Kubewitness {
 impl Kubewitness {
     /// Starts it and returns at once; `name` names the logs in `logs`.
     pub fn start(name: &str, options: &RunOptions, logs: &Path) -> Result<Self> {
-        let address = format!("127.0.0.1:{}", free_port()?);
-        let mut command = options.command(&address)?;
+        Self::start_at(name, options, &format!("127.0.0.1:{}", free_port()?), logs)
+    }
+
+    /// The same where another one was.
+    pub fn start_at(name: &str, options: &RunOptions, address: &str, logs: &Path) -> Result<Self> {
+        let mut command = options.command(address)?;
         command.env("HOME", logs);
         let process = Process::start(name, &mut command, logs)?;
-        Ok(Self { process, address, client: http() })
+        Ok(Self { process, address: address.to_owned(), client: http() })
     }
 
     pub fn process(&mut self) -> &mut Process {

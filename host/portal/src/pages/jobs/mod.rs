@@ -2,6 +2,7 @@
 
 mod asked;
 mod form;
+pub(super) mod submitting;
 mod table;
 
 use axum::extract::State;
@@ -62,6 +63,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let content = html! {
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
+        @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
         @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() { (counts_bar(&asked, &counts)) }
@@ -71,6 +73,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         (list.draw())
     };
     Ok(Page::new(title, "/", content))
+}
+
+/// Whether people submit Jobs here.
+fn is_offered(app: &App) -> bool {
+    app.submitter.as_ref().is_some_and(|submitter| submitter.offer().is_some())
 }
 
 fn title(asked: &Asked, kind: Option<&str>) -> String {

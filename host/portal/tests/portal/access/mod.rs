@@ -10,8 +10,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use kubewitness_core::config::Credentials;
+use kubewitness_core::ports::Submitter;
 use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, PortalOptions, ProxySecret};
 
+use crate::submitting::Jobs;
 use crate::{Answer, ask, options, request};
 use tenants::{Server, Tenants};
 
@@ -50,7 +53,9 @@ impl Portal {
             trusted_proxy: Some(ProxySecret::new(SECRET).unwrap()),
         };
         let control = Arc::new(AccessControl::new(server.clone(), access));
-        let options = change(PortalOptions { access: Access::Kubernetes(control), ..options() });
+        let submitter: Arc<dyn Submitter> = Arc::new(Jobs::new(Credentials::Token));
+        let access = Access::Kubernetes(control);
+        let options = change(PortalOptions { access, submitter: Some(submitter), ..options() });
         let router = kubewitness_portal::router(views.clone(), &options);
         Self { views, server, router }
     }

@@ -67,6 +67,7 @@ impl Asked {
             since: time(list.since),
             until: time(list.until),
             at: at.map(calendar::rfc3339),
+            details: list.output == GetOutput::Wide && !list.watch,
             ..ObjectQuery::default()
         };
         let when = match (at, list.gone) {
@@ -85,8 +86,7 @@ impl Asked {
 
     /// Whether its answer is one document rather than a list.
     pub fn is_one(&self) -> bool {
-        // Several objects may have had the name, one after the other.
-        self.query.name.is_some() && self.when != When::Gone
+        self.query.name.is_some()
     }
 
     pub fn nobody(&self) -> String {
@@ -116,6 +116,7 @@ impl Asked {
             header.insert(0, "KIND");
         }
         if self.output == GetOutput::Wide {
+            header.extend(["QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
         Table::new(&header).whole(self.output == GetOutput::Wide)
@@ -150,6 +151,7 @@ impl Asked {
             row.insert(0, object.kind.clone());
         }
         if self.output == GetOutput::Wide {
+            row.extend(details(view));
             row.push(view.source.clone());
             row.push(view.resource_version.clone());
             row.push(status.exit_code.map(|code| code.to_string()).unwrap_or_default());
@@ -170,6 +172,22 @@ impl Asked {
         }
         if table.is_empty() { "nothing matches\n".into() } else { table.render() }
     }
+}
+
+/// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
+/// changes has none of it.
+fn details(view: &ObjectView) -> [String; 5] {
+    let Some(details) = &view.details else { return Default::default() };
+    let more = if details.cut { ">" } else { "" };
+    let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
+    let time = |ms: u64| if ms > 0 { format!("{more}{}", age(ms as f64 / 1000.0)) } else { String::new() };
+    [
+        time(details.queued_ms),
+        time(details.running_ms),
+        format!("{more}{}", details.restarts),
+        details.submitter.clone().unwrap_or_default(),
+        told.collect::<Vec<_>>().join(" "),
+    ]
 }
 
 /// The parameters of the API, whose names are those of kubectl and Kubernetes.
@@ -194,6 +212,7 @@ pub(super) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
         ("until", &query.until),
         ("at", &query.at),
         ("limit", &limit),
+        ("details", &query.details.then(|| "true".to_owned())),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
 }
@@ -238,7 +257,7 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 mod tests {
     use clap::Parser;
     use kubewitness_core::status::Rules;
-    use kubewitness_core::views::ThenView;
+    use kubewitness_core::views::{DetailsView, ThenView};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -333,7 +352,7 @@ mod tests {
         assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
         assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
         assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
-        assert!(!asked(&["job/x", "--gone"]).unwrap().is_one(), "a name may have been given twice");
+        assert!(asked(&["job/x", "--gone"]).unwrap().is_one());
     }
 
     #[test]
@@ -346,6 +365,19 @@ mod tests {
         );
         let text = asked(&["all", "-o", "wide"]).unwrap().table_of(&[view("jobs", "x")]);
         assert!(text.starts_with("KIND   NAMESPACE") && text.contains("UID"), "{text}");
+        let told = DetailsView {
+            queued_ms: 240_000,
+            running_ms: 7_800_000,
+            restarts: 2,
+            submitter: Some("ada@example.com".into()),
+            cut: true,
+            plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
+        };
+        let told = ObjectView { details: Some(told), ..view("jobs", "x") };
+        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
+        let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(columns.contains("QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
+        assert!(columns.contains("4 m >2 h >2 ada@example.com audit:delivered sql:dead"), "{text}");
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
     }
 

@@ -34,7 +34,11 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     if asked.watch {
         return follow::follow(client, asked).await;
     }
-    let found = client.list("api/v1/objects", &parameters(&asked.query), asked.limit).await?;
+    let asks = parameters(&asked.query);
+    let found = match asked.query.details {
+        true => client.list_detailed("api/v1/objects", &asks, asked.limit).await?,
+        false => client.list("api/v1/objects", &asks, asked.limit).await?,
+    };
     let Listed { rows: mut objects, more } = found;
     if more {
         eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
@@ -47,7 +51,7 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     }
     match (asked.output, asked.is_one()) {
         (GetOutput::Json | GetOutput::Yaml, true) => {
-            let one = single(&objects)?;
+            let one = if asked.when == When::Gone { last_ended(&objects)? } else { single(&objects)? };
             tell_how_known(one)?;
             print::text(&document(client, one.seq, asked.output).await?)?;
         }
@@ -139,6 +143,21 @@ fn single(objects: &[ObjectView]) -> Result<&ObjectView> {
     }
 }
 
+/// Several objects may have had the name, one after the other. They come with the newest end first.
+fn last_ended(objects: &[ObjectView]) -> Result<&ObjectView> {
+    let Some((last, others)) = objects.split_first() else { bail!("no object of this name has ended") };
+    if !others.is_empty() {
+        let object = &last.object;
+        eprintln!(
+            "kubewitness: {} objects of this name have ended; this one ended last: uid {}, in namespace {}",
+            objects.len(),
+            clean(&object.uid),
+            clean(&object.namespace)
+        );
+    }
+    Ok(last)
+}
+
 /// The document of a state: byte for byte as JSON, the same content as YAML.
 pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Result<String> {
     let bytes = client.bytes(&format!("api/v1/states/{seq}/document")).await?;
@@ -180,6 +199,13 @@ mod tests {
         assert_eq!(single(std::slice::from_ref(&a)).unwrap().source, "jobs");
         let text = single(&[a, b]).unwrap_err().to_string();
         assert!(text.contains("2 objects") && text.contains("source other-jobs"), "{text}");
+    }
+
+    #[test]
+    fn of_several_objects_of_a_name_that_have_ended_the_last_one_is_shown() {
+        let (last, earlier) = (view("jobs"), view("other-jobs"));
+        assert_eq!(last_ended(&[last, earlier]).unwrap().source, "jobs");
+        assert!(last_ended(&[]).is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! The commands that go on with the live stream: `wait` and `tap`, and the stream that `get -w` reads too.
+//! The commands that go on with the live stream: `wait` and `tap`, the stream that `get -w` reads too, and the
+//! looks of `-w` where there is no stream.
 
+mod again;
 mod stream;
 mod tap;
 mod wait;
@@ -7,4 +9,5 @@ mod wait;
 pub use tap::tap;
 pub use wait::wait;
 
+pub(super) use again::again;
 pub(super) use stream::{Heard, Live};

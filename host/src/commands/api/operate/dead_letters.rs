@@ -9,7 +9,9 @@ use kubewitness_core::calendar;
 use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView};
 
 use super::super::client::Client;
-use crate::cli::{DeadLetters, LetterChoice, QueryArgs};
+use super::super::gaps::labelled;
+use super::super::live::again;
+use crate::cli::{DeadLetters, LetterChoice, Output, QueryArgs};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
@@ -21,8 +23,10 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub async fn dead_letters(command: DeadLetters) -> Ended {
     match command {
-        DeadLetters::List { plugin, namespace, all_namespaces: _, dropped, query } => {
-            list(plugin.as_deref(), namespace.as_deref(), dropped, &query).await
+        DeadLetters::List { plugin, namespace, all_namespaces: _, selector, dropped, watch, query } => {
+            let client = Client::reach(&query.reach).await?;
+            let chosen = Chosen { plugin, namespace, selector, dropped };
+            again(watch, async || list(&client, &chosen, query.output).await).await
         }
         DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
         DeadLetters::Replay { choice, wait, query } => replay(choice, wait, &query).await,
@@ -36,12 +40,25 @@ async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetter
     client.get("api/v1/deadletters", &query).await
 }
 
-async fn list(plugin: Option<&str>, namespace: Option<&str>, dropped: bool, args: &QueryArgs) -> Ended {
-    let mut letters = letters(&Client::reach(&args.reach).await?, plugin).await?;
+/// Which dead letters are listed.
+struct Chosen {
+    plugin: Option<String>,
+    namespace: Option<String>,
+    selector: Option<String>,
+    dropped: bool,
+}
+
+async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String> {
+    let mut letters = letters(client, chosen.plugin.as_deref()).await?;
+    let (namespace, dropped) = (chosen.namespace.as_ref(), chosen.dropped);
     letters.retain(|view| {
-        view.letter.dropped == dropped && namespace.is_none_or(|wanted| wanted == view.object.namespace)
+        view.letter.dropped == dropped && namespace.is_none_or(|wanted| *wanted == view.object.namespace)
     });
-    print::value(args.output, &letters, |letters| {
+    if let Some(selector) = &chosen.selector {
+        let uids = labelled(client, selector, &[]).await?;
+        letters.retain(|view| uids.contains(&view.object.uid));
+    }
+    print::shown(output, &letters, |letters, _| {
         let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
         for view in letters {
             let letter = &view.letter;
@@ -57,8 +74,7 @@ async fn list(plugin: Option<&str>, namespace: Option<&str>, dropped: bool, args
         }
         let nothing = if dropped { "nothing was dropped\n" } else { "nothing is parked\n" };
         if table.is_empty() { nothing.into() } else { table.render() }
-    })?;
-    Ok(End::Fine)
+    })
 }
 
 fn object(view: &DeadLetterView) -> String {

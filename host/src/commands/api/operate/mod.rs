@@ -3,7 +3,9 @@
 mod dashboard;
 mod dead_letters;
 mod pausing;
+mod submit;
 
 pub use dashboard::dashboard;
 pub use dead_letters::dead_letters;
 pub use pausing::{pause, resume};
+pub use submit::submit;

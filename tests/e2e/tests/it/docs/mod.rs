@@ -7,3 +7,4 @@ mod prose;
 mod references;
 mod runs;
 mod shell;
+mod ten_tasks;

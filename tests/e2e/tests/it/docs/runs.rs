@@ -17,8 +17,19 @@ use super::shell::simple_commands;
 const WITHIN: Duration = Duration::from_secs(120);
 const FOLDER: &str = "kubewitness-playground";
 /// Commands that ask a running controller.
-const ASKING: [&str; 10] =
-    ["status", "jobs", "get", "gaps", "poison", "timeline", "plugins", "pause", "resume", "deadletters"];
+const ASKING: [&str; 11] = [
+    "submit",
+    "status",
+    "jobs",
+    "get",
+    "gaps",
+    "poison",
+    "timeline",
+    "plugins",
+    "pause",
+    "resume",
+    "deadletters",
+];
 /// An object that pages ask for by name: the seed gives it.
 const KNOWN: [&str; 4] = ["timeline", "job/bert-distill-6ptc", "-n", "team-vision"];
 

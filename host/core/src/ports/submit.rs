@@ -1,0 +1,122 @@
+//! The portal → the API server: Jobs that people submit, in their own name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::Person;
+use crate::submit::{Credentials, ParameterSpec, TemplateSpec};
+
+/// In whose name the API server is asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Acting<'a> {
+    /// With this token of the person.
+    Token(&'a str),
+    /// With the host's credentials, as this person.
+    Person(&'a Person),
+    /// With the host's credentials, as the host.
+    Controller,
+}
+
+/// What is wrong with one field of a Job, in the API server's words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Such as `spec.template.spec.containers[0].image`.
+    pub field: String,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SubmitError {
+    /// The API server has answered, and has done nothing.
+    #[error("{message}")]
+    Refused { status: u16, message: String, causes: Vec<Cause> },
+    /// The API server has not answered. Whether it has done what it was asked for is not known.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
+/// The templates of this host, and how Jobs are made of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    pub credentials: Credentials,
+    pub templates: BTreeMap<String, TemplateSpec>,
+}
+
+/// Creates Jobs. Every call is one request, with a bound in time.
+#[async_trait]
+pub trait Submitter: Send + Sync {
+    /// `None`: nobody submits here.
+    fn offer(&self) -> Option<Arc<Offer>>;
+
+    /// The Job as the API server has created it; with `dry_run`, as it would.
+    async fn create(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        job: &Value,
+        dry_run: bool,
+    ) -> Result<Value, SubmitError>;
+
+    /// The Job of this name; `None` if there is none.
+    async fn job(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, SubmitError>;
+}
+
+/// A template, as people fill it in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Template"))]
+pub struct TemplateView {
+    pub name: String,
+    pub about: String,
+    /// The namespaces to which it may be submitted; empty: every one in which a person may create Jobs.
+    pub namespaces: Vec<String>,
+    pub parameters: Vec<ParameterSpec>,
+}
+
+/// A Job to be made of a template. With the header `Idempotency-Key`, a repeated request makes no second Job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SubmitRequest {
+    pub template: String,
+    pub namespace: String,
+    /// By name. A text is read as the parameter's type.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, crate::submit::Scalar>"))]
+    pub parameters: BTreeMap<String, Value>,
+    /// The channel that the Job's annotation `kubewitness.dev/channel` names: `api` or `cli`. Empty: `api`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["", "api", "cli"])))]
+    pub channel: String,
+    /// Who asks, as they say of themselves. Where people sign in, it is not taken: their name at Kubernetes is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+    /// The API server looks at the Job, and nothing is created.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What became of a submission.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "SubmitResult"))]
+pub struct SubmitView {
+    pub namespace: String,
+    pub name: String,
+    /// Left out with `dry_run`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// False where an earlier request with the same key has created it, and with `dry_run`.
+    pub created: bool,
+    /// Who the Job's annotation says has submitted it.
+    pub submitter: String,
+    pub dry_run: bool,
+}

@@ -1,0 +1,115 @@
+//! What the host writes into a Job that somebody submits: its name and its annotations.
+
+use serde_json::{Value, json};
+
+use crate::search::SUBMITTER;
+
+/// From which template a Job was made.
+pub const TEMPLATE: &str = "kubewitness.dev/template";
+const CHANNEL: &str = "kubewitness.dev/channel";
+/// Whose key made the Job, as a digest: a repeated request is known by it.
+const SUBMISSION: &str = "kubewitness.dev/submission";
+/// What was asked for with the key, as a digest.
+const REQUEST: &str = "kubewitness.dev/submission-request";
+
+/// The letters of generated names: none of them makes a word with others.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const LETTERS_OF_NAME: usize = 10;
+/// A Job's pods carry its name as a label of 63 bytes at most.
+const PREFIX_BYTES: usize = 48;
+
+/// What tells where a Job came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marks<'a> {
+    pub template: &'a str,
+    pub channel: &'a str,
+    pub submitter: &'a str,
+    /// The digest of the person and the key.
+    pub submission: &'a str,
+    /// The digest of what was asked for.
+    pub request: &'a str,
+}
+
+/// What the names of a template's Jobs begin with.
+pub fn prefix<'a>(manifest: &'a Value, template: &'a str) -> &'a str {
+    let own = manifest["metadata"]["name"].as_str().unwrap_or(template);
+    let own = &own[..own.floor_char_boundary(PREFIX_BYTES)];
+    own.trim_end_matches(['-', '.'])
+}
+
+/// The name of the Job of a key. The same key of the same person gives the same name, so the API server itself
+/// refuses a second Job, whichever replica asks.
+pub fn name(prefix: &str, submission: &[u8; 32]) -> String {
+    let letters = submission.iter().take(LETTERS_OF_NAME);
+    let letters = letters.map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]));
+    format!("{prefix}-{}", letters.collect::<String>())
+}
+
+impl Marks<'_> {
+    /// The Job as it is sent to the API server.
+    pub fn put_on(&self, mut job: Value, namespace: &str, name: &str) -> Value {
+        let metadata = &mut job["metadata"];
+        if !metadata.is_object() {
+            *metadata = json!({});
+        }
+        metadata["name"] = name.into();
+        metadata["namespace"] = namespace.into();
+        if let Some(fields) = metadata.as_object_mut() {
+            fields.remove("generateName");
+        }
+        if !metadata["annotations"].is_object() {
+            metadata["annotations"] = json!({});
+        }
+        let all = [
+            (TEMPLATE, self.template),
+            (CHANNEL, self.channel),
+            (SUBMITTER, self.submitter),
+            (SUBMISSION, self.submission),
+            (REQUEST, self.request),
+        ];
+        for (key, value) in all {
+            metadata["annotations"][key] = value.into();
+        }
+        job
+    }
+
+    /// Whether a Job with these annotations is the one of this key, and whether the same was asked for.
+    pub fn is_on(&self, job: &Value) -> (bool, bool) {
+        let annotations = &job["metadata"]["annotations"];
+        (annotations[SUBMISSION] == self.submission, annotations[REQUEST] == self.request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_marks_of_its_submission_and_is_known_by_them() {
+        let marks =
+            Marks { template: "t", channel: "portal", submitter: "ada", submission: "k", request: "r" };
+        let job =
+            json!({"metadata": {"generateName": "x-", "annotations": {SUBMITTER: "mallory", "a": "b"}}});
+        let job = marks.put_on(job, "research", "train-x");
+        assert_eq!(job["metadata"]["annotations"][SUBMITTER], "ada", "a template does not say who submits");
+        assert_eq!(job["metadata"]["annotations"]["a"], "b");
+        assert_eq!(
+            (&job["metadata"]["name"], &job["metadata"]["namespace"]),
+            (&json!("train-x"), &json!("research"))
+        );
+        assert!(job["metadata"].get("generateName").is_none());
+        assert_eq!(marks.is_on(&job), (true, true));
+        assert_eq!(Marks { request: "other", ..marks.clone() }.is_on(&job), (true, false));
+        assert_eq!(marks.is_on(&json!({})), (false, false));
+    }
+
+    #[test]
+    fn a_name_follows_from_its_key_and_fits_into_a_label() {
+        let long = json!({"metadata": {"name": "a".repeat(200)}});
+        let made = name(prefix(&long, "t"), &[7; 32]);
+        assert!(made.len() <= 63 && made == name(prefix(&long, "t"), &[7; 32]), "{made}");
+        assert_ne!(made, name(prefix(&long, "t"), &[8; 32]));
+        assert_eq!(prefix(&json!({}), "train"), "train");
+        assert_eq!(prefix(&json!({"metadata": {"name": "train-"}}), "t"), "train");
+    }
+}

@@ -1,0 +1,33 @@
+//! Templates of Jobs: what an operator offers, and how a person's values make a Job of it.
+//!
+//! A value goes to the places that its parameter names, as a JSON value. No text is put together, so no value
+//! changes anything beside its places.
+
+mod credentials;
+mod field;
+mod job;
+mod parameter;
+mod template;
+
+pub use credentials::Credentials;
+pub use field::is_at;
+pub use job::{Marks, TEMPLATE, name, prefix};
+#[cfg(feature = "schema")]
+pub(crate) use parameter::Scalar;
+pub use parameter::{ParameterSpec, ParameterType};
+pub use template::{TemplateSpec, ValueFault};
+
+/// The largest document of a template. A Job has a few KiB.
+pub const TEMPLATE_BYTES: usize = 64 * 1024;
+/// Templates of one host. A person looks through them.
+pub const TEMPLATES_MOST: usize = 100;
+/// Parameters of a template. A form with more is not filled in by hand.
+const PARAMETERS_MOST: usize = 64;
+/// Places of one parameter.
+const PLACES_MOST: usize = 16;
+/// Words that a `choice` offers.
+const CHOICES_MOST: usize = 100;
+/// The longest value. Longer texts belong into a ConfigMap of the Job.
+pub const VALUE_BYTES: usize = 4096;
+/// The longest help, sentence about a template, and pattern.
+const TEXT_BYTES: usize = 1024;

@@ -1,0 +1,321 @@
+//! One parameter of a template: which values it takes, and what of them goes into the Job.
+
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+
+use super::VALUE_BYTES;
+use crate::model::fault::shortened;
+
+/// A pattern that compiles to more costs too much for each value.
+const PATTERN_BYTES: usize = 64 * 1024;
+/// Bytes of a value that a message repeats.
+const TOLD: usize = 80;
+
+/// One parameter of a template.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Parameter"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ParameterSpec {
+    /// The name under which a person gives the value.
+    pub name: String,
+    /// Which values it takes.
+    #[serde(rename = "type")]
+    pub kind: ParameterType,
+    /// Whether a person has to give it.
+    #[serde(default)]
+    pub required: bool,
+    /// The value that is taken where a person gives none. Left out: what stands in the manifest stays there.
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "Option<Scalar>"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Value>,
+    /// The smallest value of an `int`, a `number` or a `quantity`.
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "Option<Scalar>"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Value>,
+    /// The largest value of an `int`, a `number` or a `quantity`.
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "Option<Scalar>"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Value>,
+    /// A regular expression that the whole of a `string` has to match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// The values of a `choice`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    /// What a person reads beside the field.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub help: String,
+    /// JSON pointers to the places in the manifest where the value goes. At each stands a value of the type that
+    /// the Job needs there: at a text, a number is written as text.
+    pub places: Vec<String>,
+}
+
+/// A text, a number, or true or false.
+#[cfg(any(test, feature = "schema"))]
+#[derive(schemars::JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+#[allow(dead_code)]
+pub(crate) enum Scalar {
+    Text(String),
+    Number(f64),
+    Bool(bool),
+}
+
+/// Which values a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ParameterType {
+    /// A text.
+    String,
+    /// A whole number.
+    Int,
+    /// A number.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// A quantity of Kubernetes, such as `500m`, `2` or `16Gi`.
+    Quantity,
+    /// One of `choices`.
+    Choice,
+}
+
+impl ParameterSpec {
+    /// The value as JSON. Forms and command lines give texts, programs give JSON: both are taken.
+    pub fn accept(&self, given: &Value) -> Result<Value, String> {
+        let text = text_of(given).ok_or("is neither text nor number nor true or false: give one value")?;
+        if text.len() > VALUE_BYTES {
+            return Err(format!("is longer than {VALUE_BYTES} bytes: put it into a ConfigMap of the Job"));
+        }
+        let told = shortened(&text, TOLD);
+        match self.kind {
+            ParameterType::String => self.matching(given).map(Value::from),
+            ParameterType::Int => {
+                let number: i64 = text.parse().map_err(|_| format!("`{told}` is no whole number"))?;
+                self.within(number as f64).map(|()| number.into())
+            }
+            ParameterType::Number => {
+                let number = text.parse().ok().and_then(Number::from_f64);
+                let number = number.ok_or_else(|| format!("`{told}` is no number"))?;
+                self.within(number.as_f64().unwrap_or_default()).map(|()| number.into())
+            }
+            ParameterType::Bool => match &*text {
+                "true" => Ok(true.into()),
+                "false" => Ok(false.into()),
+                _ => Err(format!("`{told}` is neither true nor false")),
+            },
+            ParameterType::Quantity => {
+                let amount = quantity(&text).ok_or_else(|| {
+                    format!("`{told}` is no quantity of Kubernetes: write it as `500m`, `2` or `16Gi`")
+                })?;
+                self.within(amount).map(|()| text.into())
+            }
+            ParameterType::Choice if self.choices.contains(&text) => Ok(text.into()),
+            ParameterType::Choice => {
+                Err(format!("`{told}` is not offered: choose one of {}", self.choices.join(", ")))
+            }
+        }
+    }
+
+    fn matching(&self, given: &Value) -> Result<String, String> {
+        let Value::String(text) = given else {
+            return Err("is no text: write it in quotes".into());
+        };
+        let Some(pattern) = &self.pattern else { return Ok(text.clone()) };
+        match compiled(pattern)?.is_match(text) {
+            true => Ok(text.clone()),
+            false => Err(format!("`{}` does not match the pattern {pattern}", shortened(text, TOLD))),
+        }
+    }
+
+    fn within(&self, value: f64) -> Result<(), String> {
+        let (min, max) = (self.min.as_ref(), self.max.as_ref());
+        if let Some(min) = min.filter(|min| amount(min).is_some_and(|min| value < min)) {
+            return Err(format!("is less than {}", plain(min)));
+        }
+        match max.filter(|max| amount(max).is_some_and(|max| value > max)) {
+            Some(max) => Err(format!("is more than {}", plain(max))),
+            None => Ok(()),
+        }
+    }
+
+    /// What is wrong with the parameter itself, as a field of it and a message.
+    pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        let is_choice = self.kind == ParameterType::Choice;
+        if is_choice == self.choices.is_empty() {
+            let told =
+                if is_choice { "is empty: a choice offers values" } else { "is for the type `choice`" };
+            faults.push(("choices", told.to_owned()));
+        }
+        if let Some(pattern) = &self.pattern {
+            match self.kind {
+                ParameterType::String => faults.extend(compiled(pattern).err().map(|why| ("pattern", why))),
+                _ => faults.push(("pattern", "is for the type `string`".to_owned())),
+            }
+        }
+        let is_amount =
+            matches!(self.kind, ParameterType::Int | ParameterType::Number | ParameterType::Quantity);
+        for (field, bound) in [("min", &self.min), ("max", &self.max)] {
+            match bound {
+                Some(_) if !is_amount => {
+                    faults.push((field, "is for the types `int`, `number` and `quantity`".to_owned()));
+                }
+                Some(bound) if amount(bound).is_none() => {
+                    faults.push((field, "is neither a number nor a quantity".to_owned()));
+                }
+                _ => {}
+            }
+        }
+        if let Some(Err(why)) = self.default.as_ref().map(|default| self.accept(default)) {
+            faults.push(("default", why));
+        }
+        faults
+    }
+
+    /// The value as the kind of value that stands at a place. `None`: it does not fit there.
+    pub(super) fn fitted(&self, value: &Value, there: &Value) -> Option<Value> {
+        match (there, value) {
+            (Value::String(_), value) => Some(plain(value).into()),
+            (Value::Number(_), Value::Number(_)) | (Value::Bool(_), Value::Bool(_)) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether any value of this type fits where such a value stands.
+    pub(super) fn fits(&self, there: &Value) -> bool {
+        let example = match self.kind {
+            ParameterType::Int | ParameterType::Number => Value::from(1),
+            ParameterType::Bool => true.into(),
+            ParameterType::String | ParameterType::Quantity | ParameterType::Choice => "".into(),
+        };
+        self.fitted(&example, there).is_some()
+    }
+}
+
+/// Its whole text has to match.
+fn compiled(pattern: &str) -> Result<Regex, String> {
+    let build = |text: &str| RegexBuilder::new(text).size_limit(PATTERN_BYTES).build();
+    // By itself first: brackets that do not match would change what is around them.
+    let built = build(pattern).and_then(|_| build(&format!("^(?:{pattern})$")));
+    built.map_err(|error| format!("`{}` can't be used as a pattern: {error}", shortened(pattern, TOLD)))
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// As a person writes it.
+fn plain(value: &Value) -> String {
+    text_of(value).unwrap_or_default()
+}
+
+fn amount(bound: &Value) -> Option<f64> {
+    quantity(&text_of(bound)?)
+}
+
+/// How much it is. Two quantities that differ by less than a float does are taken as equal.
+fn quantity(text: &str) -> Option<f64> {
+    let digits = text.trim_start_matches(['+', '-']).find(|c: char| !c.is_ascii_digit() && c != '.');
+    let signs = text.len() - text.trim_start_matches(['+', '-']).len();
+    let (number, unit) = text.split_at(digits.map_or(text.len(), |at| at + signs));
+    if signs > 1 || !number.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let number: f64 = number.parse().ok()?;
+    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let decimal = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+    if let Some(power) = binary.iter().position(|known| *known == unit) {
+        return Some(number * 1024_f64.powi(power as i32 + 1));
+    }
+    if let Some(power) = decimal.iter().position(|known| *known == unit) {
+        return Some(number * 1000_f64.powi(power as i32 - 3));
+    }
+    let exponent: i32 = unit.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some(number * 10_f64.powi(exponent)).filter(|amount| amount.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parameter(fields: &Value) -> ParameterSpec {
+        let mut whole = json!({"name": "p", "places": ["/spec/x"]});
+        whole.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn each_type_takes_its_values_and_refuses_others_with_what_is_wrong() {
+        let int = json!({"type": "int", "min": 1, "max": 8});
+        let quantity = json!({"type": "quantity", "min": "500m", "max": "16Gi"});
+        let text = json!({"type": "string", "pattern": "[a-z]+(/[a-z]+)?"});
+        let choice = json!({"type": "choice", "choices": ["small", "large"]});
+        for (spec, given, taken) in [
+            (&int, json!("4"), Ok(json!(4))),
+            (&int, json!(4), Ok(json!(4))),
+            (&int, json!("4.5"), Err("no whole number")),
+            (&int, json!(9), Err("is more than 8")),
+            (&int, json!("0"), Err("is less than 1")),
+            (&int, json!([1]), Err("give one value")),
+            (&json!({"type": "number"}), json!("1e-5"), Ok(json!(1e-5))),
+            (&json!({"type": "number"}), json!("NaN"), Err("no number")),
+            (&json!({"type": "bool"}), json!("true"), Ok(json!(true))),
+            (&json!({"type": "bool"}), json!("yes"), Err("neither true nor false")),
+            (&quantity, json!("2"), Ok(json!("2"))),
+            (&quantity, json!(2), Ok(json!("2"))),
+            (&quantity, json!("100m"), Err("is less than 500m")),
+            (&quantity, json!("1Ti"), Err("is more than 16Gi")),
+            (&quantity, json!("two"), Err("no quantity")),
+            (&text, json!("data/set"), Ok(json!("data/set"))),
+            (&text, json!("data/set\nrm -rf"), Err("does not match")),
+            (&text, json!(7), Err("in quotes")),
+            (&json!({"type": "string"}), json!("x".repeat(5000)), Err("longer than 4096")),
+            (&choice, json!("large"), Ok(json!("large"))),
+            (&choice, json!("huge"), Err("choose one of small, large")),
+        ] {
+            match (parameter(spec).accept(&given), taken) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
+                (Err(told), Err(part)) => assert!(told.contains(part), "{spec} {given}: {told}"),
+                (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        for (text, amount) in [
+            ("1", Some(1.0)),
+            ("1.5Gi", Some(1.5 * 1024.0 * 1024.0 * 1024.0)),
+            ("250m", Some(0.25)),
+            ("3e2", Some(300.0)),
+            ("2E", Some(2e18)),
+            ("-1k", Some(-1000.0)),
+            ("", None),
+            ("Gi", None),
+            ("1GiB", None),
+            ("+-1", None),
+            ("1 Gi", None),
+            (".", None),
+        ] {
+            let found = quantity(text);
+            let same = found.zip(amount).is_some_and(|(one, other)| (one - other).abs() < 1e-9 * other.abs());
+            assert!(same || found.is_none() && amount.is_none(), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_compiles_to_too_much_is_refused() {
+        let faults = parameter(&json!({"type": "string", "pattern": "(a{1000}){1000}"})).faults();
+        assert!(faults[0].0 == "pattern" && faults[0].1.contains("can't be used"), "{faults:?}");
+    }
+}

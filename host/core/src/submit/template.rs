@@ -1,0 +1,287 @@
+//! A template: its check, and what a person's values make of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::parameter::ParameterSpec;
+use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
+use crate::find::index::Pointer;
+use crate::model::fault::{Fault, shortened};
+use crate::model::kinds::is_name;
+
+/// The host decides about these.
+const KEPT: [&str; 5] =
+    ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace", "/metadata/generateName"];
+/// Annotations of the host begin like this.
+const OURS: &str = "/metadata/annotations/kubewitness.dev";
+/// Bytes of an unknown name that a message repeats.
+const TOLD: usize = 80;
+
+/// A Job that people submit by filling in its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TemplateSpec {
+    /// A sentence about the template, for people who choose one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// The namespaces to which it may be submitted. Left out: every namespace in which a person may create Jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// What a person fills in.
+    #[cfg_attr(test, schemars(length(max = PARAMETERS_MOST)))]
+    #[serde(default)]
+    pub parameters: Vec<ParameterSpec>,
+    /// The Job, of `batch/v1`, whole and with example values. Its `metadata.name` is what names of Jobs begin with.
+    pub manifest: Value,
+}
+
+/// A value that does not fit, or a parameter without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueFault {
+    pub parameter: String,
+    pub message: String,
+}
+
+impl TemplateSpec {
+    pub fn check(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut fault = |field: String, message: String| faults.push(Fault { field, message });
+        if self.manifest["apiVersion"] != "batch/v1" || self.manifest["kind"] != "Job" {
+            let told = "is no Job of batch/v1: write one, with example values at the places of parameters";
+            fault("spec.manifest".into(), told.into());
+        }
+        if self.about.len() > TEXT_BYTES {
+            fault("spec.about".into(), format!("is longer than {TEXT_BYTES} bytes"));
+        }
+        for (index, namespace) in self.namespaces.iter().enumerate().filter(|(_, name)| !is_name(name)) {
+            let told = format!("`{}` is no namespace's name", shortened(namespace, TOLD));
+            fault(format!("spec.namespaces[{index}]"), told);
+        }
+        if self.parameters.len() > PARAMETERS_MOST {
+            fault("spec.parameters".into(), format!("has more than {PARAMETERS_MOST} parameters"));
+        }
+        let (mut names, mut taken) = (BTreeSet::new(), BTreeSet::new());
+        for (index, parameter) in self.parameters.iter().enumerate().take(PARAMETERS_MOST) {
+            let at = format!("spec.parameters[{index}]");
+            if !is_name(&parameter.name) || !names.insert(&parameter.name) {
+                let told = format!(
+                    "`{}` is no name, or another parameter's: use lower-case letters, digits and dashes",
+                    shortened(&parameter.name, TOLD)
+                );
+                fault(format!("{at}.name"), told);
+            }
+            for (list, most) in [(&parameter.choices, CHOICES_MOST), (&parameter.places, PLACES_MOST)] {
+                if list.len() > most {
+                    fault(at.clone(), format!("has a list of more than {most} values"));
+                }
+            }
+            if parameter.help.len().max(parameter.pattern.as_ref().map_or(0, String::len)) > TEXT_BYTES {
+                fault(at.clone(), format!("has a text of more than {TEXT_BYTES} bytes"));
+            }
+            for (field, message) in parameter.faults() {
+                fault(format!("{at}.{field}"), message);
+            }
+            if parameter.places.is_empty() {
+                fault(format!("{at}.places"), "is empty: name where the value goes".into());
+            }
+            for (number, place) in parameter.places.iter().enumerate().take(PLACES_MOST) {
+                let wrong = match taken.insert(place) {
+                    true => self.wrong_place(parameter, place),
+                    false => Some("is the place of two values: keep one".into()),
+                };
+                wrong.into_iter().for_each(|told| fault(format!("{at}.places[{number}]"), told));
+            }
+        }
+        faults
+    }
+
+    fn wrong_place(&self, parameter: &ParameterSpec, place: &str) -> Option<String> {
+        if let Err(why) = Pointer::parse(place) {
+            return Some(why);
+        }
+        if KEPT.contains(&place) || place.starts_with(OURS) {
+            return Some(format!("`{place}` is set by the host: choose another place"));
+        }
+        match self.manifest.pointer(place) {
+            None => Some(format!(
+                "the manifest has nothing at `{place}`: write an example value there, which says of what type it is"
+            )),
+            Some(there) if !parameter.fits(there) => Some(format!(
+                "at `{place}` stands {}, and no value of this parameter is one",
+                match there {
+                    Value::Null => "nothing",
+                    Value::Bool(_) => "true or false",
+                    Value::Number(_) => "a number",
+                    Value::String(_) => "a text",
+                    Value::Array(_) => "a list",
+                    Value::Object(_) => "an object",
+                }
+            )),
+            Some(_) => None,
+        }
+    }
+
+    /// What a form shows before a person has changed it.
+    pub fn shown<'a>(&'a self, parameter: &'a ParameterSpec) -> Option<&'a Value> {
+        let there = || parameter.places.first().and_then(|place| self.manifest.pointer(place));
+        parameter.default.as_ref().or_else(|| if parameter.required { None } else { there() })
+    }
+
+    /// The Job with these values at their places. All faults are told together.
+    pub fn fill(&self, given: &BTreeMap<String, Value>) -> Result<Value, Vec<ValueFault>> {
+        let (mut job, mut faults) = (self.manifest.clone(), Vec::new());
+        let fault = |parameter: &str, message: String| ValueFault { parameter: parameter.into(), message };
+        for name in given.keys().filter(|name| !self.parameters.iter().any(|p| &p.name == *name)) {
+            let known: Vec<_> = self.parameters.iter().map(|p| p.name.as_str()).collect();
+            let told = format!("is no parameter of this template; it has {}", known.join(", "));
+            faults.push(fault(&shortened(name, TOLD), told));
+        }
+        for parameter in &self.parameters {
+            let name = &parameter.name;
+            let value = match given.get(name).or(parameter.default.as_ref()) {
+                Some(given) => parameter.accept(given),
+                None if parameter.required => Err("is missing: give a value".into()),
+                None => continue,
+            };
+            let value = match value {
+                Ok(value) => value,
+                Err(why) => {
+                    faults.push(fault(name, why));
+                    continue;
+                }
+            };
+            for place in &parameter.places {
+                let fitted = job.pointer_mut(place).and_then(|there| {
+                    *there = parameter.fitted(&value, there)?;
+                    Some(())
+                });
+                if fitted.is_none() {
+                    faults.push(fault(name, format!("does not fit at `{place}` of the template")));
+                }
+            }
+        }
+        if faults.is_empty() { Ok(job) } else { Err(faults) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(parameters: &Value) -> TemplateSpec {
+        serde_json::from_value(json!({
+            "parameters": parameters,
+            "manifest": {
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+                "spec": {
+                    "parallelism": 1, "suspend": false,
+                    "template": {"spec": {"containers": [{
+                        "name": "main", "image": "train:1", "env": [{"name": "EPOCHS", "value": "3"}],
+                    }]}},
+                },
+            },
+        }))
+        .unwrap()
+    }
+
+    const EPOCHS: &str = "/spec/template/spec/containers/0/env/0/value";
+    const IMAGE: &str = "/spec/template/spec/containers/0/image";
+
+    fn good() -> TemplateSpec {
+        template(&json!([
+            {"name": "workers", "type": "int", "min": 1, "max": 8, "places": ["/spec/parallelism"]},
+            {"name": "epochs", "type": "int", "default": 5, "places": [EPOCHS]},
+            {"name": "image", "type": "string", "required": true, "places": [IMAGE]},
+        ]))
+    }
+
+    fn given(pairs: &[(&str, Value)]) -> BTreeMap<String, Value> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+    }
+
+    #[test]
+    fn values_go_to_their_places_in_the_type_that_stands_there() {
+        let template = good();
+        assert_eq!(template.check(), []);
+        let job = template.fill(&given(&[("workers", json!("2")), ("image", json!("a:b"))])).unwrap();
+        assert_eq!(job["spec"]["parallelism"], json!(2));
+        assert_eq!(job.pointer(EPOCHS), Some(&json!("5")), "a default, as text because text stands there");
+        assert_eq!(job.pointer(IMAGE), Some(&json!("a:b")));
+        let unnamed = template.fill(&given(&[("image", json!("a:b"))])).unwrap();
+        assert_eq!(unnamed["spec"]["parallelism"], json!(1), "what stands in the manifest stays");
+    }
+
+    #[test]
+    fn a_value_changes_nothing_beside_its_places_whatever_is_in_it() {
+        let (template, evil) =
+            (good(), "x\"\n          command: [\"rm\"]\n---\nkind: Secret\n{{ .Values }} ~1/../");
+        let job = template.fill(&given(&[("image", json!(evil))])).unwrap();
+        let mut expected = template.fill(&given(&[("image", json!("plain"))])).unwrap();
+        *expected.pointer_mut(IMAGE).unwrap() = json!(evil);
+        assert_eq!(job, expected);
+    }
+
+    #[test]
+    fn all_faults_of_the_values_are_told_by_parameter() {
+        let faults = good().fill(&given(&[("workers", json!(99)), ("colour", json!("red"))])).unwrap_err();
+        let told: Vec<_> = faults.iter().map(|fault| (fault.parameter.as_str(), &*fault.message)).collect();
+        assert_eq!(
+            told,
+            [
+                ("colour", "is no parameter of this template; it has workers, epochs, image"),
+                ("workers", "is more than 8"),
+                ("image", "is missing: give a value"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_template_with_a_fault_is_refused_by_its_field() {
+        let place = |place: &str| json!([{"name": "a", "type": "int", "places": [place]}]);
+        for (parameters, field, told) in [
+            (place("/spec/nothing"), "spec.parameters[0].places[0]", "has nothing at"),
+            (place("/metadata/name"), "spec.parameters[0].places[0]", "set by the host"),
+            (place("/kind"), "spec.parameters[0].places[0]", "set by the host"),
+            (place("spec"), "spec.parameters[0].places[0]", "not a JSON pointer"),
+            (place("/spec/template"), "spec.parameters[0].places[0]", "stands an object"),
+            (place("/spec/suspend"), "spec.parameters[0].places[0]", "stands true or false"),
+            (json!([{"name": "A", "type": "int", "places": [EPOCHS]}]), "spec.parameters[0].name", "no name"),
+            (json!([{"name": "a", "type": "int", "places": []}]), "spec.parameters[0].places", "is empty"),
+            (
+                json!([{"name": "a", "type": "choice", "places": [IMAGE]}]),
+                "spec.parameters[0].choices",
+                "is empty",
+            ),
+            (
+                json!([{"name": "a", "type": "string", "pattern": "(", "places": [IMAGE]}]),
+                "spec.parameters[0].pattern",
+                "can't be used",
+            ),
+            (
+                json!([{"name": "a", "type": "int", "max": 2, "default": 3, "places": [EPOCHS]}]),
+                "spec.parameters[0].default",
+                "is more than 2",
+            ),
+            (
+                json!([{"name": "a", "type": "int", "places": [EPOCHS, EPOCHS]}]),
+                "spec.parameters[0].places[1]",
+                "of two values",
+            ),
+        ] {
+            let faults = template(&parameters).check();
+            let found = faults.iter().any(|fault| fault.field == field && fault.message.contains(told));
+            assert!(found, "{parameters}: {faults:?}");
+        }
+        let pod =
+            TemplateSpec { manifest: json!({"apiVersion": "v1", "kind": "Pod"}), ..template(&json!([])) };
+        assert!(pod.check()[0].message.contains("no Job of batch/v1"));
+        let many: Vec<_> =
+            (0..65).map(|n| json!({"name": format!("a{n}"), "type": "int", "places": [EPOCHS]})).collect();
+        assert!(template(&many.into()).check()[0].message.contains("more than 64"));
+    }
+}

@@ -1,0 +1,262 @@
+//! The form from which people submit a Job, with each fault beside its field.
+
+use std::collections::BTreeMap;
+
+use axum::Form;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use kubewitness_core::submit::{ParameterSpec, ParameterType, TemplateSpec};
+use kubewitness_core::views::{SubmitRequest, SubmitView};
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::super::parts::{empty, encode, expect_own_page};
+use crate::access::Viewer;
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
+use crate::api::WHO_BYTES;
+use crate::api::submitting::checked;
+use crate::app::App;
+use crate::submit::{Desk, NAMESPACE, random_key};
+
+/// Before the name of a parameter, which might be that of another field.
+const PARAMETER: &str = "p.";
+
+pub(crate) async fn page(State(app): State<App>, uri: Uri) -> Result<Page, Shown> {
+    Params::read(&uri, &[])?;
+    let desk = Desk::of(&app)?;
+    let content = html! {
+        div.head { h1 { "Submit a Job" } }
+        @if desk.offer.templates.is_empty() {
+            (empty("No templates", &html! {
+                "An operator offers them as ConfigMaps with the label " code { "kubewitness.dev/template: \"true\"" } "."
+            }))
+        } @else {
+            p { "Choose a template. The Job is created in your name, and the API server decides whether you may." }
+            ul.plain {
+                @for (name, template) in &desk.offer.templates {
+                    li { p { a href={ "/submit/" (encode(name)) } { (name) } @if !template.about.is_empty() { " " span.hint { (template.about) } } } }
+                }
+            }
+        }
+    };
+    Ok(Page::new("Submit a Job", "/", content))
+}
+
+/// What stands in the form: what a person has typed, or nothing yet.
+struct Typed {
+    key: String,
+    request: SubmitRequest,
+    is_new: bool,
+}
+
+pub(crate) async fn form(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Result<Page, Shown> {
+    let params = Params::read(&uri, &[NAMESPACE])?;
+    let desk = Desk::of(&app)?;
+    // Nobody fills in a form that can't be sent.
+    viewer.acting(desk.offer.credentials)?;
+    let template = template(&desk, &name)?;
+    let namespace = params.owned(NAMESPACE).unwrap_or_default();
+    let request = SubmitRequest { template: name, namespace, ..SubmitRequest::default() };
+    let typed = Typed { key: random_key()?, request, is_new: true };
+    Ok(drawn(&viewer, template, &typed, None))
+}
+
+pub(crate) async fn submit(
+    State(app): State<App>,
+    viewer: Viewer,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    expect_own_page(&headers)?;
+    let desk = Desk::of(&app)?;
+    let template = template(&desk, &name)?;
+    let Form(fields) = fields?;
+    let typed = read(template, name, fields)?;
+    match desk.submit(&app, &viewer, &typed.request, "portal", checked(&typed.key)?).await {
+        Ok(view) if view.dry_run => {
+            Ok(drawn(&viewer, template, &typed, Some(&checked_only())).into_response())
+        }
+        Ok(view) => Ok(done(&view).into_response()),
+        Err(problem) => {
+            let status = problem.status;
+            Ok((status, drawn(&viewer, template, &typed, Some(&problem))).into_response())
+        }
+    }
+}
+
+/// Told where a problem would be.
+fn checked_only() -> Problem {
+    Problem::new(StatusCode::OK, "The API server takes this Job. Nothing was created.", "Submit creates it.")
+}
+
+fn template<'d>(desk: &'d Desk, name: &str) -> Result<&'d TemplateSpec, Problem> {
+    desk.offer.templates.get(name).ok_or_else(|| {
+        Problem::new(StatusCode::NOT_FOUND, "There is no such template.", "The page /submit lists them.")
+    })
+}
+
+/// A field that was left empty is as good as not given, unless it is a text that may be empty.
+fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) -> Result<Typed, Problem> {
+    let request = SubmitRequest { template: name, ..SubmitRequest::default() };
+    let mut typed = Typed { key: String::new(), request, is_new: false };
+    for (field, value) in fields {
+        match (field.as_str(), field.strip_prefix(PARAMETER)) {
+            ("key", _) => typed.key = value,
+            (NAMESPACE, _) => typed.request.namespace = value.trim().to_owned(),
+            ("who", _) => typed.request.who = value.trim().to_owned(),
+            ("check", _) => typed.request.dry_run = true,
+            (_, Some(name)) if template.parameters.iter().any(|known| known.name == name) => {
+                if !value.is_empty() {
+                    typed.request.parameters.insert(name.to_owned(), value.into());
+                }
+            }
+            _ => {
+                let hint = "Go back to /submit and open the form again: the template may have changed.";
+                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint));
+            }
+        }
+    }
+    Ok(typed)
+}
+
+fn drawn(viewer: &Viewer, template: &TemplateSpec, typed: &Typed, problem: Option<&Problem>) -> Page {
+    let mut faults: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for fault in problem.into_iter().flat_map(|problem| &problem.fields) {
+        faults.entry(&fault.field).or_default().push(&fault.message);
+    }
+    let own = |field: &str| field == NAMESPACE || template.parameters.iter().any(|p| p.name == field);
+    let name = &typed.request.template;
+    let content = html! {
+        div.head { h1 { "Submit " (name) } }
+        @if !template.about.is_empty() { p { (template.about) } }
+        @if let Some(problem) = problem { (told(problem, &faults, own)) }
+        form.submit method="post" action={ "/submit/" (encode(name)) } {
+            input type="hidden" name="key" value=(typed.key);
+            (namespace(template, typed, &faults))
+            @for parameter in &template.parameters { (field(template, parameter, typed, &faults)) }
+            @if viewer.name().is_none() {
+                label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) value=(typed.request.who) autocomplete="name"; }
+            }
+            div.actions {
+                button.strong { "Submit" }
+                button name="check" value="true" { "Check only" }
+                a href="/submit" { "All templates" }
+            }
+        }
+    };
+    Page::new(format!("Submit {name}"), "/", content)
+}
+
+/// What is about no field of the form stands above it.
+fn told(problem: &Problem, faults: &BTreeMap<&str, Vec<&str>>, own: impl Fn(&str) -> bool) -> Markup {
+    let is_good = problem.status.is_success();
+    html! {
+        div.alert role=(if is_good { "status" } else { "alert" }) {
+            p { (problem.message) }
+            @for (field, messages) in faults.iter().filter(|(field, _)| !own(field)) {
+                @for message in messages { p { code { (field) } ": " (message) } }
+            }
+            p.hint { (problem.hint) }
+        }
+    }
+}
+
+fn faults_of(field: &str, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
+    html! {
+        @if let Some(messages) = faults.get(field) {
+            span.fault id={ "fault-" (field) } { @for message in messages { (message) ". " } }
+        }
+    }
+}
+
+fn namespace(template: &TemplateSpec, typed: &Typed, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
+    let (chosen, wrong) = (&typed.request.namespace, faults.contains_key(NAMESPACE));
+    let described = wrong.then_some("fault-namespace");
+    html! {
+        label {
+            span { "Namespace" }
+            @if template.namespaces.is_empty() {
+                input name=(NAMESPACE) required value=(chosen) autocomplete="off" spellcheck="false" aria-invalid=[wrong.then_some("true")] aria-describedby=[described];
+            } @else {
+                select name=(NAMESPACE) aria-invalid=[wrong.then_some("true")] aria-describedby=[described] {
+                    @for name in &template.namespaces { option value=(name) selected[name == chosen] { (name) } }
+                }
+            }
+            (faults_of(NAMESPACE, faults))
+        }
+    }
+}
+
+fn field(
+    template: &TemplateSpec,
+    parameter: &ParameterSpec,
+    typed: &Typed,
+    faults: &BTreeMap<&str, Vec<&str>>,
+) -> Markup {
+    let (name, kind) = (parameter.name.as_str(), parameter.kind);
+    let shown = match typed.request.parameters.get(name) {
+        None if typed.is_new => template.shown(parameter).map(text).unwrap_or_default(),
+        value => value.map(text).unwrap_or_default(),
+    };
+    let wrong = faults.contains_key(name);
+    let (invalid, described) = (wrong.then_some("true"), format!("help-{name} fault-{name}"));
+    let field = format!("{PARAMETER}{name}");
+    let words: Vec<&str> = match kind {
+        ParameterType::Bool => vec!["true", "false"],
+        ParameterType::Choice => parameter.choices.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let bounds = [("from", &parameter.min), ("to", &parameter.max)];
+    let bounds: Vec<_> =
+        bounds.iter().filter_map(|(word, bound)| Some(format!("{word} {}", text(bound.as_ref()?)))).collect();
+    html! {
+        label {
+            span { (name) @if parameter.required { " (required)" } }
+            @if words.is_empty() {
+                input name=(field) value=(shown) required[parameter.required] inputmode=[matches!(kind, ParameterType::Int).then_some("numeric")] autocomplete="off" spellcheck="false" aria-invalid=[invalid] aria-describedby=(described);
+            } @else {
+                select name=(field) required[parameter.required] aria-invalid=[invalid] aria-describedby=(described) {
+                    @if shown.is_empty() { option value="" { "Choose" } }
+                    @for word in words { option value=(word) selected[word == shown] { (word) } }
+                }
+            }
+            span.hint id={ "help-" (name) } {
+                (parameter.help) @if !bounds.is_empty() { " (" (bounds.join(" ")) ")" }
+            }
+            (faults_of(name, faults))
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn done(view: &SubmitView) -> Page {
+    let title = if view.created { "The Job is created" } else { "The Job was created before" };
+    let content = html! {
+        div.head { h1 { (title) } }
+        p {
+            a #job href={ "/objects/" (encode(&view.uid)) } { "Job/" (view.name) } " in " (view.namespace)
+            ", submitted by " (view.submitter) "."
+        }
+        @if !view.created { p.hint { "The form was sent twice, and one Job was made." } }
+        p.hint { "The page of the Job is there once the first state is witnessed. On the command line:" }
+        pre { "kubewitness wait job/" (view.name) " -n " (view.namespace) }
+        p { a href="/submit" { "Submit another one" } }
+    };
+    Page::new(title, "/", content)
+}

@@ -1,0 +1,274 @@
+//! Submits Jobs from templates in the name of the person who asks. The API and the form both come through here.
+//!
+//! The name of a Job follows from the person and a key, so the API server's own rule that names are unique makes one
+//! Job of a request that comes twice: at once, after a restart, or at another replica.
+
+mod refusal;
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use kubewitness_core::config::is_name;
+use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
+use kubewitness_core::submit::{Marks, name, prefix};
+use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError};
+use kubewitness_core::{Change, shortened};
+use ring::digest::{Context, SHA256};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::Value;
+
+use crate::access::Viewer;
+use crate::answer::{FieldFault, Problem, WHO_BYTES};
+use crate::app::App;
+
+/// A key of random letters is long enough with 32.
+pub(crate) const KEY_BYTES: usize = 128;
+/// Bytes of what was typed that a message repeats.
+const TOLD: usize = 80;
+/// A field of the request beside the parameters, as faults name it.
+pub(crate) const NAMESPACE: &str = "namespace";
+
+/// What there is to submit, and who creates it.
+pub(crate) struct Desk {
+    pub(crate) offer: Arc<Offer>,
+    submitter: Arc<dyn Submitter>,
+}
+
+/// A key that nobody else has.
+pub(crate) fn random_key() -> Result<String, Problem> {
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| {
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "No random key can be made for this submission.",
+            "Try again in a moment, or send a key of your own as `Idempotency-Key`.",
+        )
+    })?;
+    Ok(hex(&bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Desk {
+    pub(crate) fn of(app: &App) -> Result<Self, Problem> {
+        let desk = app.submitter.clone().and_then(|submitter| {
+            let offer = submitter.offer()?;
+            Some(Self { offer, submitter })
+        });
+        desk.ok_or_else(|| {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "Nobody submits Jobs here.",
+                "An operator sets `submit` in the host's settings, and offers templates.",
+            )
+        })
+    }
+
+    pub(crate) fn templates(&self) -> Vec<TemplateView> {
+        let view = |(name, spec): (&String, &kubewitness_core::submit::TemplateSpec)| TemplateView {
+            name: name.clone(),
+            about: spec.about.clone(),
+            namespaces: spec.namespaces.clone(),
+            parameters: spec.parameters.clone(),
+        };
+        self.offer.templates.iter().map(view).collect()
+    }
+
+    /// `channel` is where the request came in. The key is checked.
+    pub(crate) async fn submit(
+        &self,
+        app: &App,
+        viewer: &Viewer,
+        request: &SubmitRequest,
+        channel: &str,
+        key: &str,
+    ) -> Result<SubmitView, Problem> {
+        let acting = viewer.acting(self.offer.credentials)?;
+        let submitter = match viewer.name() {
+            Some(name) => name,
+            None if request.who.trim().is_empty() => channel,
+            None => request.who.trim(),
+        };
+        let job = self.filled(request)?;
+        let digest = digest(&[submitter, key]);
+        let (submission, asked) = (hex(&digest), hex(&content(request)));
+        let marks = Marks {
+            template: &request.template,
+            channel,
+            submitter,
+            submission: &submission,
+            request: &asked,
+        };
+        let name = name(prefix(&job, &request.template), &digest);
+        let job = marks.put_on(job, &request.namespace, &name);
+        let view = SubmitView {
+            namespace: request.namespace.clone(),
+            name,
+            submitter: submitter.to_owned(),
+            dry_run: request.dry_run,
+            ..SubmitView::default()
+        };
+        if !request.dry_run {
+            refuse_one_that_is_gone(app, &view).await?;
+        }
+        match self.submitter.create(acting, &view.namespace, &job, request.dry_run).await {
+            Ok(_) if request.dry_run => Ok(view),
+            Ok(job) => {
+                tracing::info!(
+                    target: "kubewitness::audit",
+                    submitter, channel, namespace = view.namespace, name = view.name, template = request.template,
+                    "a job was submitted"
+                );
+                Ok(SubmitView { uid: uid(&job), created: true, ..view })
+            }
+            Err(SubmitError::Refused { status: 409, message, .. }) => {
+                self.same(acting, &marks, view, message).await
+            }
+            Err(error) => Err(refusal::of(error, &self.offer, request)),
+        }
+    }
+
+    /// The template with the request's values, or what is wrong with them.
+    fn filled(&self, request: &SubmitRequest) -> Result<Value, Problem> {
+        let Some(template) = self.offer.templates.get(&request.template) else {
+            let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
+            let known: Vec<_> = self.offer.templates.keys().map(String::as_str).collect();
+            return Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                message,
+                format!("There is {}.", known.join(", ")),
+            ));
+        };
+        let mut faults = Vec::new();
+        let namespace = &request.namespace;
+        if !is_name(namespace) {
+            let message = "is no name of a namespace: give the one that the Job is for".to_owned();
+            faults.push(FieldFault { field: NAMESPACE.into(), message });
+        } else if !template.namespaces.is_empty() && !template.namespaces.contains(namespace) {
+            let message = format!("is not one of {}", template.namespaces.join(", "));
+            faults.push(FieldFault { field: NAMESPACE.into(), message });
+        }
+        if request.who.len() > WHO_BYTES {
+            let message = format!("is longer than {WHO_BYTES} bytes");
+            faults.push(FieldFault { field: "who".into(), message });
+        }
+        let filled = template.fill(&request.parameters);
+        let of_values = filled.as_ref().err().into_iter().flatten();
+        faults.extend(
+            of_values
+                .map(|fault| FieldFault { field: fault.parameter.clone(), message: fault.message.clone() }),
+        );
+        match filled {
+            Ok(job) if faults.is_empty() => Ok(job),
+            _ => Err(refusal::wrong_values(faults)),
+        }
+    }
+
+    /// A Job of this name is there. It is either the same request that came before, or another one.
+    async fn same(
+        &self,
+        acting: Acting<'_>,
+        marks: &Marks<'_>,
+        view: SubmitView,
+        message: String,
+    ) -> Result<SubmitView, Problem> {
+        let conflict = |message: String, hint: &str| Err(Problem::new(StatusCode::CONFLICT, message, hint));
+        if view.dry_run {
+            return conflict(message, "A Job of this key exists already.");
+        }
+        let found = self.submitter.job(acting, &view.namespace, &view.name).await;
+        match found {
+            Ok(Some(job)) => match marks.is_on(&job) {
+                (true, true) => Ok(SubmitView { uid: uid(&job), ..view }),
+                (true, false) => Err(Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    format!("This key has made the Job {} from other values.", view.name),
+                    "Send other values with a new key.",
+                )),
+                (false, _) => conflict(message, "Another Job has this name: send it again with a new key."),
+            },
+            // A quota that is being changed answers with a conflict, too.
+            Ok(None) => conflict(message, "Send it again with the same key."),
+            Err(SubmitError::Refused { status: 403, .. }) => conflict(
+                message,
+                "It is probably yours, from an earlier request with this key, and you may not read it.",
+            ),
+            Err(error) => Err(refusal::unanswered(&error.to_string())),
+        }
+    }
+}
+
+fn uid(job: &Value) -> String {
+    job["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Each part with its length, so that no two lists of parts have the same digest.
+fn digest(parts: &[&str]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part.as_bytes());
+    }
+    let mut found = [0; 32];
+    found.copy_from_slice(context.finish().as_ref());
+    found
+}
+
+/// What is asked for, apart from who asks and by which channel.
+fn content(request: &SubmitRequest) -> [u8; 32] {
+    let values: Vec<String> =
+        request.parameters.iter().flat_map(|(name, value)| [name.clone(), value.to_string()]).collect();
+    let parts = [request.template.as_str(), &request.namespace].into_iter();
+    digest(&parts.chain(values.iter().map(String::as_str)).collect::<Vec<_>>())
+}
+
+/// A Job that was deleted is not made a second time by a late repeat: the journal knows it still.
+async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Problem> {
+    let query = TimelineQuery {
+        kind: Some("Job".into()),
+        namespace: Some(view.namespace.clone()),
+        name: Some(view.name.clone()),
+        limit: Some(1),
+        uid: None,
+    };
+    let story = match app.views.timeline(&query).await {
+        Ok(story) => story,
+        // Jobs are not among what is watched, or not in this namespace.
+        Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    match story.states.last().is_some_and(|state| state.change == Change::Gone) {
+        true => Err(Problem::new(
+            StatusCode::CONFLICT,
+            format!("This key has made the Job {} before, and the Job is gone.", view.name),
+            "Send it with a new key to make another one.",
+        )),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn digests_tell_apart_what_only_looks_the_same() {
+        assert_ne!(digest(&["ab", "c"]), digest(&["a", "bc"]));
+        let request = |values: Value| SubmitRequest {
+            template: "t".into(),
+            namespace: "n".into(),
+            parameters: serde_json::from_value(values).unwrap(),
+            ..SubmitRequest::default()
+        };
+        assert_eq!(
+            content(&request(json!({"a": "1", "b": 2}))),
+            content(&request(json!({"b": 2, "a": "1"})))
+        );
+        assert_ne!(content(&request(json!({"a": "1"}))), content(&request(json!({"a": 1}))));
+        assert_eq!(random_key().unwrap().len(), 32);
+    }
+}

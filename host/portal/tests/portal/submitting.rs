@@ -1,0 +1,374 @@
+//! Submitting Jobs: in whose name the API server is asked, one Job of a key, and each refusal beside its field.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use kubewitness_core::config::Credentials;
+use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
+use kubewitness_portal::PortalOptions;
+use serde_json::{Value, json};
+
+use crate::access::{Portal, SECRET};
+use crate::fake::{self, Fake};
+use crate::{Answer, ask, options, request};
+
+const JOBS: &str = "/api/v1/jobs";
+const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// An API server that knows Jobs by name, and who asked for each.
+pub struct Jobs {
+    offer: Option<Arc<Offer>>,
+    made: Mutex<BTreeMap<(String, String), Value>>,
+    asked_by: Mutex<Vec<String>>,
+    refusal: Mutex<Option<SubmitError>>,
+    /// The Job is created, and the answer is lost.
+    loses_answer: Mutex<bool>,
+}
+
+impl Jobs {
+    pub fn new(credentials: Credentials) -> Self {
+        let template = serde_json::from_value(json!({
+            "about": "Trains <b>a</b> model.",
+            "parameters": [
+                {"name": "workers", "type": "int", "min": 1, "max": 8, "default": 2, "places": ["/spec/parallelism"]},
+                {"name": "size", "type": "choice", "choices": ["small", "large"], "required": true, "places": ["/spec/size"]},
+            ],
+            "manifest": {
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+                "spec": {"parallelism": 1, "size": ""},
+            },
+        }));
+        let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
+        Self {
+            offer: Some(Arc::new(Offer { credentials, templates })),
+            made: Mutex::default(),
+            asked_by: Mutex::default(),
+            refusal: Mutex::default(),
+            loses_answer: Mutex::default(),
+        }
+    }
+
+    fn asked(&self, acting: Acting<'_>) {
+        self.asked_by.lock().unwrap().push(match acting {
+            Acting::Token(token) => format!("token {token}"),
+            Acting::Person(person) => format!("as {}", person.user),
+            Acting::Controller => "controller".into(),
+        });
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.made.lock().unwrap().keys().map(|(namespace, name)| format!("{namespace}/{name}")).collect()
+    }
+
+    fn only(&self) -> Value {
+        let made = self.made.lock().unwrap();
+        assert_eq!(made.len(), 1, "{made:?}");
+        made.values().next().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Submitter for Jobs {
+    fn offer(&self) -> Option<Arc<Offer>> {
+        self.offer.clone()
+    }
+
+    async fn create(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        job: &Value,
+        dry_run: bool,
+    ) -> Result<Value, SubmitError> {
+        self.asked(acting);
+        if let Some(refusal) = self.refusal.lock().unwrap().clone() {
+            return Err(refusal);
+        }
+        let mut job = job.clone();
+        let key = (namespace.to_owned(), job["metadata"]["name"].as_str().unwrap().to_owned());
+        let mut made = self.made.lock().unwrap();
+        if made.contains_key(&key) {
+            let message = format!("jobs.batch \"{}\" already exists", key.1);
+            return Err(SubmitError::Refused { status: 409, message, causes: Vec::new() });
+        }
+        job["metadata"]["uid"] = format!("uid-{}", made.len() + 1).into();
+        if !dry_run {
+            made.insert(key, job.clone());
+        }
+        match std::mem::take(&mut *self.loses_answer.lock().unwrap()) {
+            true => Err(SubmitError::Unanswered("connection reset".into())),
+            false => Ok(job),
+        }
+    }
+
+    async fn job(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, SubmitError> {
+        self.asked(acting);
+        Ok(self.made.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned())
+    }
+}
+
+fn with(jobs: &Arc<Jobs>) -> impl FnOnce(PortalOptions) -> PortalOptions + use<> {
+    let submitter: Arc<dyn Submitter> = jobs.clone();
+    |options| PortalOptions { submitter: Some(submitter), ..options }
+}
+
+/// Where nobody signs in.
+fn open(jobs: &Arc<Jobs>) -> Router {
+    kubewitness_portal::router(Arc::new(Fake::default()), &with(jobs)(options()))
+}
+
+fn body(values: &Value) -> String {
+    json!({"template": "train", "namespace": "research", "parameters": values}).to_string()
+}
+
+async fn send(router: &Router, key: &str, body: &str) -> Answer {
+    let request = request("POST", JOBS).header(JSON.0, JSON.1).header("idempotency-key", key);
+    ask(router, request.body(Body::from(body.to_owned())).unwrap()).await
+}
+
+async fn fill(router: &Router, fields: &str) -> Answer {
+    let request = request("POST", "/submit/train").header(FORM.0, FORM.1).header(OWN.0, OWN.1);
+    ask(router, request.body(Body::from(fields.to_owned())).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annotations() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let request = json!({"template": "train", "namespace": "research", "parameters": {"workers": "4", "size": "large"},
+        "channel": "cli", "who": "ada"});
+    let answer = send(&open(&jobs), "k", &request.to_string()).await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    let (told, job) = (answer.json(), jobs.only());
+    assert_eq!(
+        (&told["created"], &told["uid"], &told["submitter"]),
+        (&json!(true), &json!("uid-1"), &json!("ada"))
+    );
+    assert_eq!(told["name"], job["metadata"]["name"]);
+    assert_eq!(job["spec"], json!({"parallelism": 4, "size": "large"}));
+    let annotations = &job["metadata"]["annotations"];
+    assert_eq!(annotations["kubewitness.dev/channel"], "cli");
+    assert_eq!(annotations["kubewitness.dev/submitter"], "ada");
+    assert_eq!(annotations["kubewitness.dev/template"], "train");
+    assert_eq!(*jobs.asked_by.lock().unwrap(), ["controller"]);
+    let templates = crate::get(&open(&jobs), "/api/v1/templates").await.json();
+    assert_eq!((&templates[0]["name"], &templates[0]["parameters"][0]["max"]), (&json!("train"), &json!(8)));
+}
+
+#[tokio::test]
+async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answer() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    // Two replicas.
+    let (one, other, values) = (open(&jobs), open(&jobs), body(&json!({"size": "small"})));
+    let (first, second) = tokio::join!(send(&one, "k", &values), send(&other, "k", &values));
+    let mut statuses = [first.status.as_u16(), second.status.as_u16()];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 201], "{} {}", first.text, second.text);
+    assert_eq!((jobs.names().len(), &first.json()["uid"]), (1, &second.json()["uid"]));
+
+    *jobs.loses_answer.lock().unwrap() = true;
+    let lost = send(&one, "k2", &values).await;
+    assert_eq!(lost.status, 503);
+    assert!(lost.problem().1.contains("same key"), "{}", lost.text);
+    let again = send(&other, "k2", &values).await;
+    assert_eq!((again.status.as_u16(), jobs.names().len()), (200, 2), "{}", again.text);
+
+    let changed = send(&one, "k", &body(&json!({"size": "large"}))).await;
+    assert_eq!(changed.status, 422);
+    assert!(changed.problem().0.contains("from other values"), "{}", changed.text);
+    assert_eq!(jobs.names().len(), 2);
+    for bad in ["", " ", "a b", &"k".repeat(129)] {
+        assert_eq!(send(&one, bad, &values).await.status, 400, "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_job_is_gone_makes_no_other_one() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let views = Arc::new(Fake::default());
+    let router = kubewitness_portal::router(views.clone(), &with(&jobs)(options()));
+    let values = body(&json!({"size": "small"}));
+    let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
+    jobs.made.lock().unwrap().clear();
+    let gone = fake::object("Job", "research", &name, "uid-1");
+    views.push(fake::state(1000, &gone, kubewitness_core::Change::Gone, 0, fake::status("Deleted", "", "")));
+    let late = send(&router, "k", &values).await;
+    assert_eq!((late.status.as_u16(), jobs.names().len()), (409, 0), "{}", late.text);
+    assert!(late.problem().1.contains("new key"), "{}", late.text);
+    assert_eq!(send(&router, "k2", &values).await.status, 201);
+}
+
+#[tokio::test]
+async fn values_that_do_not_fit_are_told_by_parameter_and_reach_no_api_server() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let router = open(&jobs);
+    let request = json!({"template": "train", "namespace": "Not A Name", "parameters": {"workers": 9, "colour": "red"}});
+    let answer = send(&router, "k", &request.to_string()).await;
+    assert_eq!(answer.status, 422);
+    let fields = answer.json()["error"]["fields"].clone();
+    let fields: Vec<_> =
+        fields.as_array().unwrap().iter().map(|f| f["field"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(fields, ["namespace", "colour", "workers", "size"]);
+    let unknown = json!({"template": "nothing", "namespace": "a"}).to_string();
+    assert_eq!(send(&router, "k", &unknown).await.status, 404);
+    let channel = json!({"template": "train", "namespace": "a", "channel": "portal"}).to_string();
+    assert_eq!(send(&router, "k", &channel).await.status, 400);
+    assert!(jobs.asked_by.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_stands_beside_the_field_with_what_was_typed() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let router = open(&jobs);
+    let refused = SubmitError::Refused {
+        status: 422,
+        message: "Job.batch \"train\" is invalid".into(),
+        causes: vec![
+            Cause { field: "spec.parallelism".into(), message: "must be <odd>".into() },
+            Cause { field: "spec.template".into(), message: "Required value".into() },
+        ],
+    };
+    *jobs.refusal.lock().unwrap() = Some(refused);
+    let form = fill(&router, "key=k&namespace=research&p.workers=4&p.size=large&who=ada").await;
+    assert_eq!(form.status, 422);
+    let at = form.text.find("name=\"p.workers\"").unwrap();
+    let field = &form.text[at..at + 600];
+    assert!(field.contains("value=\"4\"") && field.contains("aria-invalid=\"true\""), "{field}");
+    assert!(field.contains("must be &lt;odd&gt;"), "{field}");
+    assert!(form.text.contains("spec.template") && form.text.contains("value=\"k\""), "{}", form.text);
+    assert!(form.text.contains("<option value=\"large\" selected>"), "{}", form.text);
+
+    let quota = "jobs.batch \"train\" is forbidden: exceeded quota: compute";
+    *jobs.refusal.lock().unwrap() =
+        Some(SubmitError::Refused { status: 403, message: quota.into(), causes: Vec::new() });
+    let answer = send(&router, "k", &body(&json!({"size": "small"}))).await;
+    assert_eq!(answer.status, 403);
+    assert!(answer.problem().0.contains("exceeded quota"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn the_form_makes_one_job_of_a_double_click_and_refuses_pages_of_others() {
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let router = open(&jobs);
+    let form = crate::get(&router, "/submit/train?namespace=research").await;
+    assert_eq!(form.status, 200, "{}", form.text);
+    assert!(
+        form.text.contains("Trains &lt;b&gt;a&lt;/b&gt; model.") && form.text.contains("value=\"research\"")
+    );
+    let key =
+        form.text.split("name=\"key\" value=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    assert_eq!(key.len(), 32);
+    let fields = format!("key={key}&namespace=research&p.workers=&p.size=small&who=ada");
+    let (first, second) = tokio::join!(fill(&router, &fields), fill(&router, &fields));
+    assert!(first.status == 200 && second.status == 200, "{} {}", first.text, second.text);
+    assert!([&first, &second].iter().any(|answer| answer.text.contains("was created before")));
+    let job = jobs.only();
+    assert_eq!(job["spec"]["parallelism"], 2, "an empty field is its default");
+    assert_eq!(job["metadata"]["annotations"]["kubewitness.dev/channel"], "portal");
+
+    let check = fill(&router, "key=new&namespace=research&p.size=small&check=true").await;
+    assert!(check.status == 200 && check.text.contains("Nothing was created"), "{}", check.text);
+    assert_eq!(jobs.names().len(), 1);
+    let unknown = fill(&router, "key=new&namespace=research&p.size=small&p.x=1").await;
+    assert_eq!(unknown.status, 400);
+    for headers in [
+        vec![FORM],
+        vec![FORM, ("sec-fetch-site", "cross-site")],
+        vec![FORM, ("origin", "https://evil.example")],
+    ] {
+        let request = headers
+            .into_iter()
+            .fold(request("POST", "/submit/train"), |r, (name, value)| r.header(name, value));
+        let answer =
+            ask(&router, request.body(Body::from("key=new2&namespace=a&p.size=small")).unwrap()).await;
+        assert_eq!(answer.status, 403, "{}", answer.text);
+    }
+    assert_eq!(jobs.names().len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_submits_unless_the_settings_say_so() {
+    let off = Arc::new(Jobs { offer: None, ..Jobs::new(Credentials::Token) });
+    for router in [crate::portal(Fake::default()), open(&off)] {
+        assert_eq!(send(&router, "k", &body(&json!({"size": "small"}))).await.status, 404);
+        for path in ["/submit", "/submit/train", "/api/v1/templates"] {
+            assert_eq!(crate::get(&router, path).await.status, 404, "{path}");
+        }
+        assert!(!crate::get(&router, "/").await.text.contains("href=\"/submit\""));
+    }
+    let on = Arc::new(Jobs::new(Credentials::Controller));
+    assert!(crate::get(&open(&on), "/").await.text.contains("href=\"/submit\""));
+    // Nobody signs in, and the settings want people.
+    for credentials in [Credentials::Token, Credentials::Impersonation] {
+        let jobs = Arc::new(Jobs::new(credentials));
+        let answer = send(&open(&jobs), "k", &body(&json!({"size": "small"}))).await;
+        assert_eq!(answer.status, 403);
+        assert!(answer.problem().1.contains("submit.credentials"), "{}", answer.text);
+        assert!(jobs.asked_by.lock().unwrap().is_empty());
+    }
+}
+
+const PROXY: [(&str, &str); 3] =
+    [("x-kubewitness-proxy-secret", SECRET), ("x-remote-user", "user-red"), ("x-remote-group", "red")];
+
+async fn signed_in(portal: &Portal, who: &[(&str, &str)], key: &str) -> Answer {
+    let headers = [who, &[JSON, ("idempotency-key", key)]].concat();
+    let values = json!({"template": "train", "namespace": "red", "parameters": {"size": "small"}, "who": "somebody else"});
+    portal.ask("POST", JOBS, &headers, &values.to_string()).await
+}
+
+#[tokio::test]
+async fn the_api_server_is_asked_in_the_name_of_the_person_who_asks_and_of_nobody_else() {
+    let red = ("authorization", "Bearer red");
+    for (credentials, expected) in
+        [(Credentials::Token, "token red"), (Credentials::Impersonation, "as user-red")]
+    {
+        let jobs = Arc::new(Jobs::new(credentials));
+        let portal = Portal::with(Default::default(), with(&jobs));
+        let answer = signed_in(&portal, &[red], "k").await;
+        assert_eq!(answer.status, 201, "{}", answer.text);
+        assert_eq!(*jobs.asked_by.lock().unwrap(), [expected]);
+        let annotations = jobs.only()["metadata"]["annotations"].clone();
+        assert_eq!(annotations["kubewitness.dev/submitter"], "user-red", "whatever they say of themselves");
+        // The same key of another person is another key.
+        let blue = signed_in(&portal, &[("authorization", "Bearer blue")], "k").await;
+        assert_eq!((blue.status.as_u16(), jobs.names().len()), (201, 2), "{}", blue.text);
+        assert_eq!(signed_in(&portal, &[], "k").await.status, 401);
+        assert_eq!(signed_in(&portal, &[("authorization", "Bearer nobody")], "k").await.status, 401);
+        // Whom a proxy has signed in has no token.
+        let proxied = signed_in(&portal, &PROXY, "k3").await;
+        let expected = if credentials == Credentials::Token { 403 } else { 201 };
+        assert_eq!(proxied.status, expected, "{}", proxied.text);
+    }
+    let jobs = Arc::new(Jobs::new(Credentials::Controller));
+    let portal = Portal::with(Default::default(), with(&jobs));
+    let answer = signed_in(&portal, &[red], "k").await;
+    assert_eq!(answer.status, 403, "nobody who signs in gets the controller's rights: {}", answer.text);
+    assert!(jobs.asked_by.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_session_of_a_browser_submits_with_its_own_token() {
+    let jobs = Arc::new(Jobs::new(Credentials::Token));
+    let portal = Portal::with(Default::default(), with(&jobs));
+    let entered = portal.ask("POST", "/login", &[FORM, OWN], "token=red").await;
+    let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+    let form = portal.get("/submit/train", &[("cookie", &cookie)]).await;
+    assert!(form.status == 200 && !form.text.contains("Your name"), "{}", form.text);
+    let headers = [FORM, OWN, ("cookie", cookie.as_str())];
+    let done = portal.ask("POST", "/submit/train", &headers, "key=k&namespace=red&p.size=small").await;
+    assert!(done.status == 200 && done.text.contains("submitted by user-red"), "{}", done.text);
+    assert_eq!(*jobs.asked_by.lock().unwrap(), ["token red"]);
+    let foreign = [FORM, ("sec-fetch-site", "cross-site"), ("cookie", cookie.as_str())];
+    let refused = portal.ask("POST", "/submit/train", &foreign, "key=k2&namespace=red&p.size=small").await;
+    assert_eq!(refused.status, 403);
+}

@@ -1,0 +1,181 @@
+//! `kubewitness submit`: makes a Job of a template through the API, as the portal's form does.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use kubewitness_core::submit::ParameterSpec;
+use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::Value;
+
+use super::super::client::Client;
+use super::super::live;
+use super::dead_letters::user;
+use crate::cli::{Output, SubmitArgs, WaitArgs};
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended, Usage};
+
+/// Where kubectl creates an object, too, unless it is told otherwise.
+const NAMESPACE: &str = "default";
+
+pub async fn submit(args: SubmitArgs) -> Ended {
+    let client = Client::reach(&args.reach).await?;
+    if args.list {
+        return list(&client, args.template.as_deref(), args.output).await;
+    }
+    let key = match &args.key {
+        Some(key) => key.clone(),
+        None => random_key()?,
+    };
+    let request = request(&args)?;
+    let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
+    let view: SubmitView = sent.with_context(|| match args.dry_run {
+        true => "the Job was not checked".to_owned(),
+        false => {
+            format!("the submission has not succeeded; `--key {key}` repeats it and makes one Job at most")
+        }
+    })?;
+    print::value(args.output, &view, text)?;
+    if !args.watch {
+        return Ok(End::Fine);
+    }
+    let SubmitArgs { timeout, reach, .. } = args;
+    let object = vec![format!("job/{}", view.name)];
+    live::wait(WaitArgs { object, namespace: Some(view.namespace), timeout, reach }).await
+}
+
+fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
+    let mut parameters = BTreeMap::new();
+    for (name, value) in &args.parameters {
+        if parameters.insert(name.clone(), Value::from(value.as_str())).is_some() {
+            return Err(Usage::error(format!("the parameter `{name}` is given twice: give it once")));
+        }
+    }
+    Ok(SubmitRequest {
+        template: args.template.clone().unwrap_or_default(),
+        namespace: args.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned()),
+        parameters,
+        channel: "cli".into(),
+        who: args.who.clone().unwrap_or_else(user),
+        dry_run: args.dry_run,
+    })
+}
+
+fn random_key() -> Result<String> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).ok().context("no random bytes for the key of the submission")?;
+    Ok(hex::encode(bytes))
+}
+
+fn text(view: &SubmitView) -> String {
+    let (name, namespace) = (clean(&view.name), clean(&view.namespace));
+    match (view.dry_run, view.created) {
+        (true, _) => {
+            format!("job/{name} in {namespace} is as the API server takes it; nothing was created\n")
+        }
+        (false, true) => format!("job/{name} in {namespace} is created\n"),
+        (false, false) => {
+            format!("job/{name} in {namespace} was created by an earlier request with this key\n")
+        }
+    }
+}
+
+async fn list(client: &Client, only: Option<&str>, output: Output) -> Ended {
+    let none: [(&str, &str); 0] = [];
+    let mut templates: Vec<TemplateView> = client.get("api/v1/templates", &none).await?;
+    let known = templates.iter().map(|template| template.name.clone()).collect::<Vec<_>>().join(", ");
+    templates.retain(|template| only.is_none_or(|only| template.name == only));
+    if let Some(only) = only.filter(|_| templates.is_empty()) {
+        return Err(Usage::error(format!("there is no template `{only}`; there is {known}")));
+    }
+    print::value(output, &templates, |templates| table(templates))?;
+    Ok(End::Fine)
+}
+
+fn table(templates: &[TemplateView]) -> String {
+    if templates.is_empty() {
+        return "no template is offered: an operator labels ConfigMaps with kubewitness.dev/template\n"
+            .into();
+    }
+    let mut table = Table::new(&["TEMPLATE", "PARAMETER", "TYPE", "DEFAULT", "HELP"]);
+    for template in templates {
+        table.row([
+            clean(&template.name).into(),
+            String::new(),
+            String::new(),
+            String::new(),
+            clean(&template.about).into(),
+        ]);
+        for parameter in &template.parameters {
+            table.row([
+                String::new(),
+                clean(&parameter.name).into(),
+                kind(parameter),
+                match (&parameter.default, parameter.required) {
+                    (Some(default), _) => clean(&plain(default)).into(),
+                    (None, true) => "(required)".into(),
+                    (None, false) => String::new(),
+                },
+                clean(&parameter.help).into(),
+            ]);
+        }
+    }
+    table.render()
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The type with its bounds.
+fn kind(parameter: &ParameterSpec) -> String {
+    let name = serde_json::to_value(parameter.kind).map(|name| plain(&name)).unwrap_or_default();
+    let bounds = match (&parameter.min, &parameter.max) {
+        (None, None) if parameter.choices.is_empty() => String::new(),
+        (None, None) => format!(" {}", parameter.choices.join("|")),
+        (min, max) => {
+            let side = |bound: &Option<Value>| bound.as_ref().map(plain).unwrap_or_default();
+            format!(" {}..{}", side(min), side(max))
+        }
+    };
+    clean(&format!("{name}{bounds}")).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_shows_each_parameter_with_what_it_takes() {
+        let template = TemplateView {
+            name: "train".into(),
+            about: "Trains.".into(),
+            namespaces: Vec::new(),
+            parameters: serde_json::from_value(json!([
+                {"name": "gpus", "type": "int", "min": 0, "max": 8, "default": 1, "help": "Of one pod.", "places": []},
+                {"name": "size", "type": "choice", "choices": ["s", "l"], "required": true, "places": []},
+            ]))
+            .unwrap(),
+        };
+        let told = table(&[template]);
+        for part in ["train", "Trains.", "gpus", "int 0..8", "Of one pod.", "choice s|l", "(required)"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_became_of_a_submission_is_told_apart() {
+        let view = |created, dry_run| SubmitView {
+            name: "a".into(),
+            namespace: "n".into(),
+            created,
+            dry_run,
+            ..SubmitView::default()
+        };
+        assert_eq!(text(&view(true, false)), "job/a in n is created\n");
+        assert!(text(&view(false, false)).contains("earlier request"));
+        assert!(text(&view(false, true)).contains("nothing was created"));
+    }
+}

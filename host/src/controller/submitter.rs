@@ -1,0 +1,113 @@
+//! What people submit with: the templates that are configured, and the API server that creates Jobs of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kubewitness_core::config::HostSpec;
+use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
+use kubewitness_core::submit::TEMPLATES_MOST;
+use kubewitness_watch::Jobs;
+use serde_json::Value;
+
+use super::shared::Shared;
+use crate::config::Snapshot;
+use crate::config::manifest::{Problem, parse_template};
+
+/// The [`Submitter`] of a controller.
+pub struct Submissions {
+    shared: Arc<Shared>,
+    jobs: Jobs,
+}
+
+impl Submissions {
+    pub fn new(shared: Arc<Shared>, jobs: Jobs) -> Self {
+        Self { shared, jobs }
+    }
+}
+
+#[async_trait]
+impl Submitter for Submissions {
+    fn offer(&self) -> Option<Arc<Offer>> {
+        self.shared.offer()
+    }
+
+    async fn create(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        job: &Value,
+        dry_run: bool,
+    ) -> Result<Value, SubmitError> {
+        self.jobs.create(acting, namespace, job, dry_run).await
+    }
+
+    async fn job(
+        &self,
+        acting: Acting<'_>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, SubmitError> {
+        self.jobs.job(acting, namespace, name).await
+    }
+}
+
+/// What is offered by these settings and templates, and what of the templates is refused. A template with a fault
+/// hides no other.
+pub fn offered(host: Option<&HostSpec>, snapshot: &Snapshot) -> (Option<Offer>, Vec<Problem>) {
+    let (mut templates, mut problems) = (BTreeMap::new(), Vec::new());
+    for entry in &snapshot.templates {
+        let place = &entry.origin.place;
+        let parsed = match parse_template(entry) {
+            Ok(parsed) => parsed,
+            Err(found) => {
+                problems.extend(found);
+                continue;
+            }
+        };
+        let told = if templates.contains_key(&parsed.name) {
+            format!("is a second template of the name `{}`: keep one", parsed.name)
+        } else if templates.len() == TEMPLATES_MOST {
+            format!("is one template too many: at most {TEMPLATES_MOST} are offered")
+        } else {
+            templates.insert(parsed.name, parsed.spec);
+            continue;
+        };
+        problems.push(Problem::of(place, Some(entry.origin.first_line), told));
+    }
+    let submit = host.and_then(|host| host.submit.as_ref());
+    (submit.map(|submit| Offer { credentials: submit.credentials, templates }), problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kubewitness_core::config::{Credentials, SubmitSpec};
+
+    use super::*;
+    use crate::config::folder::of_text;
+
+    const TEMPLATE: &str = include_str!("../../core/testdata/manifests/template.yaml");
+
+    #[test]
+    fn a_template_with_a_fault_hides_no_other_and_nothing_is_offered_unless_the_settings_say_so() {
+        let broken = TEMPLATE.replace("name: train}", "name: broken}").replace("kind: Job\n", "kind: Pod\n");
+        let snapshot = of_text(Path::new("t.yaml"), &[TEMPLATE, &broken, TEMPLATE].join("---\n"));
+        assert!(snapshot.problems.is_empty(), "{:?}", snapshot.problems);
+        let host = HostSpec {
+            submit: Some(SubmitSpec { credentials: Credentials::Impersonation }),
+            ..HostSpec::default()
+        };
+        let (offer, problems) = offered(Some(&host), &snapshot);
+        let offer = offer.unwrap();
+        assert_eq!(offer.templates.keys().collect::<Vec<_>>(), ["train"]);
+        assert_eq!(offer.credentials, Credentials::Impersonation);
+        let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("spec.manifest: is no Job of batch/v1"), "{told:?}");
+        assert!(told[1].contains("is a second template of the name `train`"), "{told:?}");
+        assert!(offered(Some(&HostSpec::default()), &snapshot).0.is_none());
+        assert!(offered(None, &snapshot).0.is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! The page "ten tasks": its steps in the portal, done in a browser, and the commands that differ from run to run. The
+//! other commands of the page run with those of every page.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Ended, Scratch, command, free_port, in_scratch, project_root, skip, until, until_ok,
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::page::Page;
+use crate::browser::{Browser, DRIVER, playground};
+
+const WITHIN: Duration = Duration::from_secs(120);
+const PAGE: &str = "docs/how-to/ten-tasks.md";
+const TASKS: usize = 10;
+
+fn page() -> Result<String> {
+    let page = Page::read(&project_root().join(PAGE))?;
+    Ok(page.text().into_iter().map(|(_, line)| format!("{line}\n")).collect())
+}
+
+/// The addresses of the portal that the page names, such as (`/plugins`).
+fn addresses(page: &str) -> Vec<&str> {
+    page.split("(`/").skip(1).filter_map(|rest| Some(rest.split_once("`)")?.0)).collect()
+}
+
+#[test]
+fn each_task_is_done_in_the_portal_and_on_the_command_line() {
+    let page = page().unwrap();
+    let tasks: Vec<_> = page.split("\n## ").skip(1).collect();
+    assert_eq!(tasks.len(), TASKS);
+    for (index, task) in tasks.iter().enumerate() {
+        assert!(task.starts_with(&format!("{}. ", index + 1)), "{task}");
+        assert!(task.contains("**Portal.**") && task.contains("**Command line.**"), "{task}");
+    }
+    assert!(addresses(&page).len() >= 8);
+}
+
+#[tokio::test]
+async fn the_steps_in_the_portal_work_as_they_stand() {
+    if Command::new(DRIVER).arg("--version").output().await.is_err() {
+        return skip("docs::ten_tasks::the_steps_in_the_portal", "chromedriver is not on the PATH");
+    }
+    in_scratch("ten-tasks", async |scratch| {
+        let port = free_port()?;
+        let mut running = playground(scratch, port)?;
+        let portal = format!("http://127.0.0.1:{port}");
+        let result = async {
+            steps(scratch, &portal).await.context("in the portal")?;
+            commands(scratch, &portal).await.context("on the command line")
+        };
+        let result = result.await.with_context(|| running.say());
+        let ended = running.terminate(WITHIN).await?;
+        result?;
+        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", running.say());
+        Ok(())
+    })
+    .await;
+}
+
+async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let row = "main tbody a[href^=\"/objects/\"]";
+    // 1 and 2: a job that failed, its story, and who was told.
+    click(&browser, &format!("{portal}/?phase=Failed"), row).await?;
+    reads(&browser, &["Every state", "Failed", "which plugin was told"]).await?;
+    // 6: gone jobs, by a part of what they are known by.
+    click(&browser, &format!("{portal}/?gone=only&range=day&search=team"), row).await?;
+    reads(&browser, &["Every state"]).await?;
+    // 7: a pod that is gone, and the document of a state.
+    click(&browser, &format!("{portal}/?kind=Pod&gone=only"), row).await?;
+    reads(&browser, &["Every state"]).await?;
+    let document = "document.querySelector('main a[href^=\"/states/\"]').click(); return true";
+    browser.script(document).await?;
+    reads(&browser, &["containers"]).await?;
+    // 3, 4 and 5, and every other address of the page.
+    let page = page()?;
+    for address in addresses(&page) {
+        browser.open(&format!("{portal}/{address}")).await?;
+        let text = browser.text().await?;
+        for wrong in ["That did not work", "Not found", "Not now", "Something failed"] {
+            ensure!(!text.contains(wrong), "/{address}: {text}");
+        }
+    }
+    // 10: from the list of jobs to the job that was submitted.
+    click(&browser, portal, "main a[href=\"/submit\"]").await?;
+    reads(&browser, &["Choose a template"]).await?;
+    browser.script("document.querySelector('main a[href=\"/submit/train\"]').click(); return true").await?;
+    reads(&browser, &["Submit train"]).await?;
+    let fill = "document.querySelector('[name=\"namespace\"]').value = 'team-vision'; \
+                document.querySelector('form.submit button.strong').click(); return true";
+    browser.script(fill).await?;
+    reads(&browser, &["The Job is created", "kubewitness wait job/train-"]).await?;
+    let job = browser.script("return document.getElementById('job').href").await?;
+    let job = job.as_str().context("the job's address")?;
+    until_ok(WITHIN, "the page of the job", async || {
+        browser.open(job).await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("Every state"), "{text}");
+        Ok(())
+    })
+    .await?;
+    browser.close().await
+}
+
+/// Opens a page until it has such a link, and follows the first one.
+async fn click(browser: &Browser, address: &str, link: &str) -> Result<()> {
+    let found = async || {
+        browser.open(address).await?;
+        let script = format!("const link = document.querySelector('{link}'); link?.click(); return !!link");
+        Ok((browser.script(&script).await? == true).then_some(()))
+    };
+    until(WITHIN, &format!("a link at {address}"), found).await
+}
+
+async fn reads(browser: &Browser, words: &[&str]) -> Result<()> {
+    until_ok(WITHIN, "the words of a page", async || {
+        let text = browser.text().await?;
+        for word in words {
+            ensure!(text.contains(word), "{word} is not in {text}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn commands(scratch: &Scratch, portal: &str) -> Result<()> {
+    let at = |line: &[&'static str]| [line, &["--server"]].concat();
+    let ask = async |line: &[&str]| command(&[line, &[portal]].concat()).await;
+    // 7: the last document of a pod that is gone.
+    let (code, stdout, stderr) = ask(&at(&["get", "pods", "--gone", "--limit", "1", "-o", "json"])).await?;
+    ensure!(code == Some(0), "{stdout}{stderr}");
+    let pods: Vec<Value> = serde_json::from_str(&stdout)?;
+    let text = |name: &str| pods[0]["object"][name].as_str().unwrap_or_default().to_owned();
+    let (named, namespace) = (format!("pod/{}", text("name")), text("namespace"));
+    let line = ["get", &named, "-n", &namespace, "--gone", "-o", "yaml", "--server"];
+    let (code, stdout, stderr) = ask(&line).await?;
+    ensure!(
+        code == Some(0) && stdout.contains("containers:") && stdout.contains(&text("uid")),
+        "{stdout}{stderr}"
+    );
+    // 9: the query of the page finds preempted jobs.
+    if Command::new("sqlite3").arg("-version").output().await.is_ok() {
+        let page = std::fs::read_to_string(project_root().join(PAGE))?;
+        let query = page.split("platform.db \"").nth(1).and_then(|rest| rest.split('"').next());
+        let query = query.context("the query")?;
+        until_ok(WITHIN, "a job that was preempted", async || {
+            let database = scratch.path().join("data/platform.db");
+            let found = Command::new("sqlite3").arg(database).arg(query).output().await?;
+            let found = String::from_utf8_lossy(&found.stdout).into_owned();
+            ensure!(found.contains("team-"), "{found}");
+            Ok(())
+        })
+        .await?;
+    }
+    // 10: the command waits for the end, and its exit code tells it.
+    let submit = ["submit", "train", "-n", "team-vision", "-p", "workers=2", "--watch", "--timeout", "90s"];
+    let (code, stdout, stderr) = ask(&at(&submit)).await?;
+    let lines: Vec<_> = stdout.lines().collect();
+    let expected = match lines.last() {
+        Some(&"Succeeded") => Some(0),
+        _ => Some(3),
+    };
+    ensure!(lines.len() == 2 && code == expected, "{code:?}: {stdout}{stderr}");
+    ensure!(
+        lines[0].starts_with("job/train-") && lines[0].ends_with(" in team-vision is created"),
+        "{stdout}"
+    );
+    Ok(())
+}
