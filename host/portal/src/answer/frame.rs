@@ -112,7 +112,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                     details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
                     button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {
-                        a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
+                        a href="/api" { "API" } " · " a href="/metrics" { "Metrics" }
                     }
                 }
             }

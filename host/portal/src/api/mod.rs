@@ -19,8 +19,8 @@ use kubewitness_core::views::{
 
 use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
-use crate::answer::Problem;
 use crate::answer::params::{self, Params};
+use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
 use crate::scope::{self, Sight, Verb};
 
@@ -63,7 +63,7 @@ const DETAILED: usize = 100;
 /// A sentence that tells what makes the answer less than all.
 const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
-const OPENAPI: &str = include_str!("openapi.json");
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -352,8 +352,8 @@ async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Lo
         )
     })?;
     let code = control.codes.give(token).ok_or_else(|| {
-        Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
+        Problem::of(
+            codes::TOO_MANY_LOGINS,
             "There are too many one-time logins under way.",
             "Try again in a minute, or sign in with a token at /login.",
         )

@@ -17,7 +17,7 @@ use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
 use crate::access::ages::Ages;
 use crate::access::{Act, Unanswered, Viewer};
-use crate::answer::Problem;
+use crate::answer::{Problem, codes};
 use crate::app::App;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
@@ -438,8 +438,8 @@ impl Sight {
 }
 
 fn too_wide() -> Problem {
-    Problem::new(
-        StatusCode::FORBIDDEN,
+    Problem::of(
+        codes::TOO_WIDE,
         "You may not look into all namespaces, and there are too many to ask about one by one.",
         format!("Name one with `namespace`. Without it, no more than {NAMESPACES} are looked through."),
     )

@@ -52,6 +52,7 @@ async fn every_page_is_whole() {
         "/objects/uid-train?at=2026-11-20+13:50&state=3",
         "/states/1?as=yaml&managed=true",
         "/health",
+        "/api",
     ] {
         let answer = get(&portal, path).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -437,4 +438,23 @@ async fn where_nobody_signs_in_each_page_says_so() {
         assert!(!page.contains("Log out"), "{path}");
     }
     assert_eq!(get(&portal, "/login").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/api").await.text;
+    let openapi = get(&portal, "/api/v1/openapi.json").await.json();
+    for (path, methods) in openapi["paths"].as_object().unwrap() {
+        for (method, told) in methods.as_object().unwrap() {
+            let id = told["operationId"].as_str().unwrap();
+            let head = format!("<h2 id=\"op-{id}\"><code>{} {path}</code></h2>", method.to_uppercase());
+            assert!(text.contains(&head), "{head}");
+        }
+    }
+    let refused = get(&portal, "/api/v1/objects?limit=0").await.json();
+    let place = refused["type"].as_str().unwrap().strip_prefix("/api#").unwrap().to_owned();
+    assert!(text.contains(&format!("<tr id=\"{place}\">")), "the type of a problem leads to its code");
+    assert!(text.contains("curl -H &quot;Authorization: Bearer $TOKEN&quot;"));
+    assert!(get(&portal, "/").await.text.contains("<a href=\"/api\">API</a>"));
 }

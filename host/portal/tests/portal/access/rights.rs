@@ -418,3 +418,31 @@ impl Visit for Line {
         }
     }
 }
+
+#[tokio::test]
+async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed() {
+    let portal = Portal::new();
+    let authorization = |tenant: &str| format!("Bearer {tenant}");
+    for path in addresses("red").into_iter().filter(|path| path.starts_with("/api/")) {
+        let mine = portal.as_token("red", &path).await;
+        let tag = mine.header("etag").to_owned();
+        assert_eq!(mine.status == 200, !tag.is_empty(), "{path}");
+        let with_tag = async |tenant: &str| {
+            let (authorization, tag) = (authorization(tenant), tag.clone());
+            let headers = [("authorization", authorization.as_str()), ("if-none-match", tag.as_str())];
+            portal.get(&path, &headers).await
+        };
+        if tag.is_empty() {
+            continue;
+        }
+        assert_eq!(with_tag("red").await.status, 304, "{path}");
+        let other = with_tag("blue").await;
+        let same = other.status == 304;
+        let plain = portal.as_token("blue", &path).await;
+        assert_eq!(same, plain.text == mine.text && plain.status == 200, "{path}");
+        let headers = [("if-none-match", tag.as_str())];
+        assert_eq!(portal.get(&path, &headers).await.status, 401, "{path}");
+        let any = [("authorization", "Bearer stranger"), ("if-none-match", "*")];
+        assert_eq!(portal.get(&path, &any).await.status, 401, "{path}");
+    }
+}
