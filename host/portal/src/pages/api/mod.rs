@@ -56,7 +56,7 @@ pub(super) async fn page(State(_): State<App>, _: Viewer, uri: Uri) -> Result<Pa
 fn contents(operations: &[Operation]) -> Markup {
     html! {
         nav.scroll aria-label="Operations" {
-            table {
+            table.plain.stacked {
                 caption { (operations.len()) " operations" }
                 thead { tr { th scope="col" { "Operation" } th scope="col" { "What it does" } } }
                 tbody {
@@ -77,19 +77,19 @@ fn section(operation: &Operation) -> Markup {
     html! {
         section.operation aria-labelledby={ "op-" (id) } {
             h2 id={ "op-" (id) } { code { (method) " " (path) } }
-            p.lead { (summary) "." @if !about.is_empty() { " " (about) } }
+            p.lead { (told(summary)) "." @if !about.is_empty() { " " (told(about)) } }
             @if !parameters.is_empty() { (fields(parameters, "Parameters")) }
             @if !body.is_empty() { (fields(body, "Fields of the body")) }
             div.scroll {
-                table {
+                table.plain.stacked {
                     caption { "Answers" }
                     thead { tr { th scope="col" { "Status" } th scope="col" { "What it is" } th scope="col" { "Codes" } } }
                     tbody {
                         @for answer in answers {
                             tr {
                                 th.keep scope="row" { (answer.status) }
-                                td { (answer.about) @if !answer.media.is_empty() { " " code { (answer.media) } } }
-                                td { @for code in codes_of(&answer.status) { a href={ "#" (code.name) } { code { (code.name) } } " " } }
+                                td { (told(&answer.about)) @if !answer.media.is_empty() { " " code { (answer.media) } } }
+                                td { @for code in codes_of(&answer.status, id) { a href={ "#" (code.name) } { code { (code.name) } } " " } }
                             }
                         }
                     }
@@ -106,14 +106,29 @@ fn section(operation: &Operation) -> Markup {
     }
 }
 
-fn codes_of(status: &str) -> impl Iterator<Item = &'static Code> {
-    codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status)
+/// The codes of an operation's answers with this status.
+fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Code> {
+    let is_its_own = move |code: &Code| match code.name {
+        name if name == codes::TOO_MANY_STREAMS.name => operation == "events",
+        name if name == codes::TOO_MANY_LOGINS.name => operation == "login",
+        _ => true,
+    };
+    codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status && is_its_own(code))
+}
+
+/// A text in which names stand between back quotes.
+fn told(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
 }
 
 fn fields(fields: &[Field], caption: &str) -> Markup {
     html! {
         div.scroll {
-            table {
+            table.plain.stacked {
                 caption { (caption) }
                 thead { tr { th scope="col" { "Name" } th scope="col" { "Type" } th scope="col" { "Meaning" } } }
                 tbody {
@@ -124,8 +139,8 @@ fn fields(fields: &[Field], caption: &str) -> Markup {
                                 @if field.is_required { " " span.mark { "required" } }
                                 @if !field.place.is_empty() { " " span.note { "in the " (field.place) } }
                             }
-                            td { (field.kind) }
-                            td { (field.about) }
+                            td data-label="Type" { (field.kind) }
+                            td { (told(&field.about)) }
                         }
                     }
                 }
@@ -137,7 +152,7 @@ fn fields(fields: &[Field], caption: &str) -> Markup {
 fn problems() -> Markup {
     html! {
         div.scroll {
-            table {
+            table.plain.stacked {
                 caption { (codes::ALL.len()) " codes" }
                 thead {
                     tr {
@@ -149,9 +164,9 @@ fn problems() -> Markup {
                     @for code in codes::ALL {
                         tr id=(code.name) {
                             th scope="row" { code { (code.name) } }
-                            td.num { (code.status.as_u16()) }
-                            td { (code.about) }
-                            td { (code.remedy) }
+                            td.num data-label="Status" { (code.status.as_u16()) }
+                            td { (told(code.about)) }
+                            td { (told(code.remedy)) }
                         }
                     }
                 }
