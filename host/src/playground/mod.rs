@@ -219,6 +219,7 @@ impl World {
             jobs: args.jobs,
             rate: args.rate,
             seed: args.seed,
+            events: true,
             ..WorkloadOptions::default()
         };
         let working = workload::run(options, self.workload.clone(), self.quiet.clone());

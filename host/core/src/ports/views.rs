@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use crate::status::events::EventView;
+
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
@@ -358,6 +360,9 @@ pub struct TimelineQuery {
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
     pub limit: Option<usize>,
+    /// Whether Events are read as well: each has a document.
+    #[serde(skip)]
+    pub events: bool,
 }
 
 /// Gaps are found by what they are about; everything that is left out fits all.
@@ -407,6 +412,10 @@ pub struct TimelineView {
     pub states: Vec<Arc<State>>,
     /// States of objects that this one owns (a Job's pods), oldest first.
     pub related: Vec<Arc<State>>,
+    /// Events of Kubernetes about this object and those that it owns, the last one last. Those that say the same are
+    /// one, with a count.
+    #[serde(default)]
+    pub events: Vec<EventView>,
 }
 
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing

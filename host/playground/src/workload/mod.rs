@@ -2,8 +2,8 @@
 //! through their lives, as a queue, the Job controller, a scheduler and kubelets would.
 //!
 //! It knows the Kubernetes API and nothing of Kubewitness. The seed decides what happens, and the rate
-//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them,
-//! [`schedule`] takes turns.
+//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them, [`events`] tells of
+//! them, [`schedule`] takes turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 mod api;
 mod document;
 mod drive;
+mod events;
 mod life;
 mod plan;
 mod rng;
@@ -58,6 +59,8 @@ pub struct WorkloadOptions {
     pub active: Option<usize>,
     /// How long a finished job is kept before it is deleted.
     pub keep_finished: Duration,
+    /// Whether Events are written as well. They are beyond the rate.
+    pub events: bool,
 }
 
 impl Default for WorkloadOptions {
@@ -72,6 +75,7 @@ impl Default for WorkloadOptions {
             seed: 1,
             active: None,
             keep_finished: Duration::from_secs(30),
+            events: false,
         }
     }
 }

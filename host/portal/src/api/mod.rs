@@ -160,6 +160,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
         namespace: params.owned("namespace"),
         name: params.owned("name"),
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
+        events: true,
     };
     let named = query.kind.is_some() && query.name.is_some();
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())

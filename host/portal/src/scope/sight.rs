@@ -11,7 +11,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView, ViewError, Views,
+    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView,
+    ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
@@ -294,10 +295,36 @@ impl Sight {
         if self.is_whole() {
             return Ok(story);
         }
-        Ok(TimelineView {
-            states: self.of_states(story.states, true).await?,
-            related: self.of_states(story.related, false).await?,
-        })
+        let states = self.of_states(story.states, true).await?;
+        let related = self.of_states(story.related, false).await?;
+        let events = match states.is_empty() {
+            true => Vec::new(),
+            false => self.of_events(story.events).await?,
+        };
+        Ok(TimelineView { states, related, events })
+    }
+
+    /// Events that they may get, about objects that they may get.
+    async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
+        let mut seen: HashMap<String, bool> = HashMap::new();
+        let mut shown = Vec::new();
+        for event in events {
+            if !self.sees(Verb::Get, &event.object, Some(event.seq)).await? {
+                continue;
+            }
+            let sees_object = match seen.get(&event.about.uid) {
+                Some(known) => *known,
+                None => {
+                    let sees = self.gets(&event.about, None).await?;
+                    seen.insert(event.about.uid.clone(), sees);
+                    sees
+                }
+            };
+            if sees_object {
+                shown.push(event);
+            }
+        }
+        Ok(shown)
     }
 
     async fn of_states(&self, states: Vec<Arc<State>>, by_name: bool) -> Result<Vec<Arc<State>>, Problem> {

@@ -76,6 +76,33 @@ pub fn state(seq: Seq, object: &ObjectRef, change: Change, seconds: u64, status:
     }
 }
 
+/// About the job's first pod: one that happened again and again, and one that happened once.
+fn events() -> Vec<EventView> {
+    let about = object("Pod", "research", "llm-train-7-0-x8k2p", "uid-llm-train-7-0-x8k2p");
+    let event = |seconds: u64, kind: &str, reason: &str, message: &str, count| EventView {
+        object: object(
+            "Event",
+            "research",
+            &format!("llm-train-7.{seconds}"),
+            &format!("uid-event-{seconds}"),
+        ),
+        about: about.clone(),
+        kind: kind.into(),
+        reason: reason.into(),
+        message: message.into(),
+        count,
+        first_ms: START + seconds * 1000 - (count - 1) * 60_000,
+        last_ms: START + seconds * 1000,
+        from: "default-scheduler".into(),
+        seq: 4,
+    };
+    let gpus = "0/12 nodes are available: 12 Insufficient nvidia.com/gpu.";
+    vec![
+        event(125, "Warning", "FailedScheduling", gpus, 3),
+        event(130, "Normal", "Scheduled", "Successfully assigned research/llm-train-7-0-x8k2p to node-7", 1),
+    ]
+}
+
 fn story() -> Vec<Arc<State>> {
     let job = object("Job", "research", "llm-train-7", "uid-train");
     let workers = ["llm-train-7-0-x8k2p", "llm-train-7-1-q9d4z"];
@@ -483,7 +510,8 @@ impl Views for Fake {
         }
         let states = self.states.lock().unwrap().clone();
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
-        Ok(TimelineView { states, related })
+        let events = if query.events { events() } else { Vec::new() };
+        Ok(TimelineView { states, related, events })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

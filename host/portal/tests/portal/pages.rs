@@ -458,3 +458,13 @@ async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
     assert!(text.contains("curl -H &quot;Authorization: Bearer $TOKEN&quot;"));
     assert!(get(&portal, "/").await.text.contains("<a href=\"/api\">API</a>"));
 }
+
+#[tokio::test]
+async fn events_about_an_object_and_its_pods_stand_on_its_page_counted_as_kubectl_does() {
+    let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
+    let (before, events) = text.split_once("<h2 id=\"events\">Events</h2>").unwrap();
+    assert!(before.contains("id=\"lanes\""), "after the lanes");
+    assert!(events.contains("(x3 over 2 min)"), "{events}");
+    assert!(events.contains(">FailedScheduling<") && events.contains(">Scheduled<"));
+    assert!(events.contains("href=\"/objects/uid-llm-train-7-0-x8k2p\">Pod/llm-train-7-0-x8k2p"));
+}

@@ -2,6 +2,7 @@
 //! replays and drops dead letters, and pauses and resumes plugins. It changes nothing else.
 
 mod details;
+mod events;
 mod gone;
 mod held;
 mod objects;
@@ -172,7 +173,7 @@ impl Views for HostViews {
             other => unavailable(other),
         })?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
-        Ok(TimelineView { states, related })
+        Ok(TimelineView { states, related, events: self.events(found.events).await? })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
