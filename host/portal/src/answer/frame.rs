@@ -108,7 +108,8 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 }
                 main #content tabindex="-1" { (page.content) }
                 footer {
-                    "Times are UTC; your own zone is shown where a time is pointed at. "
+                    span #times { "Times are UTC. " }
+                    button #zone type="button" hidden {} " "
                     details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
                     button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {

@@ -121,7 +121,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
 #[tokio::test]
 async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
     let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
-    assert!(text.contains("Jobs at 2026-11-20 12:00:00 UTC"), "{text}");
+    assert!(text.contains(">2026-11-20 12:00:00 UTC</time>"), "{text}");
     assert!(text.contains("The journal begins at 2026-11-20T11:00:00.000Z."));
     assert!(text.contains("missing<span class=\"unseen\">: Between 12:00 and 12:05 versions are missing."));
     assert!(text.contains("/objects/uid-train?state=100"), "a row leads to the state of that moment");

@@ -83,7 +83,7 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
     };
     html! {
         line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
-        text.axis x=(round(x)) y="12" text-anchor=(anchor) { (time::clock(ms)) }
+        text.axis x=(round(x)) y="12" text-anchor=(anchor) data-ms=(ms) { (time::clock(ms)) }
     }
 }
 
