@@ -333,7 +333,7 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),
-            "Name them in parts, or name none and choose by `namespace`, `error` or `older_than_seconds`.",
+            "Name them in parts, or name none and choose by `namespace`, `error`, `since` or `until`.",
         ));
     }
     Ok(())

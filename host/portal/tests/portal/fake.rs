@@ -324,6 +324,17 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             queue_duration: HistogramView::default(),
             work_duration: HistogramView { buckets: vec![(0.1, 3), (1.0, 6)], count: 7, sum_seconds: 12.5 },
         },
+        manifest: Some(Arc::new(ManifestView {
+            declared: vec!["sql:main".into(), "kv".into()],
+            granted: vec![
+                GrantView { name: "sql:main".into(), of: "database platform".into() },
+                GrantView { name: "documents".into(), of: "without secrets".into() },
+            ],
+            sources: vec!["jobs".into(), "pods".into()],
+            config: serde_json::json!({"table": "kw_states"}).as_object().cloned().unwrap_or_default(),
+            memory_limit: 64 << 20,
+            call_limit_ms: 2000,
+        })),
         ..PluginView::default()
     }
 }

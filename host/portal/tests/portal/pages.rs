@@ -303,6 +303,56 @@ async fn plugins_show_whether_their_figures_add_up() {
 }
 
 #[tokio::test]
+async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_long_calls_take() {
+    let text = get(&portal(Fake::default()), "/plugins").await.text;
+    let row = |name: &str, asked: &str, granted: &str| {
+        format!("<code>{name}</code></th><td>{asked}</td><td>{granted}</td>")
+    };
+    for row in [
+        row("sql:main", "yes", "database platform"),
+        row("kv", "yes", "no"),
+        row("documents", "no", "without secrets"),
+    ] {
+        assert!(text.contains(&row), "{row}: {text}");
+    }
+    assert!(text.contains("7 states came out of calls, 1 s each on average"), "{text}");
+    assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
+}
+
+#[tokio::test]
+async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
+    let fake = std::sync::Arc::new(Fake::default());
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let all = get(&portal, "/deadletters").await.text;
+    let none = get(&portal, "/deadletters?error=no+such+words&namespace=research").await.text;
+    assert!(none.contains("No dead letter fits the filter") && none.contains("value=\"no such words\""));
+    let some = get(&portal, "/deadletters?namespace=research&error=e&since=2026-11-01").await.text;
+    assert!(some.contains("that fit the filter") && !all.contains("that fit the filter"), "{some}");
+    assert!(
+        some.contains("name=\"since\" value=\"2026-11-01\"")
+            && some.contains("name=\"namespace\" value=\"research\"")
+    );
+    assert_eq!(get(&portal, "/deadletters?since=yesterday").await.status, 400);
+
+    let body =
+        "plugin=notification&namespace=research&error=disk+full&since=2026-11-01&until=&reason=it+is+back";
+    let request = request("POST", "/deadletters/replay")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("sec-fetch-site", "same-origin");
+    let done = ask(&portal, request.body(Body::from(body)).unwrap()).await;
+    assert_eq!(
+        done.header("location"),
+        "/deadletters?replayed=0&plugin=notification&namespace=research&error=disk%20full&since=2026-11-01"
+    );
+    let request = fake.replays.lock().unwrap()[0].clone();
+    assert_eq!(
+        (request.namespace.as_deref(), request.error.as_deref()),
+        (Some("research"), Some("disk full"))
+    );
+    assert_eq!((request.since.as_deref(), request.until), (Some("2026-11-01T00:00:00Z"), None));
+}
+
+#[tokio::test]
 async fn the_form_replays_what_was_chosen() {
     let fake = std::sync::Arc::new(Fake::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());

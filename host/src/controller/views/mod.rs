@@ -368,13 +368,9 @@ fn chosen(
             ),
         });
     }
-    let age = request.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+    let fits = request.filter(now_ms)?;
     let is_meant = |(letter, state): &&(DeadLetter, Arc<State>)| {
-        !letter.replaying
-            && !letter.dropped
-            && request.namespace.as_ref().is_none_or(|namespace| state.object.namespace == *namespace)
-            && request.error.as_ref().is_none_or(|text| letter.error.contains(text))
-            && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+        !letter.replaying && !letter.dropped && fits(letter, &state.object.namespace)
     };
     Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
 }
@@ -443,6 +439,12 @@ mod tests {
         assert_eq!(meant(&ReplayRequest { namespace: Some("b".into()), ..request(&[]) }), [9]);
         assert_eq!(meant(&ReplayRequest { error: Some("such table".into()), ..request(&[]) }), [9]);
         assert_eq!(meant(&ReplayRequest { older_than_seconds: Some(5), ..request(&[]) }), [4]);
+        let at = |text: &str| Some(text.to_owned());
+        let early = ReplayRequest { until: at("1970-01-01T00:00:05Z"), ..request(&[]) };
+        let late = ReplayRequest { since: at("1970-01-01T00:00:05Z"), ..request(&[]) };
+        assert_eq!((meant(&early), meant(&late)), (vec![4], vec![9]));
+        let wrong = ReplayRequest { since: at("yesterday"), ..request(&[]) };
+        assert!(matches!(chosen(&[], &wrong, 10_000), Err(ViewError::Invalid(_))));
         assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
         let text = missing(chosen(&letters, &request(&[998, 999]), 0));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
@@ -464,7 +466,7 @@ mod tests {
         );
         shared.settings_are_taken();
         assert_eq!(views.ready(), Ok(()));
-        let failed = PluginState { phase: Phase::Failed, digest: String::new(), message: None, handle: None };
+        let failed = PluginState::idle(Phase::Failed, None);
         shared.set_plugin("p", failed);
         assert_eq!(views.ready(), Ok(()));
         assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
@@ -478,7 +480,7 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let state = PluginState { phase: Phase::Active, digest: String::new(), message: None, handle: None };
+        let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
         let views = HostViews::new(shared, journal, None);
