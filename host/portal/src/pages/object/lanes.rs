@@ -54,7 +54,7 @@ pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
     let shown = &lanes[..lanes.len().min(LANES)];
     let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
     html! {
-        div.scroll.lanes {
+        div.scroll.lanes tabindex="0" role="group" aria-label="Phases over time" {
             svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
                 title #lanes-title {
                     "Phases of " (lanes.len()) " objects from " (time::readable(scale.from)) " to " (time::readable(scale.to))
