@@ -9,7 +9,7 @@ pub(super) fn table(events: &[EventView]) -> Markup {
     let count = events.len() as u64;
     html! {
         div.scroll {
-            table.dense {
+            table.dense.stacked.plain {
                 caption {
                     (figure(count)) " " (plural(count, "event", "events"))
                     ", the last one last. Those that say the same are one. They stay here when the cluster has forgotten them."
@@ -33,13 +33,13 @@ fn row(event: &EventView) -> Markup {
     let repeated = event.repeated();
     html! {
         tr {
-            td.when { (at(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
-            td.keep { span.mark.doubt[event.kind == "Warning"] { (event.kind) } }
-            td.keep { span.reason { (event.reason) } }
-            td.object { (object_link(&event.about)) }
-            td.wide.whole { span.message { (event.message) } }
-            td { (event.from) }
-            td.keep { a href={ "/states/" (event.seq) } { "show" } }
+            td.when data-label="Last seen" { (at(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
+            td.keep data-label="Type" { span.mark.doubt[event.kind == "Warning"] { (event.kind) } }
+            td.keep data-label="Reason" { span.reason { (event.reason) } }
+            td.object data-label="Object" { (object_link(&event.about)) }
+            td.wide.whole data-label="Message" { span.message { (event.message) } }
+            td.keep data-label="From" { (event.from) }
+            td.keep data-label="Document" { a href={ "/states/" (event.seq) } { "show" } }
         }
     }
 }
