@@ -17,7 +17,7 @@ pub mod submit;
 pub mod words;
 
 pub use ports::views;
-pub use status::story;
+pub use status::{events, story};
 
 pub use lanes::bucket;
 

@@ -30,8 +30,8 @@ pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_w
 pub use journal::{Journal, JournalOptions};
 pub use progress::Progress;
 pub use read::{
-    Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Then, ThenCursor, ThenPage, ThenQuery,
-    WALKED, ids_at,
+    Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor, ThenPage,
+    ThenQuery, WALKED, ids_at,
 };
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,

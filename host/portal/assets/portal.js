@@ -9,7 +9,88 @@
 
   const lower = (text) => (text || "").toLowerCase();
   const sameKind = (asked, kind) => !asked || [kind, kind + "s"].map(lower).includes(lower(asked));
-  const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+
+  // ---- times -----------------------------------------------------------------------------
+
+  const remembered = (key) => {
+    try {
+      return localStorage.getItem(key);
+    } catch {
+      // A browser that keeps nothing has each page begin anew.
+      return null;
+    }
+  };
+  const remember = (key, value) => {
+    try {
+      localStorage.setItem(key, value);
+    } catch {
+      // It holds for this page then.
+    }
+  };
+
+  // Pages come with UTC. A reader elsewhere sees their own zone, with UTC where a time is pointed at, or the reverse.
+  const isElsewhere = [0, 6].some((month) => new Date(2026, month, 1).getTimezoneOffset() !== 0);
+  const isOwn = isElsewhere && remembered("times") !== "utc";
+
+  const utc = (date) => date.toISOString().slice(0, 19).replace("T", " ");
+  // The same figures as UTC has them, whatever the language of the browser is.
+  const own = (date) => utc(new Date(date.valueOf() - date.getTimezoneOffset() * 60000));
+
+  function tell(time) {
+    const date = new Date(time.dateTime);
+    if (Number.isNaN(date.valueOf())) return;
+    time.textContent = isOwn ? own(date) : utc(date);
+    if (isElsewhere) time.title = isOwn ? `${utc(date)} UTC` : `${own(date)} in your zone`;
+  }
+
+  function zones(part) {
+    if (!isOwn) return;
+    part.querySelectorAll("time[datetime]").forEach(tell);
+    for (const text of part.querySelectorAll("svg [data-ms]")) {
+      text.textContent = own(new Date(Number(text.dataset.ms))).slice(11);
+    }
+    for (const text of part.querySelectorAll("svg title, svg desc")) {
+      const told = (time) => own(new Date(`${time.replace(" ", "T")}Z`));
+      text.textContent = text.textContent.replace(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d/g, told);
+    }
+  }
+
+  // What a reader types is a time of their own zone too, and is sent as one of UTC. One that names its zone stays.
+  function typedTimes() {
+    if (!isOwn) return;
+    const plain = /^\s*(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?))?\s*$/;
+    const read = (text, zone) => {
+      const parts = plain.exec(text);
+      const date = parts && new Date(`${parts[1]}T${parts[2] || "00:00"}${zone}`);
+      return date && !Number.isNaN(date.valueOf()) ? date : null;
+    };
+    for (const input of document.querySelectorAll("input[data-utc]")) {
+      const given = read(input.value, "Z");
+      if (given) input.value = own(given);
+      const label = input.closest("label").querySelector("span");
+      label.textContent = label.textContent.replace("(UTC)", "(your zone)");
+      input.form.addEventListener("formdata", ({ formData }) => {
+        const date = read(input.value, "");
+        if (date) formData.set(input.name, utc(date));
+      });
+    }
+  }
+
+  function zone() {
+    if (!isElsewhere) return;
+    const button = document.getElementById("zone");
+    const name = Intl.DateTimeFormat().resolvedOptions().timeZone || "your zone";
+    button.hidden = false;
+    button.textContent = `Times: ${isOwn ? name : "UTC"}`;
+    button.title = isOwn ? "Show UTC" : `Show ${name}`;
+    document.getElementById("times").hidden = true;
+    button.addEventListener("click", () => {
+      remember("times", isOwn ? "utc" : "own");
+      location.reload();
+    });
+    zones(document);
+    typedTimes();
+  }
 
   // ---- the stream ------------------------------------------------------------------------
 
@@ -106,7 +187,7 @@
       why(cell("why"), status);
       const time = row.querySelector("time");
       time.dateTime = new Date(state.observed_ms).toISOString();
-      time.textContent = clock(state.observed_ms);
+      tell(time);
       row.dataset.uid = object.uid;
       row.dataset.seq = state.seq;
     };
@@ -223,6 +304,7 @@
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const now = page.getElementById("figures");
         if (now) figures.replaceChildren(...now.childNodes);
+        zones(figures);
       } catch {
         // The next round tries again.
       }
@@ -252,46 +334,28 @@
     }
   }
 
-  // The reader's own zone is told beside UTC, which the page shows.
-  function zones() {
-    if (!new Date().getTimezoneOffset()) return;
-    for (const time of document.querySelectorAll("time[datetime]")) {
-      const own = new Date(time.dateTime);
-      if (!Number.isNaN(own.valueOf())) time.title = `${own.toLocaleString()} in your time zone`;
-    }
-  }
-
   // What a reader's browser remembers; without it the page follows the system.
   function theme() {
     const button = document.getElementById("theme");
     const names = ["system", "light", "dark"];
-    let chosen = "system";
+    let chosen = names.find((name) => name === remembered("theme")) || "system";
     const show = () => {
       if (chosen === "system") delete document.documentElement.dataset.theme;
       else document.documentElement.dataset.theme = chosen;
       button.textContent = `Theme: ${chosen}`;
     };
-    try {
-      chosen = names.find((name) => name === localStorage.getItem("theme")) || chosen;
-    } catch {
-      // A browser that keeps nothing follows the system.
-    }
     button.hidden = false;
     button.addEventListener("click", () => {
       chosen = names[(names.indexOf(chosen) + 1) % names.length];
       show();
-      try {
-        localStorage.setItem("theme", chosen);
-      } catch {
-        // It holds for this page then.
-      }
+      remember("theme", chosen);
     });
     show();
   }
 
   theme();
   keys();
-  zones();
+  zone();
   if (table) list();
   if (newer) object();
   if (figures) refresh();

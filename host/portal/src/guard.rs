@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Extension, Router};
@@ -13,8 +13,9 @@ use futures::FutureExt;
 
 use crate::access::Viewer;
 use crate::access::gate::{Gate, ONCE};
-use crate::answer::Problem;
+use crate::answer::etag;
 use crate::answer::frame::{self, Reader};
+use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
 
 pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
@@ -49,8 +50,8 @@ fn in_time_alone(router: Router, timeout: Duration) -> Router {
 /// browser; only the name that it asked for tells it from us.
 async fn known_host(local: bool, request: Request, next: Next) -> Response {
     if local && !(is_local(host(&request)) && request.uri().host().is_none_or(is_local_name)) {
-        let problem = Problem::new(
-            StatusCode::MISDIRECTED_REQUEST,
+        let problem = Problem::of(
+            codes::MISDIRECTED,
             "This portal answers to localhost alone.",
             "Ask for it as localhost, 127.0.0.1 or [::1].",
         );
@@ -82,8 +83,8 @@ async fn same_origin(request: Request, next: Next) -> Response {
     // A one-time login comes from a file. Its page asks first whoever does not come from a page of ours.
     let asks_itself = request.uri().path() == ONCE;
     if !reads && !asks_itself && is_foreign(request.headers()) {
-        let problem = Problem::new(
-            StatusCode::FORBIDDEN,
+        let problem = Problem::of(
+            codes::FOREIGN_PAGE,
             "This change was asked for by a page of another site.",
             "Open the portal itself and do it there.",
         );
@@ -113,16 +114,16 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => {
             tracing::error!(path, "a handler of the portal panicked");
-            let problem = Problem::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
+            let problem = Problem::of(
+                codes::FAILED,
                 "The portal failed on this request.",
                 "The controller's log has the reason; other pages still work.",
             );
             problem.answer(&path)
         }
         Err(_) => {
-            let problem = Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
+            let problem = Problem::of(
+                codes::TIMED_OUT,
                 format!("This was not answered within {} s.", timeout.as_secs()),
                 "Ask for less (a namespace, a limit), or try again. Where the journal does not answer, the log says so.",
             );
@@ -156,7 +157,11 @@ async fn headers(uri: Uri, request: Request, next: Next) -> Response {
     }
     // The address of an asset holds its checksum.
     let kept = uri.path().starts_with("/assets/") && uri.query().is_some() && found;
-    let cache = if kept { "public, max-age=31536000, immutable" } else { "no-store" };
+    let cache = match kept {
+        true => "public, max-age=31536000, immutable",
+        false if headers.contains_key(header::ETAG) => etag::CACHE,
+        false => "no-store",
+    };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
     response
 }

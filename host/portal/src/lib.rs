@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware;
 use kubewitness_core::views::Views;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,7 @@ use tracing::warn;
 pub use access::{
     Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, SESSION_KEY_BYTES, WeakSecret,
 };
-use answer::{frame, problem};
+use answer::{etag, frame, problem};
 use app::App;
 pub use options::{PortalError, PortalOptions};
 pub use serve::{Bounds, TlsFiles, Traffic, listen};
@@ -57,6 +58,8 @@ fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken
         .fallback(problem::no_such_page)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(middleware::from_fn(etag::compare))
+        .layer(middleware::from_fn(problem::worded))
         .with_state(app);
     guard::protect(router, gate, options)
 }

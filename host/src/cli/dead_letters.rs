@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
 use super::reach::QueryArgs;
-use super::values::duration;
+use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
@@ -56,7 +56,7 @@ pub enum DeadLetters {
         #[command(flatten)]
         choice: LetterChoice,
         /// All dead letters of the plugin
-        #[arg(long, conflicts_with_all = ["seq", "namespace", "error", "older_than"])]
+        #[arg(long, conflicts_with_all = ["seq", "namespace", "error", "older_than", "since", "until"])]
         all: bool,
         #[command(flatten)]
         query: QueryArgs,
@@ -89,6 +89,12 @@ pub struct LetterChoice {
     /// Only dead letters that were parked at least this long ago, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub older_than: Option<Duration>,
+    /// Only dead letters that were parked at this time or later, or so long ago at most, such as 12h
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub since: Option<Moment>,
+    /// Only dead letters that were parked before this time
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub until: Option<Moment>,
     /// Why you do it. The reason is kept in the record
     #[arg(long)]
     pub reason: String,

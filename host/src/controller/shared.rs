@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kubewitness_capability::Redaction;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
+use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
 use kubewitness_stream::CarrierHandle;
@@ -42,12 +43,14 @@ pub struct PluginState {
     pub module: Option<String>,
     pub message: Option<String>,
     pub handle: Option<DispatchHandle>,
+    /// Of the version that runs.
+    pub manifest: Option<Arc<ManifestView>>,
 }
 
 impl PluginState {
     /// A plugin that does not run in this process.
     pub fn idle(phase: Phase, message: Option<String>) -> Self {
-        Self { phase, digest: String::new(), module: None, message, handle: None }
+        Self { phase, digest: String::new(), module: None, message, handle: None, manifest: None }
     }
 }
 

@@ -74,7 +74,7 @@ pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken)
 
 fn truth(world: &World) -> HashSet<Key> {
     let mut keys = HashSet::new();
-    for (group, resource) in [("batch", "jobs"), ("", "pods")] {
+    for (group, resource) in [("batch", "jobs"), ("", "pods"), ("", "events")] {
         for record in world.api.history(group, resource) {
             let version = (record.event != "DELETED").then(|| record.version.to_string());
             keys.insert((record.uid.clone(), version));

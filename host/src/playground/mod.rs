@@ -220,6 +220,7 @@ impl World {
             rate: args.rate,
             seed: args.seed,
             adopt: Some(folder::QUEUE.to_owned()),
+            events: true,
             ..WorkloadOptions::default()
         };
         let working = workload::run(options, self.workload.clone(), self.quiet.clone());

@@ -48,7 +48,7 @@ pub fn known_to(mut options: ApiServerOptions, people: &[Person]) -> ApiServerOp
 /// The roles of `deploy/examples/access` and `deploy/examples/submit`, bound to these people.
 pub async fn give_rights(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]);
+        {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]);
     let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},
         {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause", "resume"]}]);
     let submits = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get"]}]);

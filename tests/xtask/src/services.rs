@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::step;
-use crate::{languages, mysql};
+use crate::{axe, languages, mysql};
 
 struct Tool {
     program: &'static str,
@@ -38,7 +38,8 @@ pub fn ensure() -> Vec<&'static str> {
     }
     languages::ensure();
     let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
-    missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
+    let missing = missing.chain((!mysql::ensure()).then_some(mysql::NAME));
+    missing.chain((!axe::ensure()).then_some(axe::NAME)).collect()
 }
 
 /// Installs packages as root on a Debian machine, and does nothing elsewhere. Each is installed alone, so

@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use crate::status::events::EventView;
+
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
+use crate::calendar;
 use crate::ports::{DeadLetter, Watched};
 use crate::state::{Gap, ObjectRef, Seq, State};
 
@@ -290,6 +293,35 @@ pub struct PluginView {
     /// Left out where the plugin is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
+    /// What its manifest says; left out where no version of it runs in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<Arc<ManifestView>>,
+}
+
+/// What the version of a plugin that runs asks for, and what its manifest gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PluginManifest"))]
+pub struct ManifestView {
+    /// What the component says that it needs, such as `sql:main`, and interfaces that it uses without saying so, such as `kv`.
+    pub declared: Vec<String>,
+    pub granted: Vec<GrantView>,
+    /// The sources that it subscribes to.
+    pub sources: Vec<String>,
+    /// The configuration of the plugin itself.
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// Bytes of memory that one instance may have.
+    pub memory_limit: u64,
+    /// How long one call may take.
+    pub call_limit_ms: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Grant"))]
+pub struct GrantView {
+    /// As `declared` names it, such as `sql:main`.
+    pub name: String,
+    /// What the host calls it, such as `database platform`; empty where that is no thing of the host.
+    pub of: String,
 }
 
 /// A plugin's pause. It gets no states until it is resumed, and retention keeps what it has not had.
@@ -362,6 +394,9 @@ pub struct TimelineQuery {
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
     pub limit: Option<usize>,
+    /// Whether Events are read as well: each has a document.
+    #[serde(skip)]
+    pub events: bool,
 }
 
 /// Gaps are found by what they are about; everything that is left out fits all.
@@ -411,6 +446,10 @@ pub struct TimelineView {
     pub states: Vec<Arc<State>>,
     /// States of objects that this one owns (a Job's pods), oldest first.
     pub related: Vec<Arc<State>>,
+    /// Events of Kubernetes about this object and those that it owns, the last one last. Those that say the same are
+    /// one, with a count.
+    #[serde(default)]
+    pub events: Vec<EventView>,
 }
 
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing
@@ -432,6 +471,12 @@ pub struct ReplayRequest {
     /// Only dead letters that were parked at least so long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
+    /// Only dead letters that were parked at this time or later. RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Only dead letters that were parked before this time. RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
     /// Kept with what was done.
     pub reason: String,
     /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
@@ -450,6 +495,32 @@ impl ReplayRequest {
             who => who,
         }
     }
+
+    /// Tells whether its conditions hold for a letter about an object in a namespace, its positions aside. A time that
+    /// can't be read is a mistake.
+    pub fn filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
+        let (since, until) =
+            (moment("since", self.since.as_deref())?, moment("until", self.until.as_deref())?);
+        let age = self.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+        Ok(move |letter: &DeadLetter, namespace: &str| {
+            self.namespace.as_ref().is_none_or(|asked| namespace == asked)
+                && self.error.as_ref().is_none_or(|text| letter.error.contains(text))
+                && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+                && since.is_none_or(|since| letter.last_ms >= since)
+                && until.is_none_or(|until| letter.last_ms < until)
+        })
+    }
+}
+
+fn moment(name: &str, text: Option<&str>) -> Result<Option<u64>, ViewError> {
+    let read = |text: &str| {
+        calendar::moment(text).ok_or_else(|| {
+            ViewError::Invalid(format!(
+                "`{name}` is no time: write it like 2026-11-24T03:00:00Z, and `{text}` is not"
+            ))
+        })
+    };
+    text.map(read).transpose()
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 //! past.
 
 mod compile;
+pub mod events;
 mod explain;
 mod node;
 mod path;
@@ -79,6 +80,7 @@ files!(
     "cronjob",
     "daemonset",
     "deployment",
+    "event",
     "job",
     "jobset",
     "kubeflow",

@@ -10,14 +10,12 @@ use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
-use kubewitness_core::views::{
-    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
-};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
 use kubewitness_core::{Gap, Seq, State};
 
 use crate::append::group::{Group, StillSo, Work};
 use crate::append::recent::Recent;
-use crate::read::{EndedPage, EndedQuery, Moment, Names, Reader, ThenPage, ThenQuery};
+use crate::read::{EndedPage, EndedQuery, Moment, Names, Reader, Story, ThenPage, ThenQuery};
 use crate::report::{OpenError, PoisonRecord, ReplayRecord, Replica, SourceCounters};
 use crate::store::place::Place;
 use crate::store::rows::removal::{Removal, Sweep};
@@ -226,8 +224,8 @@ impl Journal {
         Ok(())
     }
 
-    /// One object's states, and those of the objects that it owns.
-    pub async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, JournalError> {
+    /// One object's states, those of the objects that it owns, and the Events about them.
+    pub async fn timeline(&self, query: &TimelineQuery) -> Result<Story, JournalError> {
         self.reader().await?.timeline(query).await
     }
 

@@ -15,3 +15,4 @@ pub use ids::{Known, ids_at};
 pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;
+pub use story::Story;

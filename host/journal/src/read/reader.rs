@@ -8,15 +8,14 @@ use bytes::Bytes;
 use kubewitness_core::ports::{
     Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
-use kubewitness_core::views::{
-    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery, TimelineView,
-};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
 use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
 use super::ended::{EndedPage, EndedQuery};
 use super::moment::{self, Moment, ThenPage, ThenQuery};
 use super::names::{self, Names};
+use super::story::Story;
 use super::{documents, ended, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{Answer, Stream, discrepancies};
@@ -193,7 +192,7 @@ impl<'a> Reader<'a> {
         Ok(Present { states, next })
     }
 
-    pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<TimelineView> {
+    pub async fn timeline(mut self, query: &TimelineQuery) -> Answer<Story> {
         story::timeline(self.connection.rows(), self.names, query).await
     }
 

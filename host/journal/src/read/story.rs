@@ -1,15 +1,17 @@
-//! The timeline of one object, and of the objects that it owns.
+//! The timeline of one object, of the objects that it owns, and of the Events about them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
-use kubewitness_core::views::{TimelineQuery, TimelineView};
-use kubewitness_core::{Seq, State};
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{Change, Seq, State};
 
 use super::names::{self, Names};
-use crate::store::Fetch;
 use crate::store::rows::{Answer, Which, uid};
+use crate::store::{Fetch, Owned};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.
@@ -22,17 +24,44 @@ const OWNER_STEPS: usize = 4;
 /// Objects of one answer: a Job with more pods than this shows the newest of them.
 const RELATED_OBJECTS: usize = 2000;
 
-pub(super) async fn timeline(
-    rows: &mut dyn Fetch,
-    names: &Names,
-    query: &TimelineQuery,
-) -> Answer<TimelineView> {
+/// Events of one answer, and states of theirs that are read: each repetition of an event is one.
+const EVENTS: usize = events::SHOWN * 2;
+const EVENT_STATES: usize = EVENTS * 5;
+
+/// What was witnessed of one object. Each list has the oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    pub states: Vec<Arc<State>>,
+    pub related: Vec<Arc<State>>,
+    /// The newest state of each Event about the object or about what it owns.
+    pub events: Vec<Arc<State>>,
+}
+
+pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &TimelineQuery) -> Answer<Story> {
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let mine = named(rows, query).await?;
     let related = owned(rows, &mine).await?;
+    let events = match query.events {
+        true => {
+            let everything: Vec<i64> = mine.iter().chain(&related).copied().collect();
+            rows.owned(&everything, Owned::Events, EVENTS as i64).await?
+        }
+        false => Vec::new(),
+    };
     let states = story(rows, names, &mine, limit).await?;
     let related = story(rows, names, &related, limit).await?;
-    Ok(TimelineView { states, related })
+    let events = newest(story(rows, names, &events, EVENT_STATES).await?);
+    Ok(Story { states, related, events })
+}
+
+/// The newest state of each Event that tells what happened. The one of its deletion tells nothing more, and may have
+/// no document.
+fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
+    let mut seen = HashSet::new();
+    let present = states.into_iter().rev().filter(|state| state.change == Change::Present);
+    let mut newest: Vec<_> = present.filter(|state| seen.insert(state.object.uid.clone())).collect();
+    newest.reverse();
+    newest
 }
 
 /// The objects that a question names, over all epochs and sources.
@@ -67,7 +96,7 @@ async fn owned(rows: &mut dyn Fetch, mine: &[i64]) -> Answer<Vec<i64>> {
     let mut all: Vec<i64> = Vec::new();
     let mut level = mine.to_vec();
     for _ in 0..OWNER_STEPS {
-        let found = rows.owned(&level, RELATED_OBJECTS as i64).await?;
+        let found = rows.owned(&level, Owned::Others, RELATED_OBJECTS as i64).await?;
         level = found.into_iter().filter(|id| !all.contains(id) && !mine.contains(id)).collect();
         all.extend(&level);
         if level.is_empty() || all.len() >= RELATED_OBJECTS {

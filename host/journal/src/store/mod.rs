@@ -224,6 +224,13 @@ pub(crate) struct Opened {
     pub unfinished: bool,
 }
 
+/// An Event belongs to the object that it is about, but is none of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owned {
+    Events,
+    Others,
+}
+
 /// The statements of a connection that reads. Rows are compared with their sums here, since only
 /// here it is known how they lie there.
 #[async_trait]
@@ -267,7 +274,7 @@ pub(crate) trait Fetch: Send {
     // ---- one object's story ----
 
     /// Objects that one of these owned, the newest first.
-    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>>;
+    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>>;
     /// The newest positions of these objects: along the chains, from their ends.
     async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>>;
 

@@ -6,7 +6,7 @@ use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
-use kubewitness_core::{Change, Gap, ObjectRef, Version};
+use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Version};
 
 use crate::support::{
     Desk, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
@@ -477,7 +477,40 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
     }
 }
 
+async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts() {
+    let desk = Desk::new().await;
+    let (set, pod) = (job(1), job(2));
+    let event = |number: usize, group: &str| {
+        Arc::new(ObjectRef { kind: "Event".into(), group: group.into(), ..(*job(number)).clone() })
+    };
+    let (core, newer) = (event(10, ""), event(11, "events.k8s.io"));
+    let about = |event: &Arc<ObjectRef>, object: &Arc<ObjectRef>, version| {
+        let mut state = present(event, version);
+        state.owner = Some(set.clone());
+        state.controller = (object.uid != set.uid).then(|| object.clone());
+        state
+    };
+    let mut pod_state = present(&pod, 5);
+    pod_state.owner = Some(set.clone());
+    let mut forgotten = about(&core, &pod, 9);
+    forgotten.change = Change::Gone;
+    forgotten.id = StateId::of(SOURCE, 0, &core, Change::Gone, &forgotten.resource_version, None);
+    let states = vec![present(&set, 4), pod_state, about(&core, &pod, 6), about(&newer, &set, 7)];
+    desk.append(states).await;
+    desk.append(vec![about(&core, &pod, 8), forgotten]).await;
+
+    for (of, related, events) in [(&set, vec![2], vec![4, 5]), (&pod, vec![], vec![5])] {
+        let query = TimelineQuery { uid: Some(of.uid.clone()), events: true, ..TimelineQuery::default() };
+        let story = desk.journal.timeline(&query).await.unwrap();
+        let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
+        assert_eq!((seqs(&story.related), seqs(&story.events)), (related, events), "{}", of.name);
+        let unasked = desk.journal.timeline(&TimelineQuery { events: false, ..query }).await.unwrap();
+        assert!(unasked.events.is_empty());
+    }
+}
+
 on_every_store!(
+    events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts,
     an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid,
     states_get_positions_in_order_and_come_back_whole,
     what_is_there_already_is_not_journaled_again,

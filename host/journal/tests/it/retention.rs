@@ -285,7 +285,7 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     settled(&desk, vec![owned(105, 1000, Change::Present, 200)], 200).await;
     desk.assert_sound().await;
     let asked = TimelineQuery { uid: Some(job(1000).uid.clone()), ..TimelineQuery::default() };
-    let check = |view: kubewitness_core::views::TimelineView| {
+    let check = |view: kubewitness_journal::Story| {
         assert_eq!(view.related.len(), 1);
         assert_eq!(view.related[0].status.message, "of 105");
     };

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::WorkloadError;
 use super::api::{Api, Sent};
 use super::document::{self, PodFacts};
+use super::events::{About, Events};
 use super::life::{Action, JobState, Life, Phase, PodIndex, PodState, Step};
 use super::rng::Rng;
 use super::time;
@@ -24,16 +25,27 @@ pub struct Driven {
     pods: Vec<PodFacts>,
     documents: Vec<Value>,
     rng: Rng,
+    /// What is told of the job and its pods; nothing where the workload writes no Events.
+    events: Option<Events>,
 }
 
 impl Driven {
-    pub fn new(life: Life, rng: Rng) -> Self {
-        Self { life, shown: Phase::New, job: Value::Null, pods: Vec::new(), documents: Vec::new(), rng }
+    pub fn new(life: Life, rng: Rng, tells: bool) -> Self {
+        let events = tells.then(Events::default);
+        Self {
+            life,
+            shown: Phase::New,
+            job: Value::Null,
+            pods: Vec::new(),
+            documents: Vec::new(),
+            rng,
+            events,
+        }
     }
 
     /// A Job that somebody else has created.
-    pub fn adopted(life: Life, rng: Rng, job: Value) -> Self {
-        Self { job, ..Self::new(life, rng) }
+    pub fn adopted(life: Life, rng: Rng, tells: bool, job: Value) -> Self {
+        Self { job, ..Self::new(life, rng, tells) }
     }
 
     /// Drops the documents. The job is over, and only its names are needed from now on.
@@ -43,7 +55,32 @@ impl Driven {
     }
 
     pub async fn carry_out(&mut self, api: &Api, step: &Step) -> Result<(), WorkloadError> {
-        match &step.action {
+        self.write(api, &step.action).await?;
+        self.tell(api, &step.action).await
+    }
+
+    async fn tell(&mut self, api: &Api, action: &Action) -> Result<(), WorkloadError> {
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let plan = self.life.plan();
+        let namespace = &plan.namespace;
+        match action {
+            Action::DeleteJob => events.forget(api).await,
+            Action::WritePod(pod, state) => {
+                let PodFacts { name, uid, .. } = &self.pods[*pod];
+                let about = About { api_version: "v1", kind: "Pod", name, uid };
+                events.pod(api, namespace, about, state, plan.image).await
+            }
+            action => {
+                let uid = self.job["metadata"]["uid"].as_str().unwrap_or_default();
+                let about = About { api_version: "batch/v1", kind: "Job", name: &plan.name, uid };
+                let newest = self.pods.last().map_or("", |pod| &pod.name);
+                events.job(api, namespace, about, action, newest).await
+            }
+        }
+    }
+
+    async fn write(&mut self, api: &Api, action: &Action) -> Result<(), WorkloadError> {
+        match action {
             Action::CreateJob => self.create_job(api).await,
             Action::Suspend(suspend) => self.suspend(api, *suspend).await,
             Action::WriteJob(state) => self.write_job(api, state).await,

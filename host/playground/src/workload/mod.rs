@@ -2,8 +2,8 @@
 //! through their lives, as a queue, the Job controller, a scheduler and kubelets would.
 //!
 //! It knows the Kubernetes API and nothing of Kubewitness. The seed decides what happens, and the rate
-//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them,
-//! [`schedule`] takes turns.
+//! decides how fast. [`life`] decides the writes, [`document`] makes their JSON, [`drive`] sends them, [`events`] tells of
+//! them, [`schedule`] takes turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 mod api;
 mod document;
 mod drive;
+mod events;
 mod life;
 mod plan;
 mod rng;
@@ -63,6 +64,8 @@ pub struct WorkloadOptions {
     pub keep_finished: Duration,
     /// A label selector of Jobs that others create, which are driven as well; left out: none.
     pub adopt: Option<String>,
+    /// Whether Events are written as well. They are beyond the rate.
+    pub events: bool,
 }
 
 impl Default for WorkloadOptions {
@@ -78,6 +81,7 @@ impl Default for WorkloadOptions {
             active: None,
             keep_finished: Duration::from_secs(30),
             adopt: None,
+            events: false,
         }
     }
 }

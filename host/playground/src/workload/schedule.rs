@@ -25,6 +25,8 @@ pub struct Schedule {
     namespaces: Vec<String>,
     keep: Duration,
     most_active: usize,
+    /// Whether lives write Events.
+    tells: bool,
     active: usize,
     clock: u64,
     serial: u64,
@@ -47,6 +49,7 @@ impl Schedule {
             namespaces: options.namespaces.clone(),
             keep: options.keep_finished,
             most_active: options.most_active(),
+            tells: options.events,
             active: 0,
             clock: 0,
             serial: 0,
@@ -98,7 +101,7 @@ impl Schedule {
         self.next_submission = self.clock + self.rng.between(0, gap * 2);
         let life = Life::new(self.seed, index, Plan::draw(self.seed, index, &self.namespaces));
         // The names of pods come from a stream of their own, so that they do not change the fates.
-        let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index)));
+        let mut driven = Box::new(Driven::new(life, Rng::new(!self.seed, index), self.tells));
         let step = driven.life.next(time::now())?;
         Some((driven, step))
     }
@@ -128,7 +131,7 @@ impl Schedule {
             ..Plan::draw(self.seed, index, &self.namespaces)
         };
         let life = Life::new(self.seed, index, plan);
-        let mut driven = Box::new(Driven::adopted(life, Rng::new(!self.seed, index), job));
+        let mut driven = Box::new(Driven::adopted(life, Rng::new(!self.seed, index), self.tells, job));
         if let Some(step) = driven.life.next(time::now()) {
             self.active += 1;
             self.serial += 1;

@@ -133,6 +133,18 @@ async fn every_job_is_submitted_ends_and_is_cleaned_up() {
 }
 
 #[tokio::test]
+async fn events_are_written_beside_and_forgotten_with_their_job() {
+    let (url, server) = serve(0).await;
+    let plain = run(fast(&url, 25), Arc::default(), CancellationToken::new()).await.expect("runs");
+    let options = WorkloadOptions { events: true, ..fast(&url, 25) };
+    let report = run(options, Arc::default(), CancellationToken::new()).await.expect("runs");
+    assert!(report.complete);
+    assert!(report.writes > plain.writes * 5 / 4, "{report:?} {plain:?}");
+    let left = server.objects.lock().expect("not poisoned");
+    assert!(!left.keys().any(|key| key.contains("/events/")), "{:?}", left.keys());
+}
+
+#[tokio::test]
 async fn refusals_that_pass_and_conflicts_are_retried_and_counted() {
     let (url, server) = serve(20).await;
     let report = run(fast(&url, 6), Arc::default(), CancellationToken::new()).await.expect("runs");

@@ -12,8 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::viewer::{Person, Proof};
 use super::{Access, Viewer, proxy, session};
-use crate::answer::Problem;
 use crate::answer::frame::{Page, Reader};
+use crate::answer::{Problem, codes};
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
@@ -189,7 +189,7 @@ impl From<Unanswered> for Problem {
             false => "Try again in a moment; the controller's log says why the API server does not answer.",
         };
         let message = "The API server can't be asked who you are and what you may see, so nothing is shown.";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, message, hint)
+        Self::of(codes::CANNOT_REVIEW, message, hint)
     }
 }
 

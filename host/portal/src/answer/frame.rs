@@ -104,15 +104,16 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 a.skip href="#content" { "Skip to content" }
                 (top(page, reader, icon))
                 @if *reader == Reader::Anybody {
-                    p.open role="note" { "No sign-in: whoever reaches this address sees everything." }
+                    aside.open aria-label="Access" { "No sign-in: whoever reaches this address sees everything." }
                 }
                 main #content tabindex="-1" { (page.content) }
                 footer {
-                    "Times are UTC; your own zone is shown where a time is pointed at. "
+                    span #times { "Times are UTC. " }
+                    button #zone type="button" hidden {} " "
                     details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
                     button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {
-                        a href="/api/v1/openapi.json" { "API" } " · " a href="/metrics" { "Metrics" }
+                        a href="/api" { "API" } " · " a href="/metrics" { "Metrics" }
                     }
                 }
             }

@@ -1,5 +1,7 @@
 //! What answers are made of: problems, the parameters that they refuse, times, and the frame of pages.
 
+pub(crate) mod codes;
+pub(crate) mod etag;
 pub(crate) mod frame;
 pub(crate) mod params;
 pub(crate) mod problem;

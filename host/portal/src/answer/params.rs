@@ -6,7 +6,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::Gone;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::Problem;
+use super::{Problem, codes};
 
 pub(crate) struct Params(Vec<(String, String)>);
 
@@ -20,10 +20,12 @@ impl Params {
             .map_err(|rejection| Problem::invalid(rejection.body_text(), hint()))?;
         for (index, (name, _)) in pairs.iter().enumerate() {
             if !allowed.contains(&name.as_str()) {
-                return Err(Problem::invalid(format!("`{name}` is no parameter of {}.", uri.path()), hint()));
+                let message = format!("`{name}` is no parameter of {}.", uri.path());
+                return Err(Problem::of(codes::UNKNOWN_PARAMETER, message, hint()));
             }
             if pairs[..index].iter().any(|(other, _)| other == name) {
-                return Err(Problem::invalid(format!("`{name}` is there twice."), "Give it once."));
+                let message = format!("`{name}` is there twice.");
+                return Err(Problem::of(codes::UNKNOWN_PARAMETER, message, "Give it once."));
             }
         }
         Ok(Self(pairs))

@@ -1,19 +1,25 @@
-//! What went wrong, for programs as JSON and for people as a page.
+//! What went wrong, for programs as `application/problem+json` and for people as a page.
 
-use axum::Json;
+use axum::extract::Request;
 use axum::extract::rejection::{FormRejection, JsonRejection};
 use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::views::ViewError;
 use maud::html;
 use serde::Serialize;
 use serde_json::json;
 
+use super::codes::Code;
 use super::frame::Page;
+
+/// Of RFC 9457.
+const MEDIA: &str = "application/problem+json";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
+    code: &'static Code,
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: String,
@@ -31,7 +37,18 @@ pub(crate) struct FieldFault {
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { status, message: message.into(), hint: hint.into(), fields: Vec::new() }
+        Self {
+            status,
+            code: Code::of(status),
+            message: message.into(),
+            hint: hint.into(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// A problem that programs tell apart from others of its status.
+    pub(crate) fn of(code: &'static Code, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code, ..Self::new(code.status, message, hint) }
     }
 
     pub(crate) fn of_fields(self, fields: Vec<FieldFault>) -> Self {
@@ -77,41 +94,24 @@ impl From<FormRejection> for Problem {
     }
 }
 
-/// Words for programs: they stay as they are, while messages may be told in better words.
-const CODES: [(StatusCode, &str); 11] = [
-    (StatusCode::BAD_REQUEST, "invalid"),
-    (StatusCode::UNAUTHORIZED, "unauthenticated"),
-    (StatusCode::FORBIDDEN, "forbidden"),
-    (StatusCode::NOT_FOUND, "not-found"),
-    (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed"),
-    (StatusCode::CONFLICT, "conflict"),
-    (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
-    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json"),
-    (StatusCode::UNPROCESSABLE_ENTITY, "invalid-body"),
-    (StatusCode::TOO_MANY_REQUESTS, "too-many"),
-    (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-];
-/// Of every other status.
-const OTHER: &str = "failed";
-
-/// All codes, for the description of the API.
-#[cfg(test)]
-pub(crate) fn codes() -> Vec<&'static str> {
-    CODES.into_iter().map(|(_, code)| code).chain([OTHER]).collect()
-}
-
-fn code(status: StatusCode) -> &'static str {
-    CODES.into_iter().find(|(known, _)| *known == status).map_or(OTHER, |(_, code)| code)
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body =
-            json!({"error": {"code": code(self.status), "message": self.message, "hint": self.hint}});
-        if !self.fields.is_empty() {
-            body["error"]["fields"] = json!(self.fields);
+        let Self { status, code, message, hint, fields } = self;
+        let mut body = json!({
+            "type": format!("/api#{}", code.name),
+            "title": code.title,
+            "status": status.as_u16(),
+            "detail": message,
+            "hint": hint,
+            "code": code.name,
+            // What clients of before read.
+            "error": {"code": code.name, "message": message, "hint": hint},
+        });
+        if !fields.is_empty() {
+            body["error"]["fields"] = json!(fields);
+            body["fields"] = json!(fields);
         }
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = (status, [(header::CONTENT_TYPE, MEDIA)], body.to_string()).into_response();
         say_when(&mut response);
         response
     }
@@ -175,4 +175,23 @@ pub(crate) async fn no_such_method(method: Method, uri: Uri) -> Response {
     let message = format!("{} does not take {method}.", uri.path());
     let hint = "The Allow header names what it takes.";
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, message, hint).answer(uri.path())
+}
+
+/// A refusal that was made before a handler could word it, such as a path that is no text, is a problem as well.
+pub(crate) async fn worded(request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let response = next.run(request).await;
+    let refuses = response.status().is_client_error() || response.status().is_server_error();
+    let is_ours = response.extensions().get::<Page>().is_some()
+        || response.headers().get(header::CONTENT_TYPE).is_some_and(|media| media == MEDIA);
+    if !refuses || is_ours || is_probe(&path) {
+        return response;
+    }
+    let hint = "Look at its address and its headers, and send it again.";
+    Problem::new(response.status(), "The request can't be read.", hint).answer(&path)
+}
+
+/// Probes are answered with a word.
+fn is_probe(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
 }

@@ -21,11 +21,12 @@ use serde_json::{Map, Value, json};
 
 use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
 use crate::access::Viewer;
-use crate::answer::Problem;
+use crate::answer::{Problem, codes};
 use crate::app::App;
 use crate::submit::KEY_BYTES;
 
 const SCHEMAS: &str = "/components/schemas";
+const PROBLEM: &str = "application/problem+json";
 /// Where a handler's row limit stands among its parameters.
 const LIMIT: &str = "limit";
 
@@ -94,35 +95,18 @@ impl Description {
         schemas.extend(self.bodies.take_definitions(true));
         bound(&mut schemas["ReplayRequest"]["properties"]);
         bound_record(&mut schemas["PauseRequest"]["properties"]);
-        let text = json!({"type": "string"});
-        let error = json!({
-            "type": "object",
-            "required": ["code", "message", "hint"],
-            "properties": {
-                "code": {"type": "string", "enum": crate::answer::problem::codes()},
-                "message": text,
-                "hint": text,
-                "fields": {
-                    "type": "array",
-                    "description": "What is wrong with single fields; left out where it is not about fields.",
-                    "items": {
-                        "type": "object",
-                        "required": ["field", "message"],
-                        "properties": {"field": text, "message": text},
-                    },
-                },
-            },
-        });
-        schemas.insert(
-            "Problem".into(),
-            json!({"type": "object", "required": ["error"], "properties": {"error": error}}),
-        );
+        schemas.insert("Problem".into(), problem());
         let problem = json!({
             "description": "What went wrong, and what to do about it.",
-            "content": {"application/json": {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
+            "content": {PROBLEM: {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
         });
-        for operation in self.paths.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut) {
-            operation["responses"]["401"] = json!({"$ref": "#/components/responses/Unknown"});
+        for (path, operations) in &mut self.paths {
+            for operation in operations.as_object_mut().into_iter().flat_map(Map::values_mut) {
+                operation["responses"]["401"] = json!({"$ref": "#/components/responses/Unknown"});
+                if path.starts_with("/api/") {
+                    operation["responses"]["default"] = json!({"$ref": "#/components/responses/Problem"});
+                }
+            }
         }
         json!({
             "openapi": "3.1.0",
@@ -136,11 +120,50 @@ impl Description {
             "security": [{"token": []}, {"session": []}, {}],
             "components": {
                 "schemas": schemas,
-                "responses": {"Problem": problem, "Unknown": unknown()},
+                "responses": {"Problem": problem, "Unknown": unknown(), "Unchanged": unchanged()},
                 "securitySchemes": security(),
             },
         })
     }
+}
+
+/// A problem, with the fields that clients of before read.
+fn problem() -> Value {
+    let text = json!({"type": "string"});
+    let fields = json!({
+        "type": "array",
+        "description": "What is wrong with single fields; left out where it is not about fields.",
+        "items": {
+            "type": "object",
+            "required": ["field", "message"],
+            "properties": {"field": text, "message": text},
+        },
+    });
+    let code = json!({"type": "string", "enum": codes::ALL.iter().map(|code| code.name).collect::<Vec<_>>()});
+    json!({
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "hint", "code", "error"],
+        "properties": {
+            "type": {"type": "string", "description": "The place of the code on the page `/api`."},
+            "title": {"type": "string", "description": "The code in words."},
+            "status": {"type": "integer"},
+            "detail": {"type": "string", "description": "What happened this time."},
+            "hint": {"type": "string", "description": "What to do about it."},
+            "code": code,
+            "fields": fields,
+            "error": {
+                "type": "object",
+                "description": "The same once more, for clients of before.",
+                "required": ["code", "message", "hint"],
+                "properties": {"code": code, "message": text, "hint": text, "fields": fields},
+            },
+        },
+    })
+}
+
+/// The client has the answer already.
+fn unchanged() -> Value {
+    json!({"description": "The answer is the one whose `ETag` was sent as `If-None-Match`. It has no body."})
 }
 
 /// Where people sign in, and nobody has.
@@ -148,7 +171,7 @@ fn unknown() -> Value {
     json!({
         "description": "Where people sign in: it is not known who asks. The header `WWW-Authenticate` is `Bearer`.",
         "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
-        "content": {"application/json": {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
+        "content": {PROBLEM: {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
     })
 }
 
@@ -327,8 +350,17 @@ impl Operation<'_> {
     }
 
     fn gives(mut self, media: &str, schema: &Value, text: &str) {
-        let answer = json!({"description": text, "content": {media: {"schema": schema}}});
-        let mut responses = Map::from_iter([("200".into(), answer)]);
+        let mut answer = json!({"description": text, "content": {media: {"schema": schema}}});
+        let mut responses = Map::new();
+        if self.method == "get" && self.path.starts_with("/api/") && media != "text/event-stream" {
+            let about =
+                "An `ETag` of an answer before. Where it is still the answer, there is 304 and no body.";
+            self = self.parameter("header", "If-None-Match", about, &self::text());
+            answer["headers"] =
+                json!({"ETag": {"description": "Of this answer to this person.", "schema": self::text()}});
+            responses.insert("304".into(), json!({"$ref": "#/components/responses/Unchanged"}));
+        }
+        responses.insert("200".into(), answer);
         for status in &self.refusals {
             responses.insert(status.to_string(), json!({"$ref": "#/components/responses/Problem"}));
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Viewer;
-use crate::answer::Problem;
 use crate::answer::params::{self, Params};
+use crate::answer::{Problem, codes};
 use crate::app::App;
 use crate::scope::{Sight, Verb};
 use crate::serve::StreamPlace;
@@ -63,8 +63,8 @@ pub(crate) async fn events(
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let seen = seen.map(|text| params::number("Last-Event-ID", text)).transpose()?;
     let place = app.streams.take(viewer.name()).ok_or_else(|| {
-        Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
+        Problem::of(
+            codes::TOO_MANY_STREAMS,
             "There are too many live streams.",
             "Close another window of the portal, or reload this one now and then.",
         )

@@ -20,9 +20,9 @@ use kubewitness_core::views::{
 
 use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
-use crate::answer::Problem;
 pub(crate) use crate::answer::WHO_BYTES;
 use crate::answer::params::{self, Params};
+use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
 use crate::scope::{self, Sight, Verb};
 
@@ -64,7 +64,7 @@ const DETAILED: usize = 100;
 /// A sentence that tells what makes the answer less than all.
 const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
-const OPENAPI: &str = include_str!("openapi.json");
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -163,6 +163,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
         namespace: params.owned("namespace"),
         name: params.owned("name"),
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
+        events: true,
     };
     let named = query.kind.is_some() && query.name.is_some();
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
@@ -335,7 +336,7 @@ fn check_replay(request: &ReplayRequest) -> Result<(), Problem> {
     if request.seqs.len() > MOST_SEQS {
         return Err(Problem::invalid(
             format!("More than {MOST_SEQS} positions are named."),
-            "Name them in parts, or name none and choose by `namespace`, `error` or `older_than_seconds`.",
+            "Name them in parts, or name none and choose by `namespace`, `error`, `since` or `until`.",
         ));
     }
     Ok(())
@@ -355,8 +356,8 @@ async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Lo
         )
     })?;
     let code = control.codes.give(token).ok_or_else(|| {
-        Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
+        Problem::of(
+            codes::TOO_MANY_LOGINS,
             "There are too many one-time logins under way.",
             "Try again in a minute, or sign in with a token at /login.",
         )

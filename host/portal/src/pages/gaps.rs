@@ -110,7 +110,7 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
 fn table(gaps: &[Gap]) -> Markup {
     let count = gaps.len().min(ROWS) as u64;
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Gaps" { table.dense {
             caption {
                 @if gaps.len() > ROWS { "The newest " (figure(count)) " gaps; kubewitness gaps --limit lists more" }
                 @else { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
@@ -146,7 +146,7 @@ fn poisons(poison: &[PoisonView]) -> Markup {
     }
     let count = poison.len().min(ROWS) as u64;
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Poison" { table.dense {
             caption {
                 @if poison.len() > ROWS { "The newest " (figure(count)) " frames that were no object of their kind, kept as they came" }
                 @else { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", kept as they came" }
@@ -190,7 +190,7 @@ fn histories(sources: &[SourceView]) -> Markup {
         return html! { p.note { "None: each server still has the history with which it was first seen." } };
     }
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Epochs" { table.dense {
             caption { "Each restore from a backup begins an epoch; versions are compared within one" }
             thead { tr {
                 th scope="col" { "Source" } th.num scope="col" { "Epoch" } th scope="col" { "Began" }
@@ -213,7 +213,7 @@ fn audits(sources: &[SourceView]) -> Markup {
         return html! { p.note { "There is no source to be audited." } };
     }
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Audits" { table.dense {
             caption { "Every so often a consistent list is compared with what was witnessed; audits are counted since the start of the process" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
@@ -232,7 +232,7 @@ fn audits(sources: &[SourceView]) -> Markup {
 
 fn differences(sources: &[SourceView]) -> Markup {
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Discrepancies" { table.dense {
             caption { "What differed, the newest first for each source; what was missed was then read back" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "Witnessed" }

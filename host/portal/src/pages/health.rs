@@ -69,7 +69,7 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
 
 fn plugins(plugins: &[PluginView]) -> Markup {
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Plugins" { table.dense {
             caption { "Observed = delivered + filtered + dead + waiting + taken" }
             thead { tr {
                 th scope="col" { "Plugin" } th scope="col" { "State" }
@@ -91,7 +91,7 @@ fn plugins(plugins: &[PluginView]) -> Markup {
 
 fn sources(sources: &[SourceView]) -> Markup {
     html! {
-        div.scroll { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Sources" { table.dense {
             caption { "What is watched" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Kind" } th scope="col" { "State" }

@@ -1,6 +1,7 @@
 //! The pages for people: rendered here, readable without script. The script only keeps the
 //! list of jobs and the figures up to date.
 
+mod api;
 mod dead_letters;
 mod diff;
 mod document;
@@ -23,6 +24,7 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/objects/{uid}", get(object::page)),
         ("/states/{seq}", get(document::page)),
         ("/compare", get(document::compare)),
+        ("/api", get(api::page)),
         ("/health", get(health::page)),
         ("/plugins", get(plugins::page)),
         ("/plugins/{name}/pause", get(plugins::pausing::pause_form).post(plugins::pausing::pause)),

@@ -1,11 +1,11 @@
 //! What pages are put together from: links, badges, times, figures, and what stands where there is nothing to show.
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use kubewitness_core::{ObjectRef, Status};
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
-use crate::answer::{Problem, time};
+use crate::answer::{Problem, codes, time};
 
 /// Rows that a person gets at once; filters find the others.
 pub(super) const ROWS: usize = 500;
@@ -16,8 +16,8 @@ pub(super) fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key("sec-fetch-site") || headers.contains_key(header::ORIGIN) {
         return Ok(());
     }
-    Err(Problem::new(
-        StatusCode::FORBIDDEN,
+    Err(Problem::of(
+        codes::FOREIGN_PAGE,
         "It is not known which page this form was sent from.",
         "Send it from the portal, or use the API, which /api/v1/openapi.json describes.",
     ))

@@ -11,13 +11,14 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView, ViewError, Views,
+    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView,
+    ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
 use crate::access::ages::Ages;
 use crate::access::{Act, Unanswered, Viewer};
-use crate::answer::Problem;
+use crate::answer::{Problem, codes};
 use crate::app::App;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
@@ -294,10 +295,36 @@ impl Sight {
         if self.is_whole() {
             return Ok(story);
         }
-        Ok(TimelineView {
-            states: self.of_states(story.states, true).await?,
-            related: self.of_states(story.related, false).await?,
-        })
+        let states = self.of_states(story.states, true).await?;
+        let related = self.of_states(story.related, false).await?;
+        let events = match states.is_empty() {
+            true => Vec::new(),
+            false => self.of_events(story.events).await?,
+        };
+        Ok(TimelineView { states, related, events })
+    }
+
+    /// Events that they may get, about objects that they may get.
+    async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
+        let mut seen: HashMap<String, bool> = HashMap::new();
+        let mut shown = Vec::new();
+        for event in events {
+            if !self.sees(Verb::Get, &event.object, Some(event.seq)).await? {
+                continue;
+            }
+            let sees_object = match seen.get(&event.about.uid) {
+                Some(known) => *known,
+                None => {
+                    let sees = self.gets(&event.about, None).await?;
+                    seen.insert(event.about.uid.clone(), sees);
+                    sees
+                }
+            };
+            if sees_object {
+                shown.push(event);
+            }
+        }
+        Ok(shown)
     }
 
     async fn of_states(&self, states: Vec<Arc<State>>, by_name: bool) -> Result<Vec<Arc<State>>, Problem> {
@@ -438,8 +465,8 @@ impl Sight {
 }
 
 fn too_wide() -> Problem {
-    Problem::new(
-        StatusCode::FORBIDDEN,
+    Problem::of(
+        codes::TOO_WIDE,
         "You may not look into all namespaces, and there are too many to ask about one by one.",
         format!("Name one with `namespace`. Without it, no more than {NAMESPACES} are looked through."),
     )

@@ -3,7 +3,7 @@
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::views::SourceView;
 
-use crate::answer::Problem;
+use crate::answer::{Problem, codes};
 use crate::app::App;
 
 /// An answer without rows may mean that nothing matches or that nobody watches what was asked for;
@@ -18,10 +18,13 @@ pub(crate) async fn check(app: &App, source: Option<&str>, kind: Option<&str>) -
     }
     if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.name == *name)) {
         let message = format!("No source is called `{name}`.");
-        return Err(Problem::invalid(message, format!("There are {}.", told(&sources))));
+        return Err(Problem::of(codes::NOT_WITNESSED, message, format!("There are {}.", told(&sources))));
     }
     match kind.filter(|kind| !sources.iter().any(|source| is_of(source, kind))) {
-        Some(kind) => Err(Problem::invalid(format!("No source witnesses `{kind}`."), witnessed(&sources))),
+        Some(kind) => {
+            let message = format!("No source witnesses `{kind}`.");
+            Err(Problem::of(codes::NOT_WITNESSED, message, witnessed(&sources)))
+        }
         None => Ok(()),
     }
 }

@@ -7,12 +7,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-    content-type: application/json\r\n\
-    content-length: 141\r\n\
+    content-type: application/problem+json\r\n\
+    content-length: 346\r\n\
     retry-after: 2\r\n\
     cache-control: no-store\r\n\
     connection: close\r\n\r\n\
-    {\"error\":{\"code\":\"unavailable\",\"message\":\"There are too many connections.\",\
+    {\"type\":\"/api#unavailable\",\"title\":\"This can't be answered now\",\"status\":503,\
+    \"detail\":\"There are too many connections.\",\
+    \"hint\":\"Try again in a moment, or close others of this machine.\",\"code\":\"unavailable\",\
+    \"error\":{\"code\":\"unavailable\",\"message\":\"There are too many connections.\",\
     \"hint\":\"Try again in a moment, or close others of this machine.\"}}";
 /// A client's request comes with its connection. Closing before it was read would take the answer back.
 const LINGER: Duration = Duration::from_secs(1);
@@ -39,12 +42,16 @@ pub(super) fn refuse(mut stream: TcpStream, is_last: bool) -> Option<impl Future
 
 #[cfg(test)]
 mod tests {
+    use crate::answer::codes::UNAVAILABLE;
+
     #[test]
     fn the_answer_is_as_long_as_it_says() {
         let text = std::str::from_utf8(super::ANSWER).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
         assert_eq!(length, body.len().to_string());
-        assert!(serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["code"] == "unavailable");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!((&body["error"]["code"], &body["code"]), (&"unavailable".into(), &"unavailable".into()));
+        assert_eq!(body["title"], UNAVAILABLE.title);
     }
 }

@@ -232,6 +232,7 @@ async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Pro
         name: Some(view.name.clone()),
         limit: Some(1),
         uid: None,
+        events: false,
     };
     let story = match app.views.timeline(&query).await {
         Ok(story) => story,

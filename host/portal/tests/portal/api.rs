@@ -171,18 +171,99 @@ async fn the_next_page_is_a_link_that_keeps_the_question_and_notices_are_headers
 }
 
 #[tokio::test]
-async fn a_refusal_has_a_code_that_programs_can_rely_on() {
+async fn a_refusal_is_a_problem_with_a_code_that_programs_can_rely_on() {
     let whole = portal(Fake::default());
-    for (path, code) in [
-        ("/api/v1/objects?limit=0", "invalid"),
-        ("/api/v1/nowhere", "not-found"),
-        ("/api/v1/states/99/document", "not-found"),
-        ("/api/v1/deadletters/replay", "method-not-allowed"),
-    ] {
-        assert_eq!(get(&whole, path).await.json()["error"]["code"], code, "{path}");
-    }
     let broken = portal(Fake { broken: true, ..Fake::default() });
-    assert_eq!(get(&broken, "/api/v1/objects").await.json()["error"]["code"], "unavailable");
+    let openapi = get(&whole, "/api/v1/openapi.json").await.json();
+    for (portal, path, status, code) in [
+        (&whole, "/api/v1/objects?limit=0", 400, "invalid"),
+        (&whole, "/api/v1/objects?colour=red", 400, "unknown-parameter"),
+        (&whole, "/api/v1/objects?limit=1&limit=2", 400, "unknown-parameter"),
+        (&whole, "/api/v1/objects?source=nobody", 400, "not-witnessed"),
+        (&whole, "/api/v1/objects?kind=deployments", 400, "not-witnessed"),
+        (&whole, "/api/v1/states/%FF/document", 400, "invalid"),
+        (&whole, "/api/v1/nowhere", 404, "not-found"),
+        (&whole, "/api/v1/states/99/document", 404, "not-found"),
+        (&whole, "/api/v1/deadletters/replay", 405, "method-not-allowed"),
+        (&broken, "/api/v1/objects", 503, "unavailable"),
+    ] {
+        let answer = get(portal, path).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("content-type")),
+            (status, "application/problem+json"),
+            "{path}"
+        );
+        let problem = answer.json();
+        fits(&openapi, &json!({"$ref": "#/components/schemas/Problem"}), &problem, path);
+        assert_eq!((&problem["code"], &problem["status"]), (&json!(code), &json!(status)), "{path}");
+        assert_eq!(problem["type"], format!("/api#{code}"));
+        // What clients of before read.
+        assert_eq!(problem["error"]["message"], problem["detail"]);
+        assert_eq!(problem["error"]["code"], code);
+        assert_eq!(answer.header("etag"), "", "a problem is not kept");
+    }
+}
+
+#[tokio::test]
+async fn each_operation_of_the_api_declares_its_refusals_as_problems() {
+    let openapi = get(&portal(Fake::default()), "/api/v1/openapi.json").await.json();
+    let table =
+        std::fs::read_to_string(kubewitness_harness::project_root().join("docs/reference/problems.md"))
+            .unwrap();
+    let paths = openapi["paths"].as_object().unwrap();
+    for (path, operations) in paths.iter().filter(|(path, _)| path.starts_with("/api/")) {
+        let responses =
+            operations.as_object().unwrap().values().next().unwrap()["responses"].as_object().unwrap();
+        assert!(responses.contains_key("default"), "{path}");
+        for (status, response) in
+            responses.iter().filter(|(status, _)| !["200", "304"].contains(&status.as_str()))
+        {
+            let response = openapi.pointer(&response["$ref"].as_str().unwrap()[1..]).unwrap();
+            let schema = &response["content"]["application/problem+json"]["schema"]["$ref"];
+            assert_eq!(schema, "#/components/schemas/Problem", "{path} {status}");
+            let is_told = status == "default" || table.contains(&format!("` | {status} | "));
+            assert!(is_told, "{path}: no code has the status {status}");
+        }
+    }
+    let codes = &openapi["components"]["schemas"]["Problem"]["properties"]["code"]["enum"];
+    for code in codes.as_array().unwrap() {
+        assert!(
+            table.contains(&format!("\n| `{}` | ", code.as_str().unwrap())),
+            "{code} is not in the table"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_the_client_has_already_is_not_sent_again() {
+    let portal = portal(Fake::default());
+    let asked = async |path: &str, tag: &str| {
+        let request = request("GET", path).header("if-none-match", tag).body(Body::empty()).unwrap();
+        ask(&portal, request).await
+    };
+    for path in
+        ["/api/v1/objects?limit=2", "/api/v1/states/1/document", "/api/v1/status", "/api/v1/openapi.json"]
+    {
+        let first = get(&portal, path).await;
+        let tag = first.header("etag").to_owned();
+        assert!(tag.starts_with("W/\""), "{path}: {tag}");
+        assert_eq!(first.header("cache-control"), "private, no-cache", "{path}");
+        assert_eq!(first.header("vary"), "authorization, cookie", "{path}");
+        let again = asked(path, &tag).await;
+        assert_eq!((again.status.as_u16(), again.text.as_str()), (304, ""), "{path}");
+        assert_eq!(
+            (again.header("etag"), again.header("cache-control")),
+            (tag.as_str(), "private, no-cache")
+        );
+        assert_eq!(again.header("link"), first.header("link"), "{path}");
+        let other = asked(path, "W/\"other\"").await;
+        assert_eq!((other.status.as_u16(), &other.text), (200, &first.text), "{path}");
+    }
+    // A page is made for a person and a moment, and a probe is asked for now.
+    for path in ["/", "/healthz", "/metrics"] {
+        let answer = get(&portal, path).await;
+        assert_eq!((answer.header("etag"), answer.header("cache-control")), ("", "no-store"), "{path}");
+    }
 }
 
 #[tokio::test]

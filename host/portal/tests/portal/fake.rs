@@ -76,6 +76,33 @@ pub fn state(seq: Seq, object: &ObjectRef, change: Change, seconds: u64, status:
     }
 }
 
+/// About the job's first pod: one that happened again and again, and one that happened once.
+fn events() -> Vec<EventView> {
+    let about = object("Pod", "research", "llm-train-7-0-x8k2p", "uid-llm-train-7-0-x8k2p");
+    let event = |seconds: u64, kind: &str, reason: &str, message: &str, count| EventView {
+        object: object(
+            "Event",
+            "research",
+            &format!("llm-train-7.{seconds}"),
+            &format!("uid-event-{seconds}"),
+        ),
+        about: about.clone(),
+        kind: kind.into(),
+        reason: reason.into(),
+        message: message.into(),
+        count,
+        first_ms: START + seconds * 1000 - (count - 1) * 60_000,
+        last_ms: START + seconds * 1000,
+        from: "default-scheduler".into(),
+        seq: 4,
+    };
+    let gpus = "0/12 nodes are available: 12 Insufficient nvidia.com/gpu.";
+    vec![
+        event(125, "Warning", "FailedScheduling", gpus, 3),
+        event(130, "Normal", "Scheduled", "Successfully assigned research/llm-train-7-0-x8k2p to node-7", 1),
+    ]
+}
+
 fn story() -> Vec<Arc<State>> {
     let job = object("Job", "research", "llm-train-7", "uid-train");
     let workers = ["llm-train-7-0-x8k2p", "llm-train-7-1-q9d4z"];
@@ -297,6 +324,17 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             queue_duration: HistogramView::default(),
             work_duration: HistogramView { buckets: vec![(0.1, 3), (1.0, 6)], count: 7, sum_seconds: 12.5 },
         },
+        manifest: Some(Arc::new(ManifestView {
+            declared: vec!["sql:main".into(), "kv".into()],
+            granted: vec![
+                GrantView { name: "sql:main".into(), of: "database platform".into() },
+                GrantView { name: "documents".into(), of: "without secrets".into() },
+            ],
+            sources: vec!["jobs".into(), "pods".into()],
+            config: serde_json::json!({"table": "kw_states"}).as_object().cloned().unwrap_or_default(),
+            memory_limit: 64 << 20,
+            call_limit_ms: 2000,
+        })),
         ..PluginView::default()
     }
 }
@@ -484,7 +522,8 @@ impl Views for Fake {
             return Ok(TimelineView { states, ..TimelineView::default() });
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
-        Ok(TimelineView { states, related })
+        let events = if query.events { events() } else { Vec::new() };
+        Ok(TimelineView { states, related, events })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

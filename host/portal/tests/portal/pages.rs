@@ -52,6 +52,7 @@ async fn every_page_is_whole() {
         "/objects/uid-train?at=2026-11-20+13:50&state=3",
         "/states/1?as=yaml&managed=true",
         "/health",
+        "/api",
     ] {
         let answer = get(&portal, path).await;
         assert_eq!(answer.status, 200, "{path}");
@@ -120,7 +121,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
 #[tokio::test]
 async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
     let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
-    assert!(text.contains("Jobs at 2026-11-20 12:00:00 UTC"), "{text}");
+    assert!(text.contains(">2026-11-20 12:00:00 UTC</time>"), "{text}");
     assert!(text.contains("The journal begins at 2026-11-20T11:00:00.000Z."));
     assert!(text.contains("missing<span class=\"unseen\">: Between 12:00 and 12:05 versions are missing."));
     assert!(text.contains("/objects/uid-train?state=100"), "a row leads to the state of that moment");
@@ -302,6 +303,56 @@ async fn plugins_show_whether_their_figures_add_up() {
 }
 
 #[tokio::test]
+async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_long_calls_take() {
+    let text = get(&portal(Fake::default()), "/plugins").await.text;
+    let row = |name: &str, asked: &str, granted: &str| {
+        format!("<code>{name}</code></th><td>{asked}</td><td>{granted}</td>")
+    };
+    for row in [
+        row("sql:main", "yes", "database platform"),
+        row("kv", "yes", "no"),
+        row("documents", "no", "without secrets"),
+    ] {
+        assert!(text.contains(&row), "{row}: {text}");
+    }
+    assert!(text.contains("7 states came out of calls, 1 s each on average"), "{text}");
+    assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
+}
+
+#[tokio::test]
+async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
+    let fake = std::sync::Arc::new(Fake::default());
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    let all = get(&portal, "/deadletters").await.text;
+    let none = get(&portal, "/deadletters?error=no+such+words&namespace=research").await.text;
+    assert!(none.contains("No dead letter fits the filter") && none.contains("value=\"no such words\""));
+    let some = get(&portal, "/deadletters?namespace=research&error=e&since=2026-11-01").await.text;
+    assert!(some.contains("that fit the filter") && !all.contains("that fit the filter"), "{some}");
+    assert!(
+        some.contains("name=\"since\" value=\"2026-11-01\"")
+            && some.contains("name=\"namespace\" value=\"research\"")
+    );
+    assert_eq!(get(&portal, "/deadletters?since=yesterday").await.status, 400);
+
+    let body =
+        "plugin=notification&namespace=research&error=disk+full&since=2026-11-01&until=&reason=it+is+back";
+    let request = request("POST", "/deadletters/replay")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("sec-fetch-site", "same-origin");
+    let done = ask(&portal, request.body(Body::from(body)).unwrap()).await;
+    assert_eq!(
+        done.header("location"),
+        "/deadletters?replayed=0&plugin=notification&namespace=research&error=disk%20full&since=2026-11-01"
+    );
+    let request = fake.replays.lock().unwrap()[0].clone();
+    assert_eq!(
+        (request.namespace.as_deref(), request.error.as_deref()),
+        (Some("research"), Some("disk full"))
+    );
+    assert_eq!((request.since.as_deref(), request.until), (Some("2026-11-01T00:00:00Z"), None));
+}
+
+#[tokio::test]
 async fn the_form_replays_what_was_chosen() {
     let fake = std::sync::Arc::new(Fake::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());
@@ -437,4 +488,33 @@ async fn where_nobody_signs_in_each_page_says_so() {
         assert!(!page.contains("Log out"), "{path}");
     }
     assert_eq!(get(&portal, "/login").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/api").await.text;
+    let openapi = get(&portal, "/api/v1/openapi.json").await.json();
+    for (path, methods) in openapi["paths"].as_object().unwrap() {
+        for (method, told) in methods.as_object().unwrap() {
+            let id = told["operationId"].as_str().unwrap();
+            let head = format!("<h2 id=\"op-{id}\"><code>{} {path}</code></h2>", method.to_uppercase());
+            assert!(text.contains(&head), "{head}");
+        }
+    }
+    let refused = get(&portal, "/api/v1/objects?limit=0").await.json();
+    let place = refused["type"].as_str().unwrap().strip_prefix("/api#").unwrap().to_owned();
+    assert!(text.contains(&format!("<tr id=\"{place}\">")), "the type of a problem leads to its code");
+    assert!(text.contains("curl -H &quot;Authorization: Bearer $TOKEN&quot;"));
+    assert!(get(&portal, "/").await.text.contains("<a href=\"/api\">API</a>"));
+}
+
+#[tokio::test]
+async fn events_about_an_object_and_its_pods_stand_on_its_page_counted_as_kubectl_does() {
+    let text = get(&portal(Fake::default()), "/objects/uid-train").await.text;
+    let (before, events) = text.split_once("<h2 id=\"events\">Events</h2>").unwrap();
+    assert!(before.contains("id=\"lanes\""), "after the lanes");
+    assert!(events.contains("(x3 over 2 min)"), "{events}");
+    assert!(events.contains(">FailedScheduling<") && events.contains(">Scheduled<"));
+    assert!(events.contains("href=\"/objects/uid-llm-train-7-0-x8k2p\">Pod/llm-train-7-0-x8k2p"));
 }

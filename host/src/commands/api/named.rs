@@ -56,7 +56,7 @@ impl Named {
                 namespace: Some(namespace.unwrap_or(NAMESPACE).to_owned()),
                 name: Some(name),
                 limit,
-                uid: None,
+                ..TimelineQuery::default()
             },
         }
     }

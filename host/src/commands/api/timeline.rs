@@ -1,9 +1,9 @@
-//! `kubewitness timeline`: the states of one object, oldest first.
+//! `kubewitness timeline`: the states of one object, oldest first, and the Events about it.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::TimelineView;
+use kubewitness_core::views::{EventView, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
@@ -24,6 +24,10 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
         if !view.related.is_empty() {
             text.push('\n');
             text.push_str(&states_table(&view.related, wide));
+        }
+        if !view.events.is_empty() {
+            text.push('\n');
+            text.push_str(&events_table(&view.events, wide));
         }
         text
     })?;
@@ -47,6 +51,7 @@ pub(super) async fn story(
     view.states.retain(|state| state.object.namespace.is_empty());
     if view.states.is_empty() {
         view.related.clear();
+        view.events.clear();
     }
     Ok(view)
 }
@@ -54,6 +59,31 @@ pub(super) async fn story(
 pub(super) fn nothing(named: &Named, namespace: Option<&str>) -> String {
     let elsewhere = if matches!(named, Named::Uid(_)) { "" } else { ", nor without one" };
     format!("nothing was witnessed of {}{elsewhere}", named.told(namespace))
+}
+
+/// As `kubectl get events` has it, with the time in place of the age.
+fn events_table(events: &[EventView], wide: bool) -> String {
+    let mut header = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"];
+    if wide {
+        header.extend(["FROM", "FIRST SEEN", "SEQ"]);
+    }
+    let mut table = Table::new(&header).whole(wide);
+    for event in events {
+        let repeated = event.repeated();
+        let mut row = vec![
+            calendar::rfc3339(event.last_ms),
+            event.kind.clone(),
+            event.reason.clone(),
+            format!("{}/{}", event.about.kind.to_lowercase(), event.about.name),
+            if repeated.is_empty() { event.count.to_string() } else { repeated },
+            event.message.replace('\n', " "),
+        ];
+        if wide {
+            row.extend([event.from.clone(), calendar::rfc3339(event.first_ms), event.seq.to_string()]);
+        }
+        table.row(row);
+    }
+    table.render()
 }
 
 fn states_table(states: &[Arc<State>], wide: bool) -> String {

@@ -5,6 +5,7 @@
 mod calls;
 mod candidate;
 mod filters;
+mod manifest;
 mod probation;
 
 use std::collections::BTreeMap;
@@ -232,6 +233,8 @@ impl Plugins {
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let plugin = candidate.component.plugin(&name, &spec.limits, grants);
         let plugin = Arc::new(plugin.context("instantiating it")?);
+        let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
+        let manifest = manifest::view(candidate.component.imports(), needs, spec);
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -262,6 +265,7 @@ impl Plugins {
                 module: candidate.pulled.as_ref().map(Pulled::told),
                 message: None,
                 handle: Some(handle.clone()),
+                manifest: Some(Arc::new(manifest)),
             },
         );
         self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle, probation });

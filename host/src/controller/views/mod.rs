@@ -2,6 +2,7 @@
 //! replays and drops dead letters, and pauses and resumes plugins. It changes nothing else.
 
 mod details;
+mod events;
 mod gone;
 mod held;
 mod objects;
@@ -172,7 +173,7 @@ impl Views for HostViews {
             other => unavailable(other),
         })?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
-        Ok(TimelineView { states, related })
+        Ok(TimelineView { states, related, events: self.events(found.events).await? })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -367,13 +368,9 @@ fn chosen(
             ),
         });
     }
-    let age = request.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+    let fits = request.filter(now_ms)?;
     let is_meant = |(letter, state): &&(DeadLetter, Arc<State>)| {
-        !letter.replaying
-            && !letter.dropped
-            && request.namespace.as_ref().is_none_or(|namespace| state.object.namespace == *namespace)
-            && request.error.as_ref().is_none_or(|text| letter.error.contains(text))
-            && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+        !letter.replaying && !letter.dropped && fits(letter, &state.object.namespace)
     };
     Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
 }
@@ -442,6 +439,12 @@ mod tests {
         assert_eq!(meant(&ReplayRequest { namespace: Some("b".into()), ..request(&[]) }), [9]);
         assert_eq!(meant(&ReplayRequest { error: Some("such table".into()), ..request(&[]) }), [9]);
         assert_eq!(meant(&ReplayRequest { older_than_seconds: Some(5), ..request(&[]) }), [4]);
+        let at = |text: &str| Some(text.to_owned());
+        let early = ReplayRequest { until: at("1970-01-01T00:00:05Z"), ..request(&[]) };
+        let late = ReplayRequest { since: at("1970-01-01T00:00:05Z"), ..request(&[]) };
+        assert_eq!((meant(&early), meant(&late)), (vec![4], vec![9]));
+        let wrong = ReplayRequest { since: at("yesterday"), ..request(&[]) };
+        assert!(matches!(chosen(&[], &wrong, 10_000), Err(ViewError::Invalid(_))));
         assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
         let text = missing(chosen(&letters, &request(&[998, 999]), 0));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
@@ -463,13 +466,7 @@ mod tests {
         );
         shared.settings_are_taken();
         assert_eq!(views.ready(), Ok(()));
-        let failed = PluginState {
-            phase: Phase::Failed,
-            digest: String::new(),
-            module: None,
-            message: None,
-            handle: None,
-        };
+        let failed = PluginState::idle(Phase::Failed, None);
         shared.set_plugin("p", failed);
         assert_eq!(views.ready(), Ok(()));
         assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
@@ -483,13 +480,7 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let state = PluginState {
-            phase: Phase::Active,
-            digest: String::new(),
-            module: None,
-            message: None,
-            handle: None,
-        };
+        let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
         let views = HostViews::new(shared, journal, None);

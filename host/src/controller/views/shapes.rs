@@ -96,6 +96,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.last_error).or(stats.filter_error),
         paused: stats.paused.as_deref().map(paused_view),
+        manifest: state.manifest.clone(),
     }
 }
 

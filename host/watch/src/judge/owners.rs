@@ -1,8 +1,9 @@
 //! Finds the owners of an object, from its controlling owner up to the outermost known one. Objects that
-//! belong together are found together.
+//! belong together are found together. An Event belongs to the object that it is about.
 
 use std::sync::Arc;
 
+use kubewitness_core::events;
 use kubewitness_core::project::{self, Envelope, OwnerRef};
 use kubewitness_core::state::ObjectRef;
 
@@ -30,6 +31,21 @@ pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&
     let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
     let outermost = outlived.unwrap_or(found);
     let controller = (outermost.uid != controller.uid).then(|| Arc::new(direct));
+    Owners { outermost: Some(outermost), controller }
+}
+
+/// The same of an Event. An event about an object that is no longer known keeps the owner that it had.
+pub(crate) fn of_event(listers: &Listers, document: &[u8], known: Option<&Known>) -> Owners {
+    let before = known.and_then(|known| known.owner.clone());
+    let Some(about) = events::about(document) else {
+        return Owners { outermost: before, controller: None };
+    };
+    let is_known = listers.brief(&about.uid).is_some();
+    let outermost = match before.filter(|_| !is_known) {
+        Some(before) => before,
+        None => listers.outermost(about.clone()),
+    };
+    let controller = (outermost.uid != about.uid).then(|| Arc::new(about));
     Owners { outermost: Some(outermost), controller }
 }
 
@@ -163,6 +179,34 @@ mod tests {
         ] {
             assert_eq!(chain(watched, object, owner), outermost, "{object} of {owner} with {watched:?}");
         }
+    }
+
+    #[test]
+    fn an_event_belongs_to_what_it_is_about_and_to_the_outermost_owner_of_that() {
+        let listers = Listers::default();
+        watch(&listers, "Job/j", "");
+        watch(&listers, "Pod/p", "Job/j");
+        let event = |name: &str| {
+            let about =
+                json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": name, "uid": name});
+            json!({"kind": "Event", "involvedObject": about}).to_string()
+        };
+        let told = |event: &str, known: Option<&Known>| {
+            let Owners { outermost, controller } = of_event(&listers, event.as_bytes(), known);
+            let name = |owner: Option<Arc<ObjectRef>>| owner.map(|owner| owner.name.clone());
+            (name(outermost), name(controller))
+        };
+        assert_eq!(told(&event("p"), None), (Some("j".into()), Some("p".into())));
+        assert_eq!(told(&event("j"), None), (Some("j".into()), None));
+        assert_eq!(told(&event("stranger"), None), (Some("stranger".into()), None));
+        assert_eq!(told("{}", None), (None, None));
+        // The pod is gone, and its event comes once more.
+        let known = Known::cached(Current {
+            owner: of_event(&listers, event("p").as_bytes(), None).outermost,
+            ..current(&listers, "Event/e", "")
+        });
+        listers.remove("Pod/p");
+        assert_eq!(told(&event("p"), Some(&known)), (Some("j".into()), Some("p".into())));
     }
 
     #[test]

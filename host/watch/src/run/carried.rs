@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kubewitness_core::carry::{Fed, Feed, FeedError};
 use kubewitness_core::ports::{Append, Appended, Witnessed};
-use kubewitness_core::project;
-use kubewitness_core::state::Change;
+use kubewitness_core::state::{Change, ObjectRef};
+use kubewitness_core::{events, project};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -84,7 +84,10 @@ async fn take(
 fn complete(parts: &Parts, state: &mut Witnessed) {
     let known = parts.shared.read().known(&state.object.uid);
     state.base = known.as_ref().and_then(|known| known.document());
-    if let Ok(envelope) = project::envelope(&state.document) {
+    if events::is_event(&state.object.group, &state.object.kind) {
+        let is_another = |about: &ObjectRef| state.owner.as_ref().is_some_and(|owner| owner.uid != about.uid);
+        state.controller = events::about(&state.document).filter(is_another).map(Arc::new);
+    } else if let Ok(envelope) = project::envelope(&state.document) {
         state.controller = owners::direct(&envelope, state.owner.as_ref());
     }
 }

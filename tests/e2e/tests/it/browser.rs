@@ -17,7 +17,7 @@ use tokio::process::Command;
 use crate::visibility::{Lab, a_hole};
 
 pub const DRIVER: &str = "chromedriver";
-const WITHIN: Duration = Duration::from_secs(120);
+pub const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
@@ -141,12 +141,30 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let kept = browser.script("return document.documentElement.dataset.theme").await?;
     ensure!(kept == "dark", "and kept: {kept}");
     ensure!(browser.text().await?.contains("Held beyond retention"), "{}", browser.text().await?);
+    elsewhere(browser, portal).await?;
     let now = browser.script("return new Date().toISOString()").await?;
     let now = now.as_str().context("a time")?;
     browser.open(&format!("{portal}/?at={now}")).await?;
     let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
     ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
     Ok(())
+}
+
+/// A reader in Tokyo sees and types times of Tokyo, with UTC where one is pointed at.
+async fn elsewhere(browser: &Browser, portal: &str) -> Result<()> {
+    browser.zone("Asia/Tokyo").await?;
+    browser.open(&format!("{portal}/?at=2026-11-20+20:30")).await?;
+    let told = "const time = document.querySelector('h1 time'); const at = document.querySelector('[name=at]'); \
+        const sent = new FormData(at.form).get('at'); \
+        return [time.textContent, time.title, at.value, sent, document.getElementById('zone').textContent].join('; ')";
+    let told = browser.script(told).await?;
+    let wanted = "2026-11-21 05:30:00; 2026-11-20 20:30:00 UTC; 2026-11-21 05:30:00; 2026-11-20 20:30:00; Times: Asia/Tokyo";
+    ensure!(told == wanted, "{told}");
+    browser.script("document.getElementById('zone').click()").await?;
+    let told = "return document.querySelector('h1 time').textContent";
+    let utc = async || Ok((browser.script(told).await? == "2026-11-20 20:30:00 UTC").then_some(()));
+    until(WITHIN, "times of UTC again", utc).await?;
+    browser.zone("UTC").await
 }
 
 async fn some_running_job(portal: &str) -> Result<Option<Value>> {
@@ -181,7 +199,10 @@ impl Browser {
             "--disable-sync",
             &format!("--user-data-dir={}", scratch.join("browser").display()),
         ];
-        let wanted = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
         let base = format!("http://127.0.0.1:{port}/session");
         let made = until(WITHIN, "a browser", async || match client.post(&base).json(&wanted).send().await {
             Ok(answer) => Ok(Some(answer.json::<Value>().await?)),
@@ -202,6 +223,32 @@ impl Browser {
     /// What a script in the page answers. Scripts of a driver are not bound by the page's policy.
     pub async fn script(&self, script: &str) -> Result<Value> {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
+    }
+
+    /// What the browser has told its console since it was asked last.
+    pub async fn console(&self) -> Result<Vec<String>> {
+        let lines = self.ask("se/log", &json!({"type": "browser"})).await?;
+        let lines = lines.as_array().context("the console's lines")?.iter();
+        Ok(lines.filter_map(|line| Some(line["message"].as_str()?.to_owned())).collect())
+    }
+
+    /// What a device of this size shows: a window has a least width.
+    pub async fn resize(&self, width: u32, height: u32) -> Result<()> {
+        self.emulate(
+            "setDeviceMetricsOverride",
+            &json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}),
+        )
+        .await
+    }
+
+    pub async fn zone(&self, name: &str) -> Result<()> {
+        self.emulate("setTimezoneOverride", &json!({"timezoneId": name})).await
+    }
+
+    async fn emulate(&self, what: &str, params: &Value) -> Result<()> {
+        let command = format!("Emulation.{what}");
+        self.ask("goog/cdp/execute", &json!({"cmd": command, "params": params})).await?;
+        Ok(())
     }
 
     /// What a person reads on the page.

@@ -2,6 +2,7 @@
 //! simulated API server against recordings of a real one.
 
 mod access;
+mod accessible;
 mod authors;
 mod browser;
 mod ceiling;

@@ -58,6 +58,13 @@ async fn agree(data: &std::path::Path) -> Result<()> {
         .as_i64()
         .or(journal["statesChecked"].as_i64())
         .context("how many states")?;
+    // No plugin subscribes to Events.
+    let args = ["journal", "export", "--kind", "Event", "--data", &data.to_string_lossy()];
+    let (code, exported, errors) = kubewitness_harness::command(&args).await?;
+    ensure!(code == Some(0), "the export ended with {code:?}: {errors}");
+    let events = exported.lines().filter(|line| line.contains("\"Event\"")).count() as i64;
+    ensure!(events > 10, "only {events} states of Events");
+    let states = states - events;
     let mut platform = Platform::open(&data.join("platform.db")).await?;
     ensure!(states > 50, "only {states} states in ten seconds");
     ensure!(platform.count().await? == states, "{} rows, {states} states", platform.count().await?);

@@ -18,9 +18,9 @@ use crate::submit::TemplateSpec;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
 const BOUNDS: &str = "x-bounds";
-const HOST: &str = include_str!("../../testdata/manifests/host.yaml");
-const PLUGIN: &str = include_str!("../../testdata/manifests/plugin.yaml");
-const TEMPLATE: &str = include_str!("../../testdata/manifests/template.yaml");
+const HOST: &str = include_str!("../../../testdata/manifests/host.yaml");
+const PLUGIN: &str = include_str!("../../../testdata/manifests/plugin.yaml");
+const TEMPLATE: &str = include_str!("../../../testdata/manifests/template.yaml");
 
 /// The schema of the names that `is_name` accepts.
 pub(super) fn name(_: &mut SchemaGenerator) -> Schema {

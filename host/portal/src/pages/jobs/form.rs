@@ -16,7 +16,7 @@ pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
                 input #search type="search" name="search" value=[asked.search.as_deref()] placeholder="name, uid, submitter, label" autocomplete="off" spellcheck="false";
             }
             label { span { "Kind" } input.short name="kind" value=(asked.kind) list="kinds" autocomplete="off" spellcheck="false"; }
-            datalist #kinds { @for kind in ["Job", "Pod", "all"] { option value=(kind) {} } }
+            datalist #kinds { @for kind in ["Job", "Pod", "Event", "all"] { option value=(kind) {} } }
             label { span { "Namespace" }
                 select name="namespace" {
                     option value="" { "All" }
@@ -64,9 +64,9 @@ fn times(asked: &Asked) -> Markup {
                         @for (value, name) in RANGES { option value=(value) selected[asked.range == value] { (name) } }
                     }
                 }
-                label { span { "From (UTC)" } input name="since" value=[asked.since.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
-                label { span { "To (UTC)" } input name="until" value=[asked.until.as_deref()] placeholder="2026-11-24 09:00" autocomplete="off"; }
-                label { span { "As it was at (UTC)" } input name="at" value=[asked.at.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
+                label { span { "From (UTC)" } input name="since" data-utc value=[asked.since.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
+                label { span { "To (UTC)" } input name="until" data-utc value=[asked.until.as_deref()] placeholder="2026-11-24 09:00" autocomplete="off"; }
+                label { span { "As it was at (UTC)" } input name="at" data-utc value=[asked.at.as_deref()] placeholder="2026-11-24 03:00" autocomplete="off"; }
             }
         }
     }

@@ -89,9 +89,14 @@ fn title(asked: &Asked, kind: Option<&str>) -> String {
 }
 
 /// A time as it was typed, to the second.
-fn moment(typed: &str) -> String {
+fn moment(typed: &str) -> Markup {
     let text = time::typed(typed);
-    kubewitness_core::calendar::moment(&text).map_or(text, |ms| format!("{} UTC", time::readable(ms)))
+    html! {
+        @match kubewitness_core::calendar::moment(&text) {
+            Some(ms) => time datetime=(time::rfc3339(ms)) { (time::readable(ms)) " UTC" },
+            None => (text),
+        }
+    }
 }
 
 /// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.

@@ -22,11 +22,11 @@ pub(super) struct List<'a> {
 /// What the rows can be ordered by, as the address and the caption say it.
 const ORDERS: [(&str, &str); 6] = [
     ("changed", "newest change first"),
-    ("name", "this page by name"),
-    ("phase", "this page by phase"),
-    ("queued", "this page by the time that they waited, longest first"),
-    ("running", "this page by the time that they ran, longest first"),
-    ("restarts", "this page by restarts, most first"),
+    ("name", "by name"),
+    ("phase", "by phase"),
+    ("queued", "by the time that they waited, longest first"),
+    ("running", "by the time that they ran, longest first"),
+    ("restarts", "by restarts, most first"),
 ];
 
 impl List<'_> {
@@ -74,10 +74,17 @@ impl List<'_> {
         let count = self.objects.len() as u64;
         html! {
             @match self.total {
-                Some(total) if total > count => { (figure(count)) " of " (figure(total)) " objects, " (order) }
-                _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " (order) }
+                Some(total) if total > count => { (figure(count)) " of " (figure(total)) " objects, " }
+                _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
+            @if self.sorts_a_part() { "this page " } (order)
         }
+    }
+
+    /// Pages follow each other by the newest change. Another order holds within one page.
+    fn sorts_a_part(&self) -> bool {
+        self.asked.sort.as_deref().is_some_and(|sort| sort != "changed")
+            && (self.next.is_some() || self.asked.cursor.is_some())
     }
 
     fn head(&self, sort: &str, name: &str, class: &str) -> Markup {
@@ -92,6 +99,12 @@ impl List<'_> {
 
     fn pages(&self) -> Markup {
         html! {
+            @if self.sorts_a_part() {
+                p.hint.part {
+                    "Only this page is sorted. The pages themselves follow each other by the newest change. "
+                    "Filter the list until it fits one page, and all of it is sorted."
+                }
+            }
             @if self.next.is_some() || self.asked.cursor.is_some() {
                 nav.pages aria-label="Pages" {
                     @if self.asked.cursor.is_some() { a.button href=(self.asked.address("cursor", None)) { "First page" } }

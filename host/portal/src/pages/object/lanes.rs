@@ -54,7 +54,7 @@ pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
     let shown = &lanes[..lanes.len().min(LANES)];
     let height = TOP + HEIGHT * (shown.len() + told.len()) as f64 + 6.0;
     html! {
-        div.scroll.lanes {
+        div.scroll.lanes tabindex="0" role="group" aria-label="Phases over time" {
             svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
                 title #lanes-title {
                     "Phases of " (lanes.len()) " objects from " (time::readable(scale.from)) " to " (time::readable(scale.to))
@@ -83,7 +83,7 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
     };
     html! {
         line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
-        text.axis x=(round(x)) y="12" text-anchor=(anchor) { (time::clock(ms)) }
+        text.axis x=(round(x)) y="12" text-anchor=(anchor) data-ms=(ms) { (time::clock(ms)) }
     }
 }
 

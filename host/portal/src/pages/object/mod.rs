@@ -1,5 +1,6 @@
 //! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row.
 
+mod events;
 mod lanes;
 mod moment;
 mod states;
@@ -45,7 +46,12 @@ pub(super) async fn page(
     let (all, chosen) = (params.yes("all")?, params.number("state")?);
     let limit = params.limit(STATES, MOST_ROWS)?;
     let after = *app.views.newest().borrow();
-    let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(limit), ..TimelineQuery::default() };
+    let query = TimelineQuery {
+        uid: Some(uid.clone()),
+        limit: Some(limit),
+        events: true,
+        ..TimelineQuery::default()
+    };
     let whole = app.views.timeline(&query).await?;
     let sight = Sight::new(&app, &viewer);
     let view = sight.of_story(whole).await?;
@@ -84,6 +90,12 @@ pub(super) async fn page(
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin was told" } }
             (lanes::svg(&shown, &deliveries, &holes))
+        }
+        @if !view.events.is_empty() {
+            section aria-labelledby="events" {
+                h2 #events { "Events" }
+                (events::table(&view.events))
+            }
         }
         section aria-labelledby="states" {
             h2 #states { "Every state" }

@@ -19,7 +19,7 @@ pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) ->
     let at_ms = at_ms.transpose()?;
     Ok(html! {
         form.filters.moment method="get" action={ "/objects/" (encode(uid)) } {
-            label { span { "As it was at (UTC)" } input name="at" value=[asked] placeholder="2026-11-24 03:00" autocomplete="off"; }
+            label { span { "As it was at (UTC)" } input name="at" data-utc value=[asked] placeholder="2026-11-24 03:00" autocomplete="off"; }
             button { "Look" }
         }
         @if let Some(at_ms) = at_ms { (answer(states, at_ms)) }

@@ -1,5 +1,6 @@
 //! Plugins: who is how far, and whether the figures add up.
 
+mod manifest;
 pub(super) mod pausing;
 
 use axum::extract::State;
@@ -139,6 +140,8 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                 }
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
             }
+            p.lag { (manifest::calls(&plugin.queue)) }
+            @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest)) }
         }
     }
 }

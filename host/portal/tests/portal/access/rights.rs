@@ -418,3 +418,54 @@ impl Visit for Line {
         }
     }
 }
+
+#[tokio::test]
+async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed() {
+    let portal = Portal::new();
+    let authorization = |tenant: &str| format!("Bearer {tenant}");
+    for path in addresses("red").into_iter().filter(|path| path.starts_with("/api/")) {
+        let mine = portal.as_token("red", &path).await;
+        let tag = mine.header("etag").to_owned();
+        assert_eq!(mine.status == 200, !tag.is_empty(), "{path}");
+        let with_tag = async |tenant: &str| {
+            let (authorization, tag) = (authorization(tenant), tag.clone());
+            let headers = [("authorization", authorization.as_str()), ("if-none-match", tag.as_str())];
+            portal.get(&path, &headers).await
+        };
+        if tag.is_empty() {
+            continue;
+        }
+        assert_eq!(with_tag("red").await.status, 304, "{path}");
+        let other = with_tag("blue").await;
+        let same = other.status == 304;
+        let plain = portal.as_token("blue", &path).await;
+        assert_eq!(same, plain.text == mine.text && plain.status == 200, "{path}");
+        let headers = [("if-none-match", tag.as_str())];
+        assert_eq!(portal.get(&path, &headers).await.status, 401, "{path}");
+        let any = [("authorization", "Bearer stranger"), ("if-none-match", "*")];
+        assert_eq!(portal.get(&path, &any).await.status, 401, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_about() {
+    let told = async |portal: &Portal, token: &str| {
+        let story = portal.as_token(token, "/api/v1/timeline?uid=uid-red").await.json();
+        let events = story["events"].as_array().unwrap().clone();
+        events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let portal = Portal::new();
+    assert_eq!(told(&portal, "boss").await, ["red-message", "blue-message"]);
+    assert_eq!(told(&portal, "red").await, ["red-message"]);
+    assert!(told(&portal, "blue").await.is_empty());
+    // Who may get one job by its name, and no events.
+    assert!(told(&portal, "named").await.is_empty());
+    let page = portal.as_token("red", "/objects/uid-red").await.text;
+    assert!(page.contains("red-message") && !page.contains("blue-message"), "{page}");
+
+    let without = Portal::new();
+    without.server.refused.lock().unwrap().insert("events".into());
+    assert!(told(&without, "red").await.is_empty());
+    let page = without.as_token("red", "/objects/uid-red").await;
+    assert!(page.status == 200 && !page.text.contains("id=\"events\""), "the rest of the story is there");
+}

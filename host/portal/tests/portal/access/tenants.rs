@@ -44,6 +44,23 @@ fn story(tenant: &str) -> Vec<State> {
     list.into_iter().enumerate().map(state).collect()
 }
 
+/// About the job that a state is of, and about one of the other tenant, which nobody but an operator should meet here.
+fn events(state: &State) -> Vec<EventView> {
+    let event = |tenant: &str| EventView {
+        object: fake::object("Event", tenant, &format!("{tenant}-train.1"), &format!("uid-{tenant}-event")),
+        about: job(tenant),
+        kind: "Warning".into(),
+        reason: format!("{tenant}-reason"),
+        message: format!("{tenant}-message"),
+        count: 2,
+        first_ms: MADE_MS + 1000,
+        last_ms: MADE_MS + 2000,
+        from: "kubelet".into(),
+        seq: state.seq,
+    };
+    TENANTS.map(event).into()
+}
+
 pub struct Tenants {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
@@ -230,7 +247,8 @@ impl Views for Tenants {
         let uid = states.first().map(|state| state.object.uid.clone());
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
-        Ok(TimelineView { states, related })
+        let events = states.iter().take(usize::from(query.events)).flat_map(|state| events(state)).collect();
+        Ok(TimelineView { states, related, events })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -333,6 +351,8 @@ pub struct Server {
     pub gone: Mutex<BTreeSet<String>>,
     /// Rights that were withdrawn.
     pub denied: Mutex<BTreeSet<String>>,
+    /// Resources that nobody but an operator has a right to.
+    pub refused: Mutex<BTreeSet<String>>,
     /// Namespaces that were made again, and when.
     pub remade: Mutex<BTreeMap<String, u64>>,
     pub authentications: AtomicUsize,
@@ -381,6 +401,9 @@ impl Reviewer for Server {
             return Ok(false);
         }
         let reads = ["get", "list"].contains(&attempt.verb.as_str()) && attempt.group != "kubewitness.dev";
+        if name != "boss" && self.refused.lock().unwrap().contains(&attempt.resource) {
+            return Ok(false);
+        }
         Ok(match name {
             "boss" => true,
             "named" => {

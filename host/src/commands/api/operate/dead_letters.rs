@@ -11,7 +11,7 @@ use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, Replay
 use super::super::client::Client;
 use super::super::gaps::labelled;
 use super::super::live::again;
-use crate::cli::{DeadLetters, LetterChoice, Output, QueryArgs};
+use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
@@ -132,12 +132,15 @@ fn letter_text(view: &DeadLetterView) -> String {
 }
 
 fn request(choice: LetterChoice) -> ReplayRequest {
+    let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
     ReplayRequest {
         plugin: choice.plugin,
         seqs: choice.seq,
         namespace: choice.namespace,
         error: choice.error,
         older_than_seconds: choice.older_than.map(|age| age.0.as_secs()),
+        since: time(choice.since),
+        until: time(choice.until),
         reason: choice.reason,
         who: choice.who.unwrap_or_else(user),
         dry_run: choice.dry_run,
@@ -192,10 +195,12 @@ async fn drop_chosen(choice: LetterChoice, all: bool, args: &QueryArgs) -> Ended
     let is_chosen = !choice.seq.is_empty()
         || choice.namespace.is_some()
         || choice.error.is_some()
-        || choice.older_than.is_some();
+        || choice.older_than.is_some()
+        || choice.since.is_some()
+        || choice.until.is_some();
     if !is_chosen && !all {
         return Err(Usage::error(
-            "a drop is for good: choose by --seq, --namespace, --error or --older-than, or say --all",
+            "a drop is for good: choose by --seq, --namespace, --error, --older-than, --since or --until, or say --all",
         ));
     }
     let view: DropView =

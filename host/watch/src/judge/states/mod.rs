@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kubewitness_core::Version;
 use kubewitness_core::document::pack;
+use kubewitness_core::events;
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{Poison, Witnessed};
 use kubewitness_core::project::{self, Envelope, Outline};
@@ -21,7 +22,7 @@ use crate::judge::batch::{Batch, Note};
 use crate::judge::gap_log::GapLog;
 use crate::judge::meaning::{Event, Meaning, Seen, judge};
 use crate::judge::object::{check, matches, reference, with_kind};
-use crate::judge::owners::{Owners, owners};
+use crate::judge::owners::{self, Owners, owners};
 use crate::source::handle::count;
 use crate::source::parts::Parts;
 use crate::source::round::{Moved, Since};
@@ -249,7 +250,11 @@ impl StateMaker {
             Some(known) => Arc::clone(&known.object),
             None => Arc::new(reference(&self.parts, &seen.envelope)),
         };
-        let Owners { outermost: owner, controller } = owners(&self.parts.listers, &seen.envelope, known);
+        let listers = &self.parts.listers;
+        let Owners { outermost: owner, controller } = match events::is_event(group, &self.parts.spec.kind) {
+            true => owners::of_event(listers, &seen.document, known),
+            false => owners(listers, &seen.envelope, known),
+        };
         let base = known.and_then(Known::document);
         let (version, document) = (seen.version, seen.document);
         let has_recent = matches!(seen.came, Came::Watched(_)) && document.len() <= RECENT_DOCUMENT;

@@ -16,7 +16,7 @@ use crate::store::rows::{
 };
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::{Param, Row};
-use crate::store::{Connection, Fetch, Past};
+use crate::store::{Connection, Fetch, Owned, Past};
 
 #[async_trait]
 impl Connection for Session {
@@ -127,10 +127,23 @@ impl Fetch for Session {
         rows.into_iter().map(pair).collect()
     }
 
-    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>> {
-        let text = "SELECT DISTINCT d.object FROM @numbers @JOIN kw_objects m ON m.id = q.v \
-             @JOIN kw_objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND length(r.uid) > 0 \
-             @JOIN kw_owned d ON d.owner = r.id ORDER BY d.object DESC LIMIT ?";
+    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>> {
+        macro_rules! of {
+            ($kinds:literal) => {
+                concat!(
+                    "SELECT DISTINCT d.object FROM @numbers @JOIN kw_objects m ON m.id = q.v \
+                     @JOIN kw_objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND length(r.uid) > 0 \
+                     @JOIN kw_owned d ON d.owner = r.id @JOIN kw_objects o ON o.id = d.object \
+                     @JOIN kw_kinds k ON k.id = o.kind WHERE ",
+                    $kinds,
+                    " (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) ORDER BY d.object DESC LIMIT ?"
+                )
+            };
+        }
+        let text = match which {
+            Owned::Events => of!(""),
+            Owned::Others => of!("NOT"),
+        };
         self.numbers(text, vec![owners.into(), limit.into()]).await
     }
 

@@ -17,7 +17,7 @@ use crate::store::rows::{
     StoredRow, Stream, Which,
 };
 use crate::store::sqlite::fault::classify;
-use crate::store::{Connection, Fetch, Past};
+use crate::store::{Connection, Fetch, Owned, Past};
 
 async fn begin(connection: &mut SqliteConnection) -> Answer<()> {
     sqlx::raw_sql("BEGIN").execute(connection).await.map(drop).map_err(classify)
@@ -136,8 +136,8 @@ impl Fetch for SqliteConnection {
         query::present(self, source, after, limit).await
     }
 
-    async fn owned(&mut self, owners: &[i64], limit: i64) -> Answer<Vec<i64>> {
-        query::owned(self, owners, limit).await
+    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>> {
+        query::owned(self, owners, which, limit).await
     }
 
     async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {

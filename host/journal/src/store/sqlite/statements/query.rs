@@ -9,6 +9,7 @@ use sqlx::SqliteConnection;
 use super::findings::moment;
 use super::read::{envelope, envelope_column, json};
 use crate::report::{PoisonRecord, SourceCounters};
+use crate::store::Owned;
 use crate::store::rows::{
     Answer, CurrentRow, Ends, Envelope, Flags, Kept, Placed, Step, StoredDocument, damaged, decoded,
 };
@@ -152,13 +153,19 @@ pub(super) async fn poison(
 pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
+    which: Owned,
     limit: i64,
 ) -> Result<Vec<i64>, JournalError> {
     let text = "SELECT DISTINCT d.object FROM objects m \
          CROSS JOIN objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND r.uid <> '' \
          CROSS JOIN owned d ON d.owner = r.id \
-         WHERE m.id IN (SELECT value FROM json_each(?1)) ORDER BY d.object DESC LIMIT ?2";
-    let query = sqlx::query_scalar(text).bind(json(owners)).bind(limit);
+         CROSS JOIN objects o ON o.id = d.object \
+         CROSS JOIN kinds k ON k.id = o.kind \
+         WHERE m.id IN (SELECT value FROM json_each(?1)) \
+         AND (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) = ?2 \
+         ORDER BY d.object DESC LIMIT ?3";
+    let is_event = which == Owned::Events;
+    let query = sqlx::query_scalar(text).bind(json(owners)).bind(is_event).bind(limit);
     query.fetch_all(connection).await.map_err(classify)
 }
 

@@ -1,6 +1,8 @@
 //! States that were parked after their last try, and the form that takes them back.
 
-use std::collections::BTreeMap;
+mod asked;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Form;
 use axum::extract::State;
@@ -10,7 +12,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
-use super::parts::{ROWS, at, badge, empty, expect_own_page, figure, object_link, plural};
+use self::asked::Asked;
+use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
@@ -20,11 +23,16 @@ use crate::app::App;
 use crate::scope::Sight;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &["plugin", "replayed", "dropped", "tried"])?;
-    let plugin = params.text("plugin");
+    const PARAMETERS: [&str; 8] =
+        ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried"];
+    let params = Params::read(&uri, &PARAMETERS)?;
+    let asked = Asked::read(&params);
+    let plugin = asked.plugin();
     let done = outcome(&params)?;
     let sight = Sight::new(&app, &viewer);
-    let letters = sight.letters(plugin, usize::MAX).await?;
+    let mut letters = sight.letters(plugin, usize::MAX).await?;
+    let plugins: BTreeSet<_> = letters.iter().map(|view| view.letter.plugin.clone()).collect();
+    asked.keep(&mut letters)?;
     let is_operators = sight.is_operators().await?;
     let records = match is_operators {
         true => app.views.letter_records(plugin).await?,
@@ -42,15 +50,13 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             drop: viewer.may(Act::Drop, name).await?,
             signs: viewer.name().is_none(),
         };
-        sections.push(of_plugin(name, &letters, may));
+        sections.push(of_plugin(name, &letters, may, &asked));
     }
     let content = html! {
-        div.head {
-            h1 { "Dead letters" }
-            @if let Some(name) = plugin { p { "of " b { (name) } " · " a href="/deadletters" { "Show all" } } }
-        }
+        div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
-        @if letters.is_empty() { (nothing(plugin, is_operators)) }
+        (on_their_way(&letters))
+        @if letters.is_empty() { (nothing(&asked, is_operators)) }
         @for section in &sections { (section) }
         @if !dropped.is_empty() {
             p.hint {
@@ -77,6 +83,20 @@ fn outcome(params: &Params) -> Result<Option<String>, Problem> {
     Ok(tried.map(|count| format!("{} would be taken; nothing was changed.", figure(count))))
 }
 
+/// How far replays are: what was taken back and is not finished. The script looks again.
+fn on_their_way(letters: &[DeadLetterView]) -> Markup {
+    let count = letters.iter().filter(|view| view.letter.replaying).count() as u64;
+    html! {
+        div #figures data-refresh="2" {
+            @if count > 0 {
+                p.notice role="status" {
+                    (figure(count)) " " (plural(count, "state is", "states are")) " being replayed. What fails again is parked again."
+                }
+            }
+        }
+    }
+}
+
 /// What somebody did with letters that may not be there any more.
 fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
@@ -93,7 +113,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     th.wide scope="col" { "Why" }
                 } }
                 tbody { @for record in records.iter().take(ROWS) { tr {
-                    td.when { (record.at) }
+                    td.when { (at_text(&record.at)) }
                     td { (record.what) }
                     td { (record.plugin) }
                     td.num { (figure(record.seqs.len() as u64)) }
@@ -105,11 +125,15 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(plugin: Option<&str>, sees_all: bool) -> Markup {
-    match plugin {
+fn nothing(asked: &Asked, sees_all: bool) -> Markup {
+    match asked.plugin() {
         _ if !sees_all => empty(
             "No dead letters that you may see",
             &html! { "They are shown to people who may list the object that the state is of." },
+        ),
+        _ if asked.narrows() => empty(
+            "Nothing matches",
+            &html! { "No dead letter fits the filter. " a href="/deadletters" { "Show all" } "." },
         ),
         Some(name) => empty(
             "Nothing matches",
@@ -135,16 +159,16 @@ struct May {
     signs: bool,
 }
 
-fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May) -> Markup {
+fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &Asked) -> Markup {
     let count = letters.len() as u64;
     html! {
         section aria-labelledby={ "plugin-" (name) } {
             h2 id={ "plugin-" (name) } { (name) }
             form.replay method="post" action="/deadletters/replay" {
-                input type="hidden" name="plugin" value=(name);
+                (asked.hidden(name))
                 div.scroll { table.dense {
                     caption {
-                        (figure(count)) " " (plural(count, "dead letter", "dead letters"))
+                        (figure(count)) " " (plural(count, "dead letter", "dead letters")) @if asked.narrows() { " that fit the filter" }
                         @if letters.len() > ROWS { ", the first " (figure(ROWS as u64)) " are listed" }
                     }
                     thead { tr {
@@ -158,14 +182,14 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May) -> Markup {
                     } }
                     tbody { @for view in letters.iter().take(ROWS) { (row(view)) } }
                 } }
-                @if may.replay || may.drop { (tools(may)) }
+                @if may.replay || may.drop { (tools(may, asked)) }
                 @else { p.hint { "To replay or drop them takes a right that you do not have." } }
             }
         }
     }
 }
 
-fn tools(may: May) -> Markup {
+fn tools(may: May, asked: &Asked) -> Markup {
     html! {
         div.replay-tools {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
@@ -175,7 +199,11 @@ fn tools(may: May) -> Markup {
                 button.strong { "Replay" }
             }
             @if may.drop { button name="drop" value="true" { "Drop for good" } }
-            p.hint { "Takes those that are chosen, or all of this plugin if none is. The reason and your name are kept." }
+            p.hint {
+                "Takes those that are chosen. If none is, it takes all of this plugin"
+                @if asked.narrows() { " that fit the filter" }
+                ". The reason and your name are kept."
+            }
         }
     }
 }
@@ -214,7 +242,7 @@ pub(super) async fn replay(
 ) -> Result<Response, Shown> {
     expect_own_page(&headers)?;
     let Form(fields) = form?;
-    let (request, drops) = request(fields)?;
+    let (request, drops, asked) = request(fields)?;
     let act = if drops { Act::Drop } else { Act::Replay };
     let request = authorised(&viewer, act, request).await?;
     let (word, count) = if drops {
@@ -223,15 +251,16 @@ pub(super) async fn replay(
         ("replayed", app.views.replay(&request).await?.replayed)
     };
     let word = if request.dry_run { "tried" } else { word };
-    Ok(Redirect::to(&format!("/deadletters?{word}={count}")).into_response())
+    Ok(Redirect::to(&asked.address(word, count)).into_response())
 }
 
-/// What the form asks for, and whether the letters are to be dropped.
-fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool), Problem> {
+/// What the form asks for, whether the letters are to be dropped, and the filter that it was sent from.
+fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, Asked), Problem> {
     let (mut request, mut drops) = (ReplayRequest { who: "portal".into(), ..Default::default() }, false);
+    let mut asked = Asked::default();
     for (name, value) in fields {
         match name.as_str() {
-            "plugin" => request.plugin = value,
+            name if asked.take(name, &value) => {}
             "reason" => request.reason = value.trim().to_owned(),
             "who" if value.trim().is_empty() => {}
             "who" => request.who = value.trim().to_owned(),
@@ -239,10 +268,20 @@ fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool), Probl
             "drop" => drops = value == "true",
             "seq" => request.seqs.push(params::number("seq", &value)?),
             _ => {
-                let hint = "It has plugin, seq, reason, who, dry_run and drop.";
+                let hint =
+                    "It has plugin, namespace, error, since, until, seq, reason, who, dry_run and drop.";
                 return Err(Problem::invalid(format!("`{name}` is no field of this form."), hint));
             }
         }
     }
-    Ok((request, drops))
+    let of = asked.request();
+    let request = ReplayRequest {
+        plugin: of.plugin,
+        namespace: of.namespace,
+        error: of.error,
+        since: of.since,
+        until: of.until,
+        ..request
+    };
+    Ok((request, drops, asked))
 }

@@ -1,0 +1,235 @@
+//! The Events that the Job controller, the scheduler and the kubelets write about a job and its pods. The workload takes
+//! them away with the job, as a cluster forgets them after an hour.
+
+use serde_json::{Value, json};
+
+use super::WorkloadError;
+use super::api::{Api, Sent};
+use super::life::{Action, JobState, PodState};
+use super::time;
+
+/// Events of one job. A real cluster has no such bound, and forgets them after an hour.
+const MOST: usize = 64;
+
+/// The object that an Event is about.
+pub struct About<'a> {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub name: &'a str,
+    pub uid: &'a str,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Happened {
+    warns: bool,
+    reason: &'static str,
+    message: String,
+    from: &'static str,
+}
+
+fn normal(from: &'static str, reason: &'static str, message: impl Into<String>) -> Happened {
+    Happened { warns: false, reason, message: message.into(), from }
+}
+
+fn warning(from: &'static str, reason: &'static str, message: impl Into<String>) -> Happened {
+    Happened { warns: true, ..normal(from, reason, message) }
+}
+
+/// The Events of one job that the server has.
+#[derive(Default)]
+pub struct Events {
+    /// Path, what it tells, and how often that happened.
+    written: Vec<(String, Happened, u64)>,
+}
+
+const JOBS: &str = "job-controller";
+const SCHEDULER: &str = "default-scheduler";
+const KUBELET: &str = "kubelet";
+
+/// What is said of a Job once this was written.
+fn of_job(action: &Action, pod: &str) -> Vec<Happened> {
+    match action {
+        Action::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
+        Action::Suspend(true) => vec![normal(JOBS, "Suspended", "Job suspended")],
+        Action::Suspend(false) => vec![normal(JOBS, "Resumed", "Job resumed")],
+        Action::WriteJob(state) => of_end(state).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn of_end(state: &JobState) -> Option<Happened> {
+    let end = state
+        .conditions
+        .iter()
+        .find(|condition| condition.status && ["Complete", "Failed"].contains(&condition.kind))?;
+    Some(match end.kind {
+        "Complete" => normal(JOBS, "Completed", "Job completed"),
+        _ => warning(JOBS, end.reason, end.message),
+    })
+}
+
+fn of_pod(state: &PodState, namespace: &str, pod: &str, image: &str) -> Vec<Happened> {
+    match state {
+        PodState::Unschedulable => vec![warning(
+            SCHEDULER,
+            "FailedScheduling",
+            "0/12 nodes are available: 12 Insufficient nvidia.com/gpu. preemption: 0/12 nodes are available: 12 No \
+             preemption victims found for incoming pod.",
+        )],
+        PodState::Creating => vec![
+            normal(SCHEDULER, "Scheduled", format!("Successfully assigned {namespace}/{pod} to gpu-node-7")),
+            normal(KUBELET, "Pulling", format!("Pulling image \"{image}\"")),
+        ],
+        PodState::Waiting("ImagePullBackOff") => {
+            vec![normal(KUBELET, "BackOff", format!("Back-off pulling image \"{image}\""))]
+        }
+        PodState::Waiting(_) => {
+            vec![warning(KUBELET, "Failed", format!("Failed to pull image \"{image}\": not found"))]
+        }
+        PodState::Running => vec![
+            normal(KUBELET, "Pulled", format!("Successfully pulled image \"{image}\" in 2.1s")),
+            normal(KUBELET, "Started", "Started container trainer"),
+        ],
+        PodState::Evicted => vec![warning(KUBELET, "Evicted", "The node was low on resource: memory.")],
+        PodState::Disrupted(_) => {
+            vec![normal(SCHEDULER, "Preempted", "Preempted by a pod of a higher priority")]
+        }
+        PodState::Killed => vec![normal(KUBELET, "Killing", "Stopping container trainer")],
+        PodState::Ended { .. } => Vec::new(),
+    }
+}
+
+impl Events {
+    pub async fn job(
+        &mut self,
+        api: &Api,
+        namespace: &str,
+        about: About<'_>,
+        action: &Action,
+        pod: &str,
+    ) -> Result<(), WorkloadError> {
+        for happened in of_job(action, pod) {
+            self.tell(api, namespace, &about, happened).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn pod(
+        &mut self,
+        api: &Api,
+        namespace: &str,
+        about: About<'_>,
+        state: &PodState,
+        image: &str,
+    ) -> Result<(), WorkloadError> {
+        if *state == PodState::Creating {
+            self.again(api, about.name, "FailedScheduling").await?;
+        }
+        for happened in of_pod(state, namespace, about.name, image) {
+            self.tell(api, namespace, &about, happened).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(
+        &mut self,
+        api: &Api,
+        namespace: &str,
+        about: &About<'_>,
+        happened: Happened,
+    ) -> Result<(), WorkloadError> {
+        if about.uid.is_empty() || self.written.len() >= MOST {
+            return Ok(());
+        }
+        let name = format!("{}.{:016x}", about.name, self.written.len() + 1);
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let document = document(namespace, &name, about, &happened);
+        if let Sent::Done(_) = api.create(&path, &document).await? {
+            self.written.push((format!("{path}/{name}"), happened, 1));
+        }
+        Ok(())
+    }
+
+    /// What has happened to this object happened twice more: the count says so, in the same Event.
+    async fn again(&mut self, api: &Api, name: &str, reason: &str) -> Result<(), WorkloadError> {
+        let part = format!("/{name}.");
+        let is_it = |(path, happened, _): &&mut (String, Happened, u64)| {
+            happened.reason == reason && path.contains(&part)
+        };
+        if let Some((path, _, count)) = self.written.iter_mut().find(is_it) {
+            *count += 2;
+            let change = json!({"count": *count, "lastTimestamp": time::rfc3339(time::now())});
+            api.merge(path, &change).await?;
+        }
+        Ok(())
+    }
+
+    /// The cluster forgets them.
+    pub async fn forget(&mut self, api: &Api) -> Result<(), WorkloadError> {
+        for (path, _, _) in std::mem::take(&mut self.written) {
+            api.delete(&path).await?;
+        }
+        Ok(())
+    }
+}
+
+fn document(namespace: &str, name: &str, about: &About<'_>, happened: &Happened) -> Value {
+    let now = time::rfc3339(time::now());
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "namespace": namespace,
+            "name": about.name,
+            "uid": about.uid,
+        },
+        "type": if happened.warns { "Warning" } else { "Normal" },
+        "reason": happened.reason,
+        "message": happened.message,
+        "source": {"component": happened.from},
+        "reportingComponent": happened.from,
+        "reportingInstance": "",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "eventTime": null,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::life::Condition;
+    use super::*;
+
+    #[test]
+    fn a_pods_way_to_its_end_is_told_as_a_cluster_tells_it() {
+        let reasons = |state: PodState| {
+            let told = of_pod(&state, "team", "p", "train:9");
+            told.into_iter().map(|happened| (happened.warns, happened.reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(PodState::Unschedulable), [(true, "FailedScheduling")]);
+        assert_eq!(reasons(PodState::Creating), [(false, "Scheduled"), (false, "Pulling")]);
+        assert_eq!(reasons(PodState::Waiting("ErrImagePull")), [(true, "Failed")]);
+        assert_eq!(reasons(PodState::Waiting("ImagePullBackOff")), [(false, "BackOff")]);
+        assert_eq!(reasons(PodState::Running), [(false, "Pulled"), (false, "Started")]);
+        assert!(reasons(PodState::Ended { exit_code: 1, reason: "Error" }).is_empty());
+    }
+
+    #[test]
+    fn a_jobs_end_is_told_with_its_reason() {
+        let end = |kind, reason| {
+            let condition = Condition { kind, status: true, reason, message: "m", at: 0 };
+            of_end(&JobState { conditions: vec![condition], ..JobState::default() })
+        };
+        assert_eq!(end("Complete", "CompletionsReached").unwrap().reason, "Completed");
+        assert_eq!(
+            end("Failed", "BackoffLimitExceeded").unwrap(),
+            warning(JOBS, "BackoffLimitExceeded", "m")
+        );
+        assert_eq!(end("Suspended", "JobSuspended"), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! Answers that a client has already. A client that sends what it has as `If-None-Match` gets 304 in place of the
+//! same body once more.
+//!
+//! The tag is made of the body that was made for this person, after their rights were asked. So it says nothing of
+//! what others see, and whoever may no longer see it is not told that it is unchanged.
+
+use axum::body::{Body, HttpBody, to_bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{Context, SHA256};
+
+use super::codes;
+use super::problem::Problem;
+
+/// It may be kept, and is asked for again before it is shown.
+pub(crate) const CACHE: &str = "private, no-cache";
+/// Who asks is in one of these.
+const VARY: &str = "authorization, cookie";
+/// Bytes of the digest that the tag has: nobody meets another body with the same by chance.
+const TAG_BYTES: usize = 16;
+
+/// Gives each answer of the API that is whole its tag.
+pub(crate) async fn compare(request: Request, next: Next) -> Response {
+    let reads = *request.method() == Method::GET;
+    let is_api = request.uri().path().starts_with("/api/");
+    let known = request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect::<Vec<_>>();
+    let response = next.run(request).await;
+    // A stream has no size, and never comes twice.
+    let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    match size {
+        Some(size) if reads && is_api && response.status() == StatusCode::OK => {
+            tagged(response, size, &known).await
+        }
+        _ => response,
+    }
+}
+
+async fn tagged(response: Response, size: usize, known: &[HeaderValue]) -> Response {
+    let (mut parts, body) = response.into_parts();
+    let Ok(bytes) = to_bytes(body, size).await else {
+        return Problem::of(codes::FAILED, "The answer broke off.", "Send the request again.")
+            .into_response();
+    };
+    let tag = tag(&parts.headers, &bytes);
+    let Ok(value) = HeaderValue::try_from(&tag) else {
+        return Response::from_parts(parts, Body::from(bytes));
+    };
+    parts.headers.insert(header::ETAG, value);
+    parts.headers.insert(header::VARY, HeaderValue::from_static(VARY));
+    if !known.iter().any(|value| names(value, &tag)) {
+        return Response::from_parts(parts, Body::from(bytes));
+    }
+    parts.status = StatusCode::NOT_MODIFIED;
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts.headers.remove(header::CONTENT_TYPE);
+    Response::from_parts(parts, Body::empty())
+}
+
+/// The next page and the notices are part of the answer, though they are headers.
+fn tag(headers: &HeaderMap, bytes: &[u8]) -> String {
+    let mut context = Context::new(&SHA256);
+    for name in [header::LINK, HeaderName::from_static("kubewitness-notice")] {
+        for value in headers.get_all(&name) {
+            context.update(value.as_bytes());
+            context.update(b"\n");
+        }
+    }
+    context.update(bytes);
+    let digest = context.finish();
+    format!("W/\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..TAG_BYTES]))
+}
+
+/// Whether a list of tags has it; weak and strong ones are the same here, as RFC 9110 has it.
+fn names(list: &HeaderValue, tag: &str) -> bool {
+    let Ok(list) = list.to_str() else { return false };
+    let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    let tag = bare(tag);
+    list.split(',').any(|one| one.trim() == "*" || bare(one) == tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_tags_names_the_weak_and_the_strong_form() {
+        let names = |list: &'static str| super::names(&HeaderValue::from_static(list), "W/\"a_b\"");
+        for list in ["W/\"a_b\"", "\"a_b\"", "\"x\", W/\"a_b\"", "*"] {
+            assert!(names(list), "{list}");
+        }
+        for list in ["", "a_b", "\"a_\"", "W/\"A_B\""] {
+            assert!(!names(list), "{list}");
+        }
+    }
+
+    #[test]
+    fn another_next_page_is_another_answer() {
+        let headers = |link| HeaderMap::from_iter([(header::LINK, HeaderValue::from_static(link))]);
+        assert_ne!(tag(&headers("</a>"), b"[]"), tag(&headers("</b>"), b"[]"));
+        assert_ne!(tag(&headers("</a>"), b"[]"), tag(&headers("</a>"), b"[1]"));
+        assert_eq!(tag(&headers("</a>"), b"[]"), tag(&headers("</a>"), b"[]"));
+    }
+}

@@ -1,0 +1,176 @@
+//! The API for people: a page made from its description, without script.
+
+mod described;
+
+use std::sync::LazyLock;
+
+use axum::extract::State;
+use axum::http::Uri;
+use maud::{Markup, html};
+
+use self::described::{Field, Operation};
+use crate::access::Viewer;
+use crate::answer::codes::{self, Code};
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
+use crate::api::OPENAPI;
+use crate::app::App;
+
+/// It is read once. A test holds that it can be.
+static OPERATIONS: LazyLock<Result<Vec<Operation>, String>> = LazyLock::new(|| described::read(OPENAPI));
+
+pub(super) async fn page(State(_): State<App>, _: Viewer, uri: Uri) -> Result<Page, Shown> {
+    Params::read(&uri, &[])?;
+    let operations = OPERATIONS.as_ref().map_err(|error| {
+        let message = format!("The description of the API can't be read: {error}");
+        Shown(Problem::of(codes::FAILED, message, "Read /api/v1/openapi.json instead, and report this."))
+    })?;
+    let content = html! {
+        div.head { h1 { "API" } }
+        p.lead {
+            "What the portal shows, programs read as JSON. This page is made from "
+            a href="/api/v1/openapi.json" { "the description in OpenAPI 3.1" }
+            ". The examples take the portal's address from " code { "PORTAL" } " and a token of Kubernetes from "
+            code { "TOKEN" } ":"
+        }
+        pre.document tabindex="0" { "PORTAL=127.0.0.1:8787\nTOKEN=$(kubectl create token my-account)" }
+        p.note {
+            "Where nobody signs in, leave the token out. Lists and documents have an " code { "ETag" }
+            ": send it as " code { "If-None-Match" } ", and what is still the same answers 304 without a body."
+        }
+        (contents(operations))
+        @for operation in operations { (section(operation)) }
+        section aria-labelledby="problems" {
+            h2 #problems { "Problems" }
+            p.lead {
+                "A request that is refused gets " code { "application/problem+json" } ". Its " code { "code" }
+                " keeps its meaning; " code { "detail" } " and " code { "hint" } " are for people."
+            }
+            (problems())
+        }
+    };
+    Ok(Page::new("API", "", content))
+}
+
+fn contents(operations: &[Operation]) -> Markup {
+    html! {
+        nav.scroll aria-label="Operations" {
+            table.plain.stacked {
+                caption { (operations.len()) " operations" }
+                thead { tr { th scope="col" { "Operation" } th scope="col" { "What it does" } } }
+                tbody {
+                    @for operation in operations {
+                        tr {
+                            th.keep scope="row" { a href={ "#op-" (operation.id) } { code { (operation.method) " " (operation.path) } } }
+                            td { (operation.summary) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn section(operation: &Operation) -> Markup {
+    let Operation { id, method, path, summary, about, parameters, body, answers, .. } = operation;
+    html! {
+        section.operation aria-labelledby={ "op-" (id) } {
+            h2 id={ "op-" (id) } { code { (method) " " (path) } }
+            p.lead { (told(summary)) "." @if !about.is_empty() { " " (told(about)) } }
+            @if !parameters.is_empty() { (fields(parameters, "Parameters")) }
+            @if !body.is_empty() { (fields(body, "Fields of the body")) }
+            div.scroll {
+                table.plain.stacked {
+                    caption { "Answers" }
+                    thead { tr { th scope="col" { "Status" } th scope="col" { "What it is" } th scope="col" { "Codes" } } }
+                    tbody {
+                        @for answer in answers {
+                            tr {
+                                th.keep scope="row" { (answer.status) }
+                                td { (told(&answer.about)) @if !answer.media.is_empty() { " " code { (answer.media) } } }
+                                td { @for code in codes_of(&answer.status, id) { a href={ "#" (code.name) } { code { (code.name) } } " " } }
+                            }
+                        }
+                    }
+                }
+            }
+            @if !operation.given.is_empty() {
+                details.given {
+                    summary { "Fields of the answer" }
+                    (fields(&operation.given, "Of each element, where it is a list"))
+                }
+            }
+            pre.document tabindex="0" { (operation.example()) }
+        }
+    }
+}
+
+/// The codes of an operation's answers with this status.
+fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Code> {
+    let is_its_own = move |code: &Code| match code.name {
+        name if name == codes::TOO_MANY_STREAMS.name => operation == "events",
+        name if name == codes::TOO_MANY_LOGINS.name => operation == "login",
+        _ => true,
+    };
+    codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status && is_its_own(code))
+}
+
+/// A text in which names stand between back quotes.
+fn told(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+fn fields(fields: &[Field], caption: &str) -> Markup {
+    html! {
+        div.scroll {
+            table.plain.stacked {
+                caption { (caption) }
+                thead { tr { th scope="col" { "Name" } th scope="col" { "Type" } th scope="col" { "Meaning" } } }
+                tbody {
+                    @for field in fields {
+                        tr {
+                            th scope="row" {
+                                code { (field.name) }
+                                @if field.is_required { " " span.mark { "required" } }
+                                @if !field.place.is_empty() { " " span.note { "in the " (field.place) } }
+                            }
+                            td data-label="Type" { (field.kind) }
+                            td { (told(&field.about)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn problems() -> Markup {
+    html! {
+        div.scroll {
+            table.plain.stacked {
+                caption { (codes::ALL.len()) " codes" }
+                thead {
+                    tr {
+                        th scope="col" { "Code" } th.num scope="col" { "Status" }
+                        th scope="col" { "What it means" } th scope="col" { "What to do" }
+                    }
+                }
+                tbody {
+                    @for code in codes::ALL {
+                        tr id=(code.name) {
+                            th scope="row" { code { (code.name) } }
+                            td.num data-label="Status" { (code.status.as_u16()) }
+                            td { (told(code.about)) }
+                            td { (told(code.remedy)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

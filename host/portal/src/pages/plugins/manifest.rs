@@ -1,0 +1,86 @@
+//! What a plugin asks for, what its manifest gives it, and how long its calls take.
+
+use std::collections::BTreeSet;
+
+use kubewitness_core::views::{ManifestView, QueueView};
+use maud::{Markup, html};
+
+use crate::answer::time::span;
+use crate::pages::parts::{figure, plural};
+
+/// Bytes of a configuration that are shown. The manifest has all of it.
+const SHOWN: usize = 16 * 1024;
+
+pub(super) fn calls(queue: &QueueView) -> Markup {
+    let work = &queue.work_duration;
+    let mean = if work.count == 0 { 0.0 } else { 1000.0 * work.sum_seconds / work.count as f64 };
+    html! {
+        @if work.count == 0 { "No call has ended since it started." }
+        @else {
+            "Since it started, " (figure(work.count)) " " (plural(work.count, "state", "states")) " came out of calls, "
+            (span(mean as u64)) " each on average."
+        }
+        @if queue.longest_running_seconds > 0.0 {
+            " The longest call in progress takes " (span((queue.longest_running_seconds * 1000.0) as u64)) " so far."
+        }
+    }
+}
+
+pub(super) fn told(plugin: &str, manifest: &ManifestView) -> Markup {
+    let names: BTreeSet<&str> = manifest
+        .declared
+        .iter()
+        .map(String::as_str)
+        .chain(manifest.granted.iter().map(|it| it.name.as_str()))
+        .collect();
+    html! {
+        details.commands {
+            summary { "Grants and configuration" span.unseen { " of " (plugin) } }
+            table.plain.grants {
+                caption { "What it asks for, and what its manifest grants it" }
+                thead { tr {
+                    th scope="col" { "Capability" }
+                    th scope="col" { "Asked for" }
+                    th scope="col" { "Granted" }
+                } }
+                tbody { @for name in names { (row(name, manifest)) } }
+            }
+            p {
+                "It subscribes to " (manifest.sources.join(", ")) ". One call may take "
+                (span(manifest.call_limit_ms)) ", and one instance "
+                (figure(manifest.memory_limit >> 20)) " MiB of memory."
+            }
+            @if manifest.config.is_empty() { p { "It has no configuration of its own." } }
+            @else { pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (config(manifest)) } }
+        }
+    }
+}
+
+fn row(name: &str, manifest: &ManifestView) -> Markup {
+    let granted = manifest.granted.iter().find(|grant| grant.name == name);
+    let (capability, _) = name.split_once(':').unwrap_or((name, ""));
+    let is_asked = manifest.declared.iter().any(|asked| asked == name || asked == capability);
+    html! {
+        tr {
+            th scope="row" { code { (name) } }
+            td { (if is_asked { "yes" } else { "no" }) }
+            td {
+                @match granted {
+                    Some(grant) if grant.of.is_empty() => "yes",
+                    Some(grant) => (grant.of),
+                    None if manifest.granted.iter().any(|grant| grant.name.starts_with(&format!("{name}:"))) => "as named",
+                    None => "no",
+                }
+            }
+        }
+    }
+}
+
+/// As JSON with indents. What can't be written is nothing that came from JSON.
+fn config(manifest: &ManifestView) -> String {
+    let text = serde_json::to_string_pretty(&manifest.config).unwrap_or_default();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,77 @@
+//! What people see of the manifest of a plugin that runs.
+
+use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec};
+use kubewitness_core::views::{GrantView, ManifestView};
+
+/// Interfaces that take a grant. The others, such as `log`, every plugin has.
+const CAPABILITIES: [&str; 6] = ["sql", "http", "ledger", "kv", "lister", "documents"];
+
+pub fn view(imports: &[String], needs: Vec<String>, spec: &PluginSpec) -> ManifestView {
+    let mut declared = needs;
+    for import in imports.iter().filter(|import| CAPABILITIES.contains(&import.as_str())) {
+        // The interface of ledgers is that of keys, too.
+        let is_of = |need: &String| match need.split(':').next().unwrap_or_default() {
+            "key" => import == "ledger",
+            capability => import == capability,
+        };
+        if !declared.iter().any(is_of) {
+            declared.push(import.clone());
+        }
+    }
+    ManifestView {
+        declared,
+        granted: granted(&spec.grants),
+        sources: spec.subscribe.iter().map(|subscribe| subscribe.source.clone()).collect(),
+        config: spec.config.clone(),
+        memory_limit: spec.limits.memory.0,
+        call_limit_ms: u64::try_from(spec.limits.call.0.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+fn granted(grants: &GrantsSpec) -> Vec<GrantView> {
+    let grant =
+        |capability: &str, name: &str, of: String| GrantView { name: format!("{capability}:{name}"), of };
+    let alone = |name: &str, of: &str| GrantView { name: name.into(), of: of.into() };
+    let mut granted = Vec::new();
+    granted.extend(grants.sql.iter().map(|it| grant("sql", &it.name, format!("database {}", it.database))));
+    granted.extend(
+        grants.http.iter().map(|it| grant("http", &it.name, format!("destination {}", it.destination))),
+    );
+    granted.extend(grants.ledger.iter().map(|it| grant("ledger", &it.name, format!("ledger {}", it.ledger))));
+    granted.extend(grants.keys.iter().map(|it| grant("key", &it.name, format!("key {}", it.key))));
+    granted.extend(grants.kv.then(|| alone("kv", "")));
+    granted.extend(grants.lister.iter().map(|source| grant("lister", source, format!("source {source}"))));
+    granted.push(match grants.documents {
+        DocumentsGrant::Redacted => alone("documents", "without secrets"),
+        DocumentsGrant::Digest => alone("documents", "without secrets, with the digest of the whole"),
+        DocumentsGrant::Raw => alone("documents", "whole, secrets included"),
+    });
+    granted
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_declared_stands_beside_what_is_granted_under_the_same_names() {
+        let spec: PluginSpec = serde_json::from_value(json!({
+            "module": {"file": "p.wasm"},
+            "subscribe": [{"source": "jobs"}],
+            "grants": {"sql": [{"name": "main", "database": "platform"}], "keys": [{"name": "sign", "key": "k"}]},
+            "config": {"table": "jobs"},
+        }))
+        .unwrap();
+        let imports = ["sql", "ledger", "kv", "documents", "log"].map(String::from);
+        let view = view(&imports, vec!["sql:main".into(), "key:sign".into()], &spec);
+        assert_eq!(view.declared, ["sql:main", "key:sign", "kv", "documents"]);
+        let granted: Vec<_> = view.granted.iter().map(|it| (it.name.as_str(), it.of.as_str())).collect();
+        assert_eq!(
+            granted,
+            [("sql:main", "database platform"), ("key:sign", "key k"), ("documents", "without secrets")]
+        );
+        assert_eq!((view.sources, view.config["table"].as_str()), (vec!["jobs".to_owned()], Some("jobs")));
+    }
+}

@@ -1,0 +1,31 @@
+//! The Events of one object's story, as their documents tell them.
+
+use std::sync::Arc;
+
+use kubewitness_core::State;
+use kubewitness_core::events;
+use kubewitness_core::ports::Documents;
+use kubewitness_core::views::{EventView, ViewError};
+
+use super::{HostViews, unavailable};
+
+impl HostViews {
+    /// Of these newest states of Events, what people may read of them.
+    pub(super) async fn events(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, ViewError> {
+        let redaction = self.redaction()?;
+        if redaction.ready().is_err() {
+            // Their messages may quote a secret, and without them they tell nothing.
+            return Ok(Vec::new());
+        }
+        let mut told = Vec::new();
+        for state in states.iter().rev() {
+            // Retention may have taken it meanwhile.
+            let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
+                continue;
+            };
+            let document = redaction.redact(document).map_err(unavailable)?;
+            told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+        }
+        Ok(events::fold(told))
+    }
+}
