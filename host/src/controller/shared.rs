@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use kubewitness_capability::Redaction;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
-use kubewitness_core::ports::Offer;
+use kubewitness_core::ports::{Offer, Uses};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
@@ -45,12 +45,25 @@ pub struct PluginState {
     pub handle: Option<DispatchHandle>,
     /// Of the version that runs.
     pub manifest: Option<Arc<ManifestView>>,
+    /// What it is granted and has called.
+    pub uses: Arc<Uses>,
+    /// What its component says that it needs.
+    pub needs: Arc<[String]>,
 }
 
 impl PluginState {
     /// A plugin that does not run in this process.
     pub fn idle(phase: Phase, message: Option<String>) -> Self {
-        Self { phase, digest: String::new(), module: None, message, handle: None, manifest: None }
+        Self {
+            phase,
+            digest: String::new(),
+            module: None,
+            message,
+            handle: None,
+            manifest: None,
+            uses: Arc::default(),
+            needs: Arc::default(),
+        }
     }
 }
 

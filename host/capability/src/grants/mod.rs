@@ -16,7 +16,7 @@ use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
-use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, Uses};
 use thiserror::Error;
 
 use crate::http::Destination;
@@ -49,6 +49,8 @@ pub struct Backing {
     pub documents: Arc<dyn Documents>,
     pub lister: Arc<dyn Lister>,
     pub clock: Arc<dyn Clock>,
+    /// Counts what the plugin calls.
+    pub uses: Arc<Uses>,
     /// What the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     /// Receipts above it are loaded.
@@ -227,6 +229,7 @@ impl Capabilities {
             has_digest: grants.documents != DocumentsGrant::Redacted,
             redaction,
             clock: backing.clock.clone(),
+            uses: backing.uses.clone(),
             log: log::Log::new(plugin),
         };
         for (index, grant) in grants.sql.iter().enumerate() {

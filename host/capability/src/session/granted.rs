@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
+use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session, Uses};
 
 use super::CallSession;
 use crate::http::Destination;
@@ -159,6 +159,7 @@ pub struct Granted {
     /// None for a plugin that may see secrets.
     pub redaction: Option<Arc<Redaction>>,
     pub clock: Arc<dyn Clock>,
+    pub uses: Arc<Uses>,
     pub log: log::Log,
 }
 

@@ -296,6 +296,21 @@ pub struct PluginView {
     /// What its manifest says; left out where no version of it runs in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Arc<ManifestView>>,
+    /// What its manifest grants it. Left out where it does not run in this process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<GrantUseView>,
+}
+
+/// One grant of a plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "GrantUse"))]
+pub struct GrantUseView {
+    /// As a component names what it needs: `sql:main`, `kv`, `lister:jobs`.
+    pub name: String,
+    /// Whether the component says that it needs it.
+    pub declared: bool,
+    /// The plugin's calls since it was started; refused ones count, too.
+    pub calls: u64,
 }
 
 /// What the version of a plugin that runs asks for, and what its manifest gives it.

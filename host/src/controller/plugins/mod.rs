@@ -20,7 +20,7 @@ use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::{Backlog, JournalError, Uses};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin};
@@ -222,10 +222,13 @@ impl Plugins {
         }
         self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
+        let uses = Arc::new(Uses::of(&spec.grants));
+        let needs = candidate.component.describe().await.context("asking it what it needs")?.needs;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
             clock: self.clock.clone(),
+            uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
             cursor: progress.map_or(0, |progress| progress.cursor),
             newest: *self.journal.newest().borrow(),
@@ -234,7 +237,7 @@ impl Plugins {
         let plugin = candidate.component.plugin(&name, &spec.limits, grants);
         let plugin = Arc::new(plugin.context("instantiating it")?);
         let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
-        let manifest = manifest::view(candidate.component.imports(), needs, spec);
+        let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -266,6 +269,8 @@ impl Plugins {
                 message: None,
                 handle: Some(handle.clone()),
                 manifest: Some(Arc::new(manifest)),
+                uses,
+                needs: needs.into(),
             },
         );
         self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle, probation });

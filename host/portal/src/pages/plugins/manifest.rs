@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kubewitness_core::views::{ManifestView, QueueView};
+use kubewitness_core::views::{GrantUseView, ManifestView, QueueView};
 use maud::{Markup, html};
 
 use crate::answer::time::span;
@@ -26,7 +26,7 @@ pub(super) fn calls(queue: &QueueView) -> Markup {
     }
 }
 
-pub(super) fn told(plugin: &str, manifest: &ManifestView) -> Markup {
+pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let names: BTreeSet<&str> = manifest
         .declared
         .iter()
@@ -42,8 +42,9 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView) -> Markup {
                     th scope="col" { "Capability" }
                     th scope="col" { "Asked for" }
                     th scope="col" { "Granted" }
+                    th scope="col" { "Calls since it started" }
                 } }
-                tbody { @for name in names { (row(name, manifest)) } }
+                tbody { @for name in names { (row(name, manifest, uses)) } }
             }
             p {
                 "It subscribes to " (manifest.sources.join(", ")) ". One call may take "
@@ -56,7 +57,7 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView) -> Markup {
     }
 }
 
-fn row(name: &str, manifest: &ManifestView) -> Markup {
+fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let granted = manifest.granted.iter().find(|grant| grant.name == name);
     let (capability, _) = name.split_once(':').unwrap_or((name, ""));
     let is_asked = manifest.declared.iter().any(|asked| asked == name || asked == capability);
@@ -70,6 +71,13 @@ fn row(name: &str, manifest: &ManifestView) -> Markup {
                     Some(grant) => (grant.of),
                     None if manifest.granted.iter().any(|grant| grant.name.starts_with(&format!("{name}:"))) => "as named",
                     None => "no",
+                }
+            }
+            td {
+                @match uses.iter().find(|used| used.name == name) {
+                    Some(used) if used.calls == 0 => "never used",
+                    Some(used) => (figure(used.calls)),
+                    None => "",
                 }
             }
         }

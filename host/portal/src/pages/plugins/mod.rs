@@ -141,7 +141,7 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
             }
             p.lag { (manifest::calls(&plugin.queue)) }
-            @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest)) }
+            @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest, &plugin.grants)) }
         }
     }
 }
