@@ -143,11 +143,16 @@ async fn a_lost_answer_says_that_nothing_is_known_and_the_same_key_tells() {
         // A late repeat makes no other one of a job that is gone.
         let (status, _) = world.simulator.request(Method::DELETE, &format!("{JOBS}/{name}"), None).await?;
         ensure!(status == 200, "{status}");
-        let refused = async || {
-            let told = submit(&address, "", &line).await?;
-            Ok((told.0 == Some(1) && told.2.contains("the Job is gone")).then_some(()))
+        let story = format!("/api/v1/timeline?kind=Job&namespace=default&name={name}");
+        let witnessed = async || {
+            let (_, text) = run.get(&story).await?;
+            let story: Value = serde_json::from_str(&text)?;
+            let last = story["states"].as_array().and_then(|states| states.last());
+            Ok(last.is_some_and(|state| state["change"] == "gone").then_some(()))
         };
-        until(WITHIN, "the late repeat to be refused", refused).await?;
+        until(WITHIN, "the deletion to be witnessed", witnessed).await?;
+        is(&submit(&address, "", &line).await?, 1, "the Job is gone")?;
+        ensure!(world.jobs().await?.is_empty(), "no second job");
         run.stop().await
     })
     .await;
