@@ -7,7 +7,7 @@ use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, command_in, in_scratch, project_root, skip, until,
 };
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::process::Command;
 
 use crate::browser::{Browser, DRIVER};
@@ -143,11 +143,16 @@ async fn a_lost_answer_says_that_nothing_is_known_and_the_same_key_tells() {
         // A late repeat makes no other one of a job that is gone.
         let (status, _) = world.simulator.request(Method::DELETE, &format!("{JOBS}/{name}"), None).await?;
         ensure!(status == 200, "{status}");
-        let refused = async || {
-            let told = submit(&address, "", &line).await?;
-            Ok((told.0 == Some(1) && told.2.contains("the Job is gone")).then_some(()))
+        let story = format!("/api/v1/timeline?kind=Job&namespace=default&name={name}");
+        let witnessed = async || {
+            let (_, text) = run.get(&story).await?;
+            let story: Value = serde_json::from_str(&text)?;
+            let last = story["states"].as_array().and_then(|states| states.last());
+            Ok(last.is_some_and(|state| state["change"] == "gone").then_some(()))
         };
-        until(WITHIN, "the late repeat to be refused", refused).await?;
+        until(WITHIN, "the deletion to be witnessed", witnessed).await?;
+        is(&submit(&address, "", &line).await?, 1, "the Job is gone")?;
+        ensure!(world.jobs().await?.is_empty(), "no second job");
         run.stop().await
     })
     .await;
@@ -183,55 +188,101 @@ async fn parameters_are_checked_before_the_api_server_looks_and_its_refusals_nam
     .await;
 }
 
+/// Two teams, each with a person who may create Jobs in its namespace, and a controller that creates Jobs like this.
+async fn teams(lab: &Lab<'_>, credentials: &str, scratch: &Scratch) -> Result<Kubewitness> {
+    for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
+        lab.kubectl.ok(&["create", "namespace", team]).await?;
+        lab.kubectl.ok(&["-n", team, "create", "serviceaccount", person]).await?;
+        let account = format!("--serviceaccount={team}:{person}");
+        let role =
+            ["-n", team, "create", "role", "submits", "--verb=create,get,list", "--resource=jobs.batch"];
+        lab.kubectl.ok(&role).await?;
+        lab.kubectl.ok(&["-n", team, "create", "rolebinding", person, "--role=submits", &account]).await?;
+    }
+    lab.kubectl.ok(&["apply", "-n", "kubewitness", "-f", &deployed("templates.yaml")]).await?;
+    let text = format!("host.yaml: |\n{}", indented(&settings(credentials)));
+    let map = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubewitness-host, namespace: kubewitness, labels: \
+         {{kubewitness.dev/host: \"true\"}}}}\ndata:\n  {text}"
+    );
+    lab.kubectl.ok_with(&["apply", "-f", "-"], &map).await?;
+    let options = RunOptions {
+        kubeconfig: lab.kubeconfig("service-account.kubeconfig", false).await?,
+        data: scratch.folder("data")?,
+        args: ["--auth", "kubernetes"].map(str::to_owned).into(),
+        ..RunOptions::default()
+    };
+    Kubewitness::start("kubewitness", &options, scratch.path())
+}
+
+/// The first job, as soon as the controller can create one.
+async fn first(run: &mut Kubewitness, token: &str) -> Result<()> {
+    let address = run.address().to_owned();
+    let made = async || {
+        let told = submit(&address, token, &["train", "-n", "team-a", "--key", "k"]).await?;
+        Ok((told.0 == Some(0)).then_some(told))
+    };
+    let told = until(WITHIN, "the first job", made).await.with_context(|| run.process().say())?;
+    ensure!(told.1.contains("in team-a is created"), "{told:?}");
+    Ok(())
+}
+
+/// Whom the Jobs name.
+async fn submitters(lab: &Lab<'_>) -> Result<Vec<String>> {
+    let list = lab.kubectl.ok(&["get", "jobs", "-A", "-o", "json"]).await?;
+    let list: Value = serde_json::from_str(&list)?;
+    let submitter = |job: &Value| job["metadata"]["annotations"]["kubewitness.dev/submitter"].to_string();
+    let mut who: Vec<_> = list["items"].as_array().context("jobs")?.iter().map(submitter).collect();
+    who.sort();
+    Ok(who)
+}
+
 #[tokio::test]
 async fn each_person_submits_with_their_own_rights_and_the_job_names_them() {
     let test = "each_person_submits_with_their_own_rights_and_the_job_names_them";
     in_scratch("submit-people", async |scratch| {
         let name = format!("submitting::{test}");
         let Some(lab) = Lab::of("examples/access", scratch, &name).await? else { return Ok(()) };
-        for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
-            lab.kubectl.ok(&["create", "namespace", team]).await?;
-            lab.kubectl.ok(&["-n", team, "create", "serviceaccount", person]).await?;
-            let account = format!("--serviceaccount={team}:{person}");
-            let role = ["-n", team, "create", "role", "submits", "--verb=create,get,list", "--resource=jobs.batch"];
-            lab.kubectl.ok(&role).await?;
-            lab.kubectl.ok(&["-n", team, "create", "rolebinding", person, "--role=submits", &account]).await?;
-        }
-        lab.kubectl.ok(&["apply", "-n", "kubewitness", "-f", &deployed("templates.yaml")]).await?;
-        let text = format!("host.yaml: |\n{}", indented(&settings("token")));
-        let map = format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubewitness-host, namespace: kubewitness, labels: \
-             {{kubewitness.dev/host: \"true\"}}}}\ndata:\n  {text}"
-        );
-        lab.kubectl.ok_with(&["apply", "-f", "-"], &map).await?;
-        let options = RunOptions {
-            kubeconfig: lab.kubeconfig("service-account.kubeconfig", false).await?,
-            data: scratch.folder("data")?,
-            args: ["--auth", "kubernetes"].map(str::to_owned).into(),
-            ..RunOptions::default()
-        };
-        let mut run = Kubewitness::start("kubewitness", &options, scratch.path())?;
-        let (ann, bob) = (lab.token_of("team-a", "ann", &[]).await?, lab.token_of("team-b", "bob", &[]).await?);
+        let mut run = teams(&lab, "token", scratch).await?;
+        let (ann, bob) =
+            (lab.token_of("team-a", "ann", &[]).await?, lab.token_of("team-b", "bob", &[]).await?);
         let address = run.address().to_owned();
-        let made = async || {
-            let told = submit(&address, &ann, &["train", "-n", "team-a", "--key", "k"]).await?;
-            Ok((told.0 == Some(0)).then_some(told))
-        };
-        let told = until(WITHIN, "ann's job", made).await.with_context(|| run.process().say())?;
-        ensure!(told.1.contains("in team-a is created"), "{told:?}");
+        first(&mut run, &ann).await?;
         is(&submit(&address, &ann, &["train", "-n", "team-b"]).await?, 1, "cannot create resource \"jobs\"")?;
         is(&submit(&address, &bob, &["train", "-n", "team-b", "--key", "k"]).await?, 0, "is created")?;
         is(&submit(&address, "", &["train", "-n", "team-a"]).await?, 1, "It is not known who asks")?;
         // A token for Kubewitness alone is none for the API server, and the refusal says so.
         let alone = lab.token_of("team-a", "ann", &["kubewitness.dev"]).await?;
-        is(&submit(&address, &alone, &["train", "-n", "team-a"]).await?, 1, "for the audience kubewitness.dev alone")?;
-        let list = lab.kubectl.ok(&["get", "jobs", "-A", "-o", "json"]).await?;
-        let list: Value = serde_json::from_str(&list)?;
-        let submitter = |job: &Value| job["metadata"]["annotations"]["kubewitness.dev/submitter"].clone();
-        let mut who: Vec<_> = list["items"].as_array().context("jobs")?.iter().map(submitter).collect();
-        who.sort_by_key(Value::to_string);
-        let expected = ["team-a:ann", "team-b:bob"].map(|name| json!(format!("system:serviceaccount:{name}")));
+        let told = submit(&address, &alone, &["train", "-n", "team-a"]).await?;
+        is(&told, 1, "for the audience kubewitness.dev alone")?;
+        let who = submitters(&lab).await?;
+        let expected = ["team-a:ann", "team-b:bob"].map(|name| format!("\"system:serviceaccount:{name}\""));
         ensure!(who == expected, "{who:?}");
+        run.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_impersonation_a_person_submits_as_themselves_where_the_controller_may_act_for_them() {
+    let test = "with_impersonation_a_person_submits_as_themselves_where_the_controller_may_act_for_them";
+    in_scratch("submit-impersonation", async |scratch| {
+        let name = format!("submitting::{test}");
+        let Some(lab) = Lab::of("examples/access", scratch, &name).await? else { return Ok(()) };
+        let mut run = teams(&lab, "impersonation", scratch).await?;
+        let user = "--resource-name=system:serviceaccount:team-a:ann";
+        let role = ["create", "clusterrole", "acts", "--verb=impersonate", "--resource=users", user];
+        lab.kubectl.ok(&role).await?;
+        let account = "--serviceaccount=kubewitness:kubewitness";
+        lab.kubectl.ok(&["create", "clusterrolebinding", "acts", "--clusterrole=acts", account]).await?;
+        // A token for Kubewitness alone is enough: the API server never sees it.
+        let ann = lab.token_of("team-a", "ann", &["kubewitness.dev"]).await?;
+        let bob = lab.token_of("team-b", "bob", &["kubewitness.dev"]).await?;
+        let address = run.address().to_owned();
+        first(&mut run, &ann).await?;
+        is(&submit(&address, &ann, &["train", "-n", "team-b"]).await?, 1, "cannot create resource \"jobs\"")?;
+        is(&submit(&address, &bob, &["train", "-n", "team-b"]).await?, 1, "impersonate")?;
+        ensure!(submitters(&lab).await? == ["\"system:serviceaccount:team-a:ann\""], "one job of ann");
         run.stop().await
     })
     .await;

@@ -41,7 +41,9 @@ pub fn images() -> Result<()> {
     if crate::services::is_root() {
         command.arg("--no-sandbox");
     }
-    check(command.arg(&playground.url).stdout(Stdio::null()).stderr(Stdio::null()))?;
+    // Any moment can be looked at; what came after it is not on the picture.
+    let page = format!("{}/?at={}", playground.url, playground.moment()?);
+    check(command.arg(&page).stdout(Stdio::null()).stderr(Stdio::null()))?;
     step("docs/images/terminal.svg");
     let (namespace, name) = ended(&jobs)?;
     let object = format!("job/{name}");
@@ -122,6 +124,15 @@ impl Playground {
             bail!("`kubewitness {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
         }
         String::from_utf8(output.stdout).context("what it printed is no text")
+    }
+
+    /// When the newest state of the jobs was observed, as the API tells it.
+    fn moment(&self) -> Result<String> {
+        let jobs = self.ask(&["jobs", "-o", "json"])?;
+        let times = jobs.lines().filter_map(|line| line.trim().strip_prefix("\"observed_at\": \""));
+        // To the second, as people type it.
+        let newest = times.filter_map(|rest| rest.get(..19)).max();
+        newest.map(|time| format!("{time}Z")).context("`kubewitness jobs -o json` tells no time")
     }
 
     /// The table of jobs, once every phase is in it.
