@@ -5,9 +5,9 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::Redaction;
+use kubewitness_capability::{Redaction, Uses};
 use kubewitness_core::config::{SourceSpec, StreamSpec};
-use kubewitness_core::ports::{Offer, Uses};
+use kubewitness_core::ports::Offer;
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;

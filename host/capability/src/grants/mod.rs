@@ -16,7 +16,7 @@ use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
-use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, Uses};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
 use crate::http::Destination;
@@ -24,6 +24,7 @@ use crate::ledger::{Databases, Ledger};
 use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
+use crate::session::uses::Uses;
 use crate::{kv, lister, log, sql};
 use open::{Opener, load_keys, open_database, open_destinations, open_ledgers};
 use places::Unclaimed;

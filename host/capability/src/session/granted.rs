@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session, Uses};
+use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
 
 use super::CallSession;
+use super::uses::Uses;
 use crate::http::Destination;
 use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};

@@ -8,6 +8,7 @@
 //! which carry the id.
 
 pub mod granted;
+pub mod uses;
 
 use std::collections::HashSet;
 use std::sync::Arc;

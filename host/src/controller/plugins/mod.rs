@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::FutureExt;
-use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_capability::{Backing, Capabilities, Uses};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
-use kubewitness_core::ports::{Backlog, JournalError, Uses};
+use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin};
@@ -223,7 +223,6 @@ impl Plugins {
         self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
         let uses = Arc::new(Uses::of(&spec.grants));
-        let needs = candidate.component.describe().await.context("asking it what it needs")?.needs;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),

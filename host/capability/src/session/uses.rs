@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::config::GrantsSpec;
+use kubewitness_core::config::GrantsSpec;
 
 /// The calls of one plugin to the host since it was started, by grant. A call that is refused counts, too.
 /// What was not granted is not counted: a plugin chooses those names.
@@ -56,9 +56,13 @@ mod tests {
 
     #[test]
     fn each_grant_has_its_calls_and_what_was_not_granted_has_none() {
-        let grants =
-            "{sql: [{name: main, database: a}], keys: [{name: k, key: a}], kv: true, lister: [jobs]}";
-        let uses = Uses::of(&serde_saphyr::from_str(grants).unwrap());
+        let grants = serde_json::json!({
+            "sql": [{"name": "main", "database": "a"}],
+            "keys": [{"name": "k", "key": "a"}],
+            "kv": true,
+            "lister": ["jobs"],
+        });
+        let uses = Uses::of(&serde_json::from_value(grants).unwrap());
         for (capability, name) in
             [("sql", "main"), ("sql", "main"), ("sql", "other"), ("kv", ""), ("http", "x")]
         {
