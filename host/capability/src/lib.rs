@@ -23,6 +23,7 @@ pub use crate::grants::{Backing, Capabilities, CapabilityError};
 pub use crate::http::check as check_request;
 pub use crate::receipts::fingerprint;
 pub use crate::secrets::redaction::{Redaction, RedactionError};
+pub use crate::session::uses::Uses;
 pub use crate::sql::proof::{DatabaseProof, ReceiptProof, prove_receipts};
 
 /// A refusal that says which grant to add. The name is the guest's: it is cut and cleaned.

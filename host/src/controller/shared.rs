@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::Redaction;
+use kubewitness_capability::{Redaction, Uses};
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
@@ -39,12 +39,23 @@ pub struct PluginState {
     pub digest: String,
     pub message: Option<String>,
     pub handle: Option<DispatchHandle>,
+    /// What it is granted and has called.
+    pub uses: Arc<Uses>,
+    /// What its component says that it needs.
+    pub needs: Arc<[String]>,
 }
 
 impl PluginState {
     /// A plugin that does not run in this process.
     pub fn idle(phase: Phase, message: Option<String>) -> Self {
-        Self { phase, digest: String::new(), message, handle: None }
+        Self {
+            phase,
+            digest: String::new(),
+            message,
+            handle: None,
+            uses: Arc::default(),
+            needs: Arc::default(),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::ledger::{Databases, Ledger};
 use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
+use crate::session::uses::Uses;
 use crate::{kv, lister, log, sql};
 use open::{Opener, load_keys, open_database, open_destinations, open_ledgers};
 use places::Unclaimed;
@@ -49,6 +50,8 @@ pub struct Backing {
     pub documents: Arc<dyn Documents>,
     pub lister: Arc<dyn Lister>,
     pub clock: Arc<dyn Clock>,
+    /// Counts what the plugin calls.
+    pub uses: Arc<Uses>,
     /// What the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     /// Receipts above it are loaded.
@@ -227,6 +230,7 @@ impl Capabilities {
             has_digest: grants.documents != DocumentsGrant::Redacted,
             redaction,
             clock: backing.clock.clone(),
+            uses: backing.uses.clone(),
             log: log::Log::new(plugin),
         };
         for (index, grant) in grants.sql.iter().enumerate() {

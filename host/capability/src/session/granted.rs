@@ -10,6 +10,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
 
 use super::CallSession;
+use super::uses::Uses;
 use crate::http::Destination;
 use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};
@@ -159,6 +160,7 @@ pub struct Granted {
     /// None for a plugin that may see secrets.
     pub redaction: Option<Arc<Redaction>>,
     pub clock: Arc<dyn Clock>,
+    pub uses: Arc<Uses>,
     pub log: log::Log,
 }
 

@@ -8,6 +8,7 @@
 //! which carry the id.
 
 pub mod granted;
+pub mod uses;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -177,6 +178,7 @@ impl Session for CallSession {
         statement: &str,
         rows: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError> {
+        self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
         let done = self.transaction(database).await?.execute(statement, rows).await?;
         self.claims.ran(&guard::check(statement, Purpose::Execute, dialect)?);
@@ -189,6 +191,7 @@ impl Session for CallSession {
         write: TableWrite,
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
+        self.granted.uses.count("sql", database);
         let claims = [Some(Claim::of(&write)), copy.as_ref().map(|copy| Claim::of_copy(copy, &write))];
         let done = self.transaction(database).await?.write(write, copy).await?;
         claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
@@ -201,6 +204,7 @@ impl Session for CallSession {
         statement: &str,
         params: Vec<SqlValue>,
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
+        self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
         let rows = self.transaction(database).await?.query(statement, params).await?;
         let checked = guard::check(statement, Purpose::Query, dialect)?;
@@ -216,37 +220,45 @@ impl Session for CallSession {
         destination: &str,
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError> {
+        self.granted.uses.count("http", destination);
         let granted = self.granted.http.get(destination);
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
         granted.send(request, self.only.as_ref()).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.granted.uses.count("kv", "");
         self.kv.as_ref()?.get(key)
     }
 
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
+        self.granted.uses.count("kv", "");
         self.kv()?.set(key, value)
     }
 
     fn kv_delete(&mut self, key: &str) -> Result<(), GrantError> {
+        self.granted.uses.count("kv", "");
         self.kv()?.delete(key);
         Ok(())
     }
 
     fn kv_keys(&self, prefix: &str, limit: usize) -> Vec<String> {
+        self.granted.uses.count("kv", "");
         self.kv.as_ref().map(|kv| kv.keys(prefix, limit)).unwrap_or_default()
     }
 
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
+        self.granted.uses.count("ledger", ledger);
         self.ledger(ledger).await?.append(records)
     }
 
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError> {
+        self.granted.uses.count("ledger", ledger);
         Ok(self.ledger(ledger).await?.last())
     }
 
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError> {
+        self.granted.uses.count("key", key);
         let granted = self.granted.keys.get(key).ok_or_else(|| denied("key", key, "spec.grants.keys"))?;
         granted.sign(message)
     }
@@ -260,6 +272,7 @@ impl Session for CallSession {
     }
 
     fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+        self.granted.uses.count("lister", source);
         self.granted.lister.get(source, namespace, name)
     }
 
@@ -270,6 +283,7 @@ impl Session for CallSession {
         key: &str,
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
+        self.granted.uses.count("lister", source);
         self.granted.lister.list(source, index, key, limit)
     }
 

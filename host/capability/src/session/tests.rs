@@ -113,6 +113,7 @@ fn backing(cursor: Seq) -> Backing {
         documents: Arc::new(Papers),
         lister: Arc::new(Cache),
         clock: Arc::new(SystemClock::default()),
+        uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
         cursor,
         newest: cursor,

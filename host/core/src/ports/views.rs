@@ -286,6 +286,21 @@ pub struct PluginView {
     /// Left out where the plugin is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
+    /// What its manifest grants it. Left out where it does not run in this process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<GrantView>,
+}
+
+/// One grant of a plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Grant"))]
+pub struct GrantView {
+    /// As a component names what it needs: `sql:main`, `kv`, `lister:jobs`.
+    pub name: String,
+    /// Whether the component says that it needs it.
+    pub declared: bool,
+    /// The plugin's calls since it was started; refused ones count, too.
+    pub calls: u64,
 }
 
 /// A plugin's pause. It gets no states until it is resumed, and retention keeps what it has not had.

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView,
+    GrantView, HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView,
 };
 
 use super::client::Client;
@@ -328,7 +328,9 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
-    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken))
+    let grants = plugins.iter().filter(|_| columns == Columns::All);
+    let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
+    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken).chain(grants))
 }
 
 fn streams_text(streams: &[StreamView]) -> String {
@@ -357,6 +359,21 @@ fn taken(plugin: &PluginView) -> Option<String> {
     let states = plural(plugin.taken, "state was", "states were");
     let text = format!("{} {states} removed by retention before the plugin got them", plugin.taken);
     (plugin.taken > 0).then_some(text)
+}
+
+fn granted(plugin: &PluginView) -> Option<String> {
+    let told = |grant: &GrantView| {
+        let declared = if grant.declared { "declared" } else { "not declared" };
+        format!("{} ({declared}, {} {})", grant.name, grant.calls, plural(grant.calls, "call", "calls"))
+    };
+    let all: Vec<_> = plugin.grants.iter().map(told).collect();
+    let unused = plugin.grants.iter().filter(|grant| grant.calls == 0).map(|grant| grant.name.as_str());
+    let unused: Vec<_> = unused.collect();
+    let left = match unused.is_empty() {
+        true => String::new(),
+        false => format!(". Never used since it was started: {}", unused.join(", ")),
+    };
+    (!all.is_empty()).then(|| format!("granted: {}{left}", all.join(", ")))
 }
 
 fn resynced(plugin: &PluginView) -> Option<String> {
@@ -512,6 +529,10 @@ mod tests {
             taken: 43,
             resynced: 44,
             filter_errors: 45,
+            grants: vec![
+                GrantView { name: "http:hook".into(), declared: true, calls: 46 },
+                GrantView { name: "kv".into(), declared: false, calls: 0 },
+            ],
             ..PluginView::default()
         };
         let narrow = plugins_text(std::slice::from_ref(&plugin), Columns::WithDigest);
@@ -520,6 +541,9 @@ mod tests {
         for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
             assert!(wide.contains(part), "{part} is not in\n{wide}");
         }
+        let granted = "notification: granted: http:hook (declared, 46 calls), kv (not declared, 0 calls). Never used since it \
+                       was started: kv\n";
+        assert!(wide.contains(granted) && !narrow.contains("granted"), "{wide}");
     }
 
     #[test]

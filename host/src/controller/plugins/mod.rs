@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::FutureExt;
-use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_capability::{Backing, Capabilities, Uses};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
@@ -198,10 +198,13 @@ impl Plugins {
         }
         self.journal.settle().await.context("waiting for earlier writes to the journal")?;
         let progress = self.journal.progress(&name).await.context("reading its progress")?;
+        let uses = Arc::new(Uses::of(&spec.grants));
+        let needs = candidate.component.describe().await.context("asking it what it needs")?.needs;
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
             clock: self.clock.clone(),
+            uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
             cursor: progress.map_or(0, |progress| progress.cursor),
             newest: *self.journal.newest().borrow(),
@@ -236,6 +239,8 @@ impl Plugins {
                 digest: candidate.component.digest().to_string(),
                 message: None,
                 handle: Some(handle.clone()),
+                uses,
+                needs: needs.into(),
             },
         );
         self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle });

@@ -463,7 +463,7 @@ mod tests {
         );
         shared.settings_are_taken();
         assert_eq!(views.ready(), Ok(()));
-        let failed = PluginState { phase: Phase::Failed, digest: String::new(), message: None, handle: None };
+        let failed = PluginState::idle(Phase::Failed, None);
         shared.set_plugin("p", failed);
         assert_eq!(views.ready(), Ok(()));
         assert_eq!(views.status().await.unwrap().configuration_problems, 2, "both are told");
@@ -477,7 +477,7 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let state = PluginState { phase: Phase::Active, digest: String::new(), message: None, handle: None };
+        let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
         let views = HostViews::new(shared, journal, None);

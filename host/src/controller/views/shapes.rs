@@ -9,8 +9,8 @@ use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DiscrepancyView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView, SourceView,
-    ViewError,
+    DiscrepancyView, GrantView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
+    SourceView, ViewError,
 };
 use kubewitness_dispatch::DispatchStats;
 use kubewitness_journal::SourceCounters;
@@ -95,7 +95,15 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.last_error).or(stats.filter_error),
         paused: stats.paused.as_deref().map(paused_view),
+        grants: state.uses.all().map(|(name, calls)| grant_view(name, calls, &state.needs)).collect(),
     }
+}
+
+/// A component that needs `sql` needs each of its names.
+fn grant_view(name: String, calls: u64, needs: &[String]) -> GrantView {
+    let capability = name.split(':').next();
+    let declared = needs.iter().any(|need| *need == name || Some(need.as_str()) == capability);
+    GrantView { name, declared, calls }
 }
 
 pub fn paused_view(paused: &Paused) -> PausedView {

@@ -75,3 +75,42 @@ async fn a_manifest_beyond_the_ceiling_is_refused_by_field_value_and_ceiling_unt
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_a_plugin_is_granted_has_called_and_never_used_is_told_by_the_api_and_on_the_command_line() {
+    in_scratch("granted", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let wide = AUDIT.replace("grants:\n", "grants:\n  kv: true\n  lister: [jobs]\n");
+        write(&config, "audit.yaml", &plugin_manifest("audit", &wide))?;
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        let grants = |status: &StatusView| {
+            let audit = status.plugins.iter().find(|plugin| plugin.name == "audit");
+            audit.map(|audit| audit.grants.clone()).unwrap_or_default()
+        };
+        let called = |status: &StatusView| grants(status).iter().any(|grant| grant.calls > 0);
+        let status = run.status_when(WITHIN, "a call of the plugin", called).await?;
+        let grants = grants(&status);
+        let told: Vec<_> =
+            grants.iter().map(|grant| (grant.name.as_str(), grant.declared, grant.calls > 0)).collect();
+        let expected = [("kv", false, false), ("ledger:trail", true, true), ("lister:jobs", false, false)];
+        ensure!(told == expected, "{grants:?}");
+
+        let server = format!("http://{}", run.address());
+        let (code, stdout, stderr) = command(&["plugins", "-o", "wide", "--server", &server]).await?;
+        let unused = "Never used since it was started: kv, lister:jobs";
+        let is_told = stdout.contains("ledger:trail (declared, ") && stdout.contains(unused);
+        ensure!(code == Some(0) && is_told, "{code:?}: {stdout}{stderr}");
+        run.stop().await?;
+        Ok(())
+    })
+    .await;
+}

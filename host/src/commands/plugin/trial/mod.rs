@@ -108,6 +108,7 @@ async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) ->
         documents: stand_ins.clone(),
         lister: stand_ins.clone(),
         clock: stand_ins.clone(),
+        uses: Arc::default(),
         kv: Vec::new(),
         cursor: 0,
         newest: seen.len() as u64,
