@@ -231,6 +231,9 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
         kubewitness.answers().await?;
         create_job(&simulator, "before").await?;
         kubewitness.status_when(WITHIN, "the first job", |status| status.journal.states > 0).await?;
+        // Nothing waits for a plugin that is still being compiled.
+        let has_it = |status: &StatusView| plugin(status, "persistence").is_some_and(|it| it.delivered > 0);
+        kubewitness.status_when(WITHIN, "the plugin to have it", has_it).await?;
         kubewitness.caught_up(WITHIN).await?;
         let pid = kubewitness.process().pid()?;
         ensure!(children(pid)?.is_empty(), "what was compiled has ended");
