@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Process, Scratch, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip, until,
+    Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
+    until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -131,6 +132,7 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
             .filter(|gone| *gone > 0))
     };
     until(WITHIN, "a job that is gone", gone).await?;
+    events_are_kept(portal).await?;
     let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
     let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
     ensure!(focused == "search", "the key / leads to the search: {focused}");
@@ -147,6 +149,26 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     browser.open(&format!("{portal}/?at={now}")).await?;
     let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
     ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
+    Ok(())
+}
+
+/// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.
+async fn events_are_kept(portal: &str) -> Result<()> {
+    let get = async |path: &str| -> Result<Value> {
+        Ok(http().get(format!("{portal}/api/v1/{path}")).send().await?.error_for_status()?.json().await?)
+    };
+    let gone = get("objects?kind=Job&gone=only&limit=1").await?;
+    let uid = gone[0]["object"]["uid"].as_str().context("a job that is gone")?;
+    let story = get(&format!("timeline?uid={uid}")).await?;
+    let events = story["events"].as_array().context("Events")?;
+    for reason in ["SuccessfulCreate", "Scheduled"] {
+        ensure!(events.iter().any(|event| event["reason"] == reason), "no {reason} in {events:?}");
+    }
+    let (code, stdout, stderr) = command(&["timeline", uid, "--server", portal]).await?;
+    ensure!(
+        code == Some(0) && stdout.contains("LAST SEEN") && stdout.contains("Scheduled"),
+        "{stdout}{stderr}"
+    );
     Ok(())
 }
 
