@@ -17,7 +17,8 @@ pub mod submit;
 pub mod words;
 
 pub use ports::views;
-pub use status::{events, story};
+pub use status::story;
+pub use status::story::events;
 
 pub use lanes::bucket;
 

@@ -1,5 +1,5 @@
-//! Installs the tools that make plugins of Python and of JavaScript, beside the build, from those languages' own
-//! registries. A machine may lack both languages: their tests are skipped then.
+//! Installs tools from the registries of Python and of JavaScript, beside the build: those that make plugins of these
+//! languages, and axe-core. A machine may lack both languages: their tests are skipped then.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,6 +9,32 @@ use crate::services::runs;
 
 /// What `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";
+
+/// It looks for what keeps people from using the portal's pages. No page loads it.
+pub const AXE: &str = "axe-core";
+/// A newer one knows other rules, so that a new finding would come with it alone.
+const AXE_VERSION: &str = "axe-core@4.14.1";
+
+/// Whether axe-core is there.
+pub fn ensure_axe() -> bool {
+    let folder = services_folder().join("axe");
+    let script = folder.join("node_modules/axe-core/axe.min.js");
+    if !script.is_file() && runs("npm") && std::fs::create_dir_all(&folder).is_ok() {
+        step("installing axe-core");
+        let mut command = Command::new("npm");
+        command.args([
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            ".",
+            AXE_VERSION,
+        ]);
+        runs_well(&mut command, &folder);
+    }
+    script.is_file()
+}
 
 pub fn ensure() {
     let folder = services_folder().join("languages");

@@ -1,7 +1,6 @@
 //! The task runner: `cargo xtask COMMAND`. It does all the set-up that a command needs.
 
 mod apt;
-mod axe;
 mod build;
 mod docs;
 mod fuzz;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::step;
-use crate::{axe, languages, mysql};
+use crate::{languages, mysql};
 
 struct Tool {
     program: &'static str,
@@ -39,7 +39,7 @@ pub fn ensure() -> Vec<&'static str> {
     languages::ensure();
     let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
     let missing = missing.chain((!mysql::ensure()).then_some(mysql::NAME));
-    missing.chain((!axe::ensure()).then_some(axe::NAME)).collect()
+    missing.chain((!languages::ensure_axe()).then_some(languages::AXE)).collect()
 }
 
 /// Installs packages as root on a Debian machine, and does nothing elsewhere. Each is installed alone, so

@@ -6,7 +6,6 @@
 //! past.
 
 mod compile;
-pub mod events;
 mod explain;
 mod node;
 mod path;

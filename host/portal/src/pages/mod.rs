@@ -3,7 +3,6 @@
 
 mod api;
 mod dead_letters;
-mod diff;
 mod document;
 mod gaps;
 mod health;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Process, Scratch, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip, until,
+    Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
+    until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -131,6 +132,7 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
             .filter(|gone| *gone > 0))
     };
     until(WITHIN, "a job that is gone", gone).await?;
+    events_are_kept(portal).await?;
     let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
     let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
     ensure!(focused == "search", "the key / leads to the search: {focused}");
@@ -147,6 +149,34 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     browser.open(&format!("{portal}/?at={now}")).await?;
     let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
     ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
+    Ok(())
+}
+
+/// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.
+async fn events_are_kept(portal: &str) -> Result<()> {
+    let get = async |path: &str| -> Result<Value> {
+        Ok(http().get(format!("{portal}/api/v1/{path}")).send().await?.error_for_status()?.json().await?)
+    };
+    // A job that was deleted while it was queued has none.
+    let told = async || {
+        let gone = get("objects?kind=Job&gone=only").await?;
+        for uid in gone.as_array().into_iter().flatten().filter_map(|job| job["object"]["uid"].as_str()) {
+            let story = get(&format!("timeline?uid={uid}")).await?;
+            let has = |reason| {
+                story["events"].as_array().is_some_and(|all| all.iter().any(|it| it["reason"] == reason))
+            };
+            if has("SuccessfulCreate") && has("Scheduled") {
+                return Ok(Some(uid.to_owned()));
+            }
+        }
+        Ok(None)
+    };
+    let uid = until(WITHIN, "a job that is gone and has Events", told).await?;
+    let (code, stdout, stderr) = command(&["timeline", &uid, "--server", portal]).await?;
+    ensure!(
+        code == Some(0) && stdout.contains("LAST SEEN") && stdout.contains("Scheduled"),
+        "{stdout}{stderr}"
+    );
     Ok(())
 }
 

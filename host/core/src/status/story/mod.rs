@@ -2,6 +2,8 @@
 //!
 //! Pure: it works on the states and on the time that it is given. Times are those at which states were observed.
 
+pub mod events;
+
 use std::sync::Arc;
 
 use super::phase;

@@ -1,5 +1,7 @@
 //! The document of one state, laid out to be read, and what changed since another.
 
+mod diff;
+
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Redirect;
@@ -7,7 +9,7 @@ use kubewitness_core::{Change, Seq, State as Witnessed};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::diff::{self, Line};
+use self::diff::Line;
 use super::parts::{at, badge, empty, figure, object_link};
 use crate::access::Viewer;
 use crate::answer::frame::Page;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::story::span;
+use super::span;
 use crate::calendar;
 use crate::state::{ObjectRef, Seq};
 
