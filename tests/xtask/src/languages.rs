@@ -10,13 +10,10 @@ use crate::services::runs;
 /// What `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";
 
-/// It looks for what keeps people from using the portal's pages. No page loads it.
-pub const AXE: &str = "axe-core";
-/// A newer one knows other rules, so that a new finding would come with it alone.
+/// It looks for what keeps people from using the portal's pages. No page loads it. A newer one knows other rules, so that a new finding would come with it alone.
 const AXE_VERSION: &str = "axe-core@4.14.1";
 
-/// Whether axe-core is there.
-pub fn ensure_axe() -> bool {
+fn ensure_axe() {
     let folder = services_folder().join("axe");
     let script = folder.join("node_modules/axe-core/axe.min.js");
     if !script.is_file() && runs("npm") && std::fs::create_dir_all(&folder).is_ok() {
@@ -33,10 +30,10 @@ pub fn ensure_axe() -> bool {
         ]);
         runs_well(&mut command, &folder);
     }
-    script.is_file()
 }
 
 pub fn ensure() {
+    ensure_axe();
     let folder = services_folder().join("languages");
     if let Err(error) = std::fs::create_dir_all(&folder) {
         eprintln!("xtask: making {}: {error}", folder.display());

@@ -38,8 +38,7 @@ pub fn ensure() -> Vec<&'static str> {
     }
     languages::ensure();
     let missing = TOOLS.iter().map(|tool| tool.program).filter(|program| !runs(program));
-    let missing = missing.chain((!mysql::ensure()).then_some(mysql::NAME));
-    missing.chain((!languages::ensure_axe()).then_some(languages::AXE)).collect()
+    missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
 /// Installs packages as root on a Debian machine, and does nothing elsewhere. Each is installed alone, so

@@ -2,7 +2,9 @@
 //! own policy forbids.
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Ended, Scratch, free_port, http, in_scratch, services_folder, skip, until};
+use kubewitness_harness::{
+    Ended, Scratch, free_port, http, in_scratch, services_folder, skip, skip_where_there_is_no_tool, until,
+};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -21,7 +23,7 @@ async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
     }
     let script = services_folder().map(|folder| folder.join("axe/node_modules/axe-core/axe.min.js"));
     let Some(axe) = script.ok().and_then(|path| std::fs::read_to_string(path).ok()) else {
-        return skip(NAME, "axe-core can't be had from npm's registry");
+        return skip_where_there_is_no_tool(NAME, "axe-core can't be had from npm's registry");
     };
     in_scratch("accessible", async |scratch| {
         let port = free_port()?;
