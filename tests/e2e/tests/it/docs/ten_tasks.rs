@@ -73,8 +73,10 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     // 7: a pod that is gone, and the document of a state.
     click(&browser, &format!("{portal}/?kind=Pod&gone=only"), row).await?;
     reads(&browser, &["Every state"]).await?;
-    let document = "document.querySelector('main a[href^=\"/states/\"]').click(); return true";
-    browser.script(document).await?;
+    // Events have documents, too.
+    let of_a_state = "section[aria-labelledby=\"states\"] a[href^=\"/states/\"]";
+    let document = format!("document.querySelector('{of_a_state}').click(); return true");
+    browser.script(&document).await?;
     reads(&browser, &["containers"]).await?;
     // 3, 4 and 5, and every other address of the page.
     let page = page()?;
