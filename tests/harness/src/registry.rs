@@ -42,7 +42,7 @@ impl Drop for Registry {
 
 /// Hex digits of the SHA-256.
 pub fn sha256(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest(&SHA256, bytes))
 }
 
 impl Registry {
@@ -162,9 +162,8 @@ impl SigningKey {
 
     /// As PEM.
     pub fn public(&self) -> String {
-        let head = "3059301306072a8648ce3d020106082a8648ce3d030107034200";
-        let head = (0..head.len()).step_by(2).filter_map(|at| u8::from_str_radix(&head[at..at + 2], 16).ok());
-        let der: Vec<u8> = head.chain(self.0.public_key().as_ref().iter().copied()).collect();
+        let mut der = hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap_or_default();
+        der.extend_from_slice(self.0.public_key().as_ref());
         format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", base64(&der))
     }
 

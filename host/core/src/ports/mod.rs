@@ -6,6 +6,7 @@ mod backlog;
 mod cache;
 mod delivery;
 mod objects;
+mod plugins;
 mod session;
 mod submit;
 pub mod views;

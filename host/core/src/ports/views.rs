@@ -15,6 +15,9 @@ pub use crate::status::story::events::EventView;
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
+pub use super::plugins::{
+    GrantUseView, GrantView, HistogramView, ManifestView, PausedView, PluginView, QueueView,
+};
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;
 use crate::ports::{DeadLetter, Watched};
@@ -234,147 +237,6 @@ pub struct SourceCounts {
     pub discarded_bytes: u64,
     /// Nanoseconds spent on reading frames and deriving states.
     pub decode_ns: u64,
-}
-
-/// For each plugin: observed = delivered + filtered + dead + waiting + taken.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Plugin"))]
-pub struct PluginView {
-    pub name: String,
-    /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded`
-    /// (it runs, but its last calls failed or a newer configuration was refused: `message` says which),
-    /// `draining`, `paused` (an operator has paused it: `paused` says who and why).
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["active", "starting", "standby", "failed", "degraded", "draining", "paused"])))]
-    pub state: String,
-    /// sha256 of the component, hex.
-    pub digest: String,
-    /// Where the component was fetched from, with the digest of the image. Left out: it lay here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
-    pub observed: u64,
-    pub delivered: u64,
-    pub filtered: u64,
-    pub dead: u64,
-    /// Of the dead, those that an operator dropped.
-    #[serde(default)]
-    pub dropped: u64,
-    pub waiting: u64,
-    /// States that retention took before it had been handed them, as it was told to.
-    #[serde(default)]
-    pub taken: u64,
-    /// Of the waiting, those that failed at least once.
-    pub retrying: u64,
-    /// Positions between the newest state and the cursor.
-    pub lag_seq: u64,
-    /// Age of the oldest unfinished state.
-    pub lag_seconds: f64,
-    /// Resyncs of its sources since the process started; in none of the other figures.
-    #[serde(default)]
-    pub resyncs: u64,
-    /// States that resyncs handed over.
-    #[serde(default)]
-    pub resynced: u64,
-    /// States of resyncs that failed.
-    #[serde(default)]
-    pub resync_failed: u64,
-    /// Of the filtered, those for which a newer state of their object was handed over, as
-    /// `mode: latest` wants.
-    #[serde(default)]
-    pub superseded: u64,
-    /// States that a filter could not judge since the start, and that were handed over therefore;
-    /// `message` says why the last of them.
-    #[serde(default)]
-    pub filter_errors: u64,
-    #[serde(default)]
-    pub queue: QueueView,
-    /// Why it is not active, or its last error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Left out where the plugin is not paused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<PausedView>,
-    /// What its manifest says; left out where no version of it runs in this process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub manifest: Option<Arc<ManifestView>>,
-    /// What its manifest grants it. Left out where it does not run in this process.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub grants: Vec<GrantUseView>,
-}
-
-/// One grant of a plugin.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "GrantUse"))]
-pub struct GrantUseView {
-    /// As a component names what it needs: `sql:main`, `kv`, `lister:jobs`.
-    pub name: String,
-    /// Whether the component says that it needs it.
-    pub declared: bool,
-    /// The plugin's calls since it was started; refused ones count, too.
-    pub calls: u64,
-}
-
-/// What the version of a plugin that runs asks for, and what its manifest gives it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PluginManifest"))]
-pub struct ManifestView {
-    /// What the component says that it needs, such as `sql:main`, and interfaces that it uses without saying so, such as `kv`.
-    pub declared: Vec<String>,
-    pub granted: Vec<GrantView>,
-    /// The sources that it subscribes to.
-    pub sources: Vec<String>,
-    /// The configuration of the plugin itself.
-    pub config: serde_json::Map<String, serde_json::Value>,
-    /// Bytes of memory that one instance may have.
-    pub memory_limit: u64,
-    /// How long one call may take.
-    pub call_limit_ms: u64,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Grant"))]
-pub struct GrantView {
-    /// As `declared` names it, such as `sql:main`.
-    pub name: String,
-    /// What the host calls it, such as `database platform`; empty where that is no thing of the host.
-    pub of: String,
-}
-
-/// A plugin's pause. It gets no states until it is resumed, and retention keeps what it has not had.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Paused"))]
-pub struct PausedView {
-    pub who: String,
-    pub why: String,
-    pub since: String,
-}
-
-/// A plugin's lanes, as a work queue of client-go would tell of itself. What grows does so since the
-/// plugin's dispatcher started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Queue"))]
-pub struct QueueView {
-    /// States that wait and are in no call, those in the journal included.
-    pub depth: u64,
-    /// States that came into the lanes, each retry and replay included.
-    pub adds: u64,
-    pub retries: u64,
-    /// How long the states that are in calls now have been so, together.
-    pub unfinished_seconds: f64,
-    /// How long the longest of them has been in its call.
-    pub longest_running_seconds: f64,
-    /// From coming in, or being due again, until handed over.
-    pub queue_duration: HistogramView,
-    /// From being handed over until the end of the call.
-    pub work_duration: HistogramView,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Histogram"))]
-pub struct HistogramView {
-    /// Upper bounds in seconds, and how many did not exceed them.
-    pub buckets: Vec<(f64, u64)>,
-    pub count: u64,
-    pub sum_seconds: f64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

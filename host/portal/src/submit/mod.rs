@@ -44,11 +44,7 @@ pub(crate) fn random_key() -> Result<String, Problem> {
             "Try again in a moment, or send a key of your own as `Idempotency-Key`.",
         )
     })?;
-    Ok(hex(&bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(hex::encode(bytes))
 }
 
 impl Desk {
@@ -93,7 +89,7 @@ impl Desk {
         };
         let job = self.filled(request)?;
         let digest = digest(&[submitter, key]);
-        let (submission, asked) = (hex(&digest), hex(&content(request)));
+        let (submission, asked) = (hex::encode(digest), hex::encode(content(request)));
         let marks = Marks {
             template: &request.template,
             channel,

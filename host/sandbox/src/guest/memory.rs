@@ -69,6 +69,12 @@ impl MemoryLimit {
         Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: 0, budget, refused: None }
     }
 
+    /// What its own declaration refuses does not grow, so nothing is counted.
+    fn grow_within(&mut self, current: usize, desired: usize, most: Option<usize>, bytes: usize) -> bool {
+        most.is_none_or(|most| desired <= most)
+            && self.grow(desired.saturating_sub(current).saturating_mul(bytes))
+    }
+
     fn grow(&mut self, by: usize) -> bool {
         let Some(sum) = self.used.checked_add(by).filter(|sum| *sum <= self.limit) else {
             self.refused = Some(Refused::Instance);
@@ -96,11 +102,7 @@ impl ResourceLimiter for MemoryLimit {
         desired: usize,
         most: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        // Refused by the memory's own declaration: nothing grows, so nothing is counted.
-        if most.is_some_and(|most| desired > most) {
-            return Ok(false);
-        }
-        Ok(self.grow(desired.saturating_sub(current)))
+        Ok(self.grow_within(current, desired, most, 1))
     }
 
     fn table_growing(
@@ -109,10 +111,7 @@ impl ResourceLimiter for MemoryLimit {
         desired: usize,
         most: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        if most.is_some_and(|most| desired > most) {
-            return Ok(false);
-        }
-        Ok(self.grow(desired.saturating_sub(current).saturating_mul(TABLE_SLOT)))
+        Ok(self.grow_within(current, desired, most, TABLE_SLOT))
     }
 
     fn instances(&self) -> usize {

@@ -23,10 +23,6 @@ pub fn client(url: &Url) -> Result<Client, String> {
     if let Some(client) = known.get() {
         return Ok(client.clone());
     }
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been first; either way there is one now.
-        rustls::crypto::ring::default_provider().install_default().ok();
-    }
     let builder = Client::builder()
         .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT)

@@ -35,7 +35,6 @@ pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
 }
 
 /// A component, or where it has to be fetched from first.
-#[derive(Clone)]
 pub enum Found {
     Here(Arc<[u8]>),
     Remote(Box<Remote>),

@@ -22,7 +22,6 @@ const AT_ONCE: usize = 2;
 static DOWNLOADS: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// A component that has to be fetched.
-#[derive(Clone)]
 pub struct Remote {
     place: Place,
     credentials: Option<SecretRef>,
@@ -30,7 +29,6 @@ pub struct Remote {
     kept: Option<(Arc<[u8]>, Pulled)>,
 }
 
-#[derive(Clone)]
 enum Place {
     Oci(OciReference),
     Url(String),

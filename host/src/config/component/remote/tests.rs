@@ -10,6 +10,8 @@ fn host(modules: Value) -> HostSpec {
 }
 
 fn remote(module: &Value, host: &HostSpec) -> Remote {
+    // As the program does at its start. Another test may have been first.
+    rustls::crypto::ring::default_provider().install_default().ok();
     Remote::of(&serde_json::from_value(module.clone()).unwrap(), host).unwrap()
 }
 
