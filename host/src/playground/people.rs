@@ -50,7 +50,7 @@ pub async fn give_rights(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]);
     let works = json!([{"apiGroups": ["kubewitness.dev"], "resources": ["status"], "verbs": ["get"]},
-        {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["replay", "drop", "pause", "resume"]}]);
+        {"apiGroups": ["kubewitness.dev"], "resources": ["plugins"], "verbs": ["get", "replay", "drop", "pause", "resume"]}]);
     let submits = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "get"]}]);
     for (name, rules) in [(VIEWER, watched), (OPERATOR, works), (SUBMITTER, submits)] {
         let role = json!({"metadata": {"name": name}, "rules": rules});

@@ -14,6 +14,7 @@ use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
 use kubewitness_core::{Seq, State, Status, document};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::secrets;
@@ -108,14 +109,30 @@ impl Redaction {
 
     /// The document with a digest in the place of each secret.
     pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
+        let redacted = self.keyed(|digest| self.rules.redact(&document, digest))?;
+        Ok(redacted.map_or(document, Bytes::from))
+    }
+
+    /// The configuration of a plugin with a digest in the place of each secret.
+    pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
+        let unreadable = |error: serde_json::Error| Withheld::because(error);
+        let text = serde_json::to_vec(settings).map_err(unreadable)?;
+        let redacted = self.keyed(|digest| self.rules.redact_settings(&text, digest))?;
+        Ok(redacted
+            .map_or_else(|| Ok(settings.clone()), |text| serde_json::from_slice(&text))
+            .map_err(unreadable)?)
+    }
+
+    /// What `redact` makes with digests. Where it needs one, it needs the key.
+    fn keyed(
+        &self,
+        redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, Withheld>,
+    ) -> Result<Option<Vec<u8>>, RedactionError> {
         let key = self.key();
-        let digest = |value: &[u8]| key.as_ref().map(|key| digest(key, value)).unwrap_or_default();
-        match self.rules.redact(&document, digest)? {
-            None => Ok(document),
-            Some(redacted) => match key {
-                Ok(_) => Ok(redacted.into()),
-                Err(message) => Err(RedactionError::Key(message)),
-            },
+        let redacted = redact(&|value| key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
+        match (redacted, key) {
+            (Some(_), Err(message)) => Err(RedactionError::Key(message)),
+            (redacted, _) => Ok(redacted),
         }
     }
 

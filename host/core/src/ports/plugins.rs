@@ -90,8 +90,10 @@ pub struct ManifestView {
     pub granted: Vec<GrantView>,
     /// The sources that it subscribes to.
     pub sources: Vec<String>,
-    /// The configuration of the plugin itself.
-    pub config: serde_json::Map<String, serde_json::Value>,
+    /// The configuration of the plugin itself, with a digest in the place of each value whose name looks like a
+    /// secret's. It is left out for who may not `get` the plugin, and where the key of the digests is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<serde_json::Map<String, serde_json::Value>>,
     /// Bytes of memory that one instance may have.
     pub memory_limit: u64,
     /// How long one call may take.

@@ -44,6 +44,8 @@ pub(super) enum Proof {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     SeeStatus,
+    /// The configuration of a plugin.
+    SeePlugin,
     Replay,
     Drop,
     Pause,
@@ -55,6 +57,7 @@ impl Act {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::SeeStatus => ("get", "status"),
+            Self::SeePlugin => ("get", "plugins"),
             Self::Replay => ("replay", "plugins"),
             Self::Drop => ("drop", "plugins"),
             Self::Pause => ("pause", "plugins"),
@@ -166,6 +169,7 @@ impl Viewer {
         };
         let message = match act {
             Act::SeeStatus => format!("{who} may not see how the controller works."),
+            Act::SeePlugin => format!("{who} may not see the configuration{which}."),
             Act::Replay => format!("{who} may not replay dead letters{which}."),
             Act::Drop => format!("{who} may not drop dead letters{which}."),
             Act::Pause => format!("{who} may not pause the plugin `{name}`."),

@@ -1,14 +1,23 @@
 //! How the controller works, for those who may see it; for others what its sources are.
 
+use std::sync::Arc;
+
 use kubewitness_core::views::{SourceView, StatusView};
 
 use super::{Sight, Verb};
+use crate::access::Act;
 use crate::answer::Problem;
 
 impl Sight {
     pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
-        let status = self.views.status().await?;
+        let mut status = self.views.status().await?;
         if self.is_operators().await? {
+            for plugin in &mut status.plugins {
+                let Some(manifest) = &mut plugin.manifest else { continue };
+                if !self.viewer.may(Act::SeePlugin, &plugin.name).await? {
+                    Arc::make_mut(manifest).config = None;
+                }
+            }
             return Ok(status);
         }
         let mut sources = Vec::new();

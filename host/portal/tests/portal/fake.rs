@@ -331,7 +331,7 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
                 GrantView { name: "documents".into(), of: "without secrets".into() },
             ],
             sources: vec!["jobs".into(), "pods".into()],
-            config: serde_json::json!({"table": "kw_states"}).as_object().cloned().unwrap_or_default(),
+            config: serde_json::json!({"table": "kw_states"}).as_object().cloned(),
             memory_limit: 64 << 20,
             call_limit_ms: 2000,
         })),

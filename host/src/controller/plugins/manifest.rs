@@ -22,7 +22,7 @@ pub fn view(imports: &[String], needs: Vec<String>, spec: &PluginSpec) -> Manife
         declared,
         granted: granted(&spec.grants),
         sources: spec.subscribe.iter().map(|subscribe| subscribe.source.clone()).collect(),
-        config: spec.config.clone(),
+        config: Some(spec.config.clone()),
         memory_limit: spec.limits.memory.0,
         call_limit_ms: u64::try_from(spec.limits.call.0.as_millis()).unwrap_or(u64::MAX),
     }
@@ -72,6 +72,9 @@ mod tests {
             granted,
             [("sql:main", "database platform"), ("key:sign", "key k"), ("documents", "without secrets")]
         );
-        assert_eq!((view.sources, view.config["table"].as_str()), (vec!["jobs".to_owned()], Some("jobs")));
+        assert_eq!(
+            (view.sources, view.config.unwrap()["table"].as_str()),
+            (vec!["jobs".to_owned()], Some("jobs"))
+        );
     }
 }

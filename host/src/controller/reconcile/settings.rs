@@ -8,7 +8,7 @@ use kubewitness_capability::{Capabilities, Redaction};
 use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, ModulesSpec, SourceSpec};
 use kubewitness_core::status::Rules;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Control, texts, unreadable};
 use crate::config::Snapshot;
@@ -92,6 +92,12 @@ impl Control {
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
         let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;
         saved.map_err(|error| vec![unreadable(&error)])?;
+        if !redaction.rules().hides(Some("Secret"), &["data", "*"]) {
+            warn!(
+                "the list in `spec.redaction.fields` takes the place of the default list and does not hide `data` of \
+                 Secrets; add `{{kind: Secret, pointer: /data/*}}` if a source watches them"
+            );
+        }
         self.shared.set_redaction(redaction);
         self.reconcile_sources(&parsed.spec, rules).await;
         self.shared.settings_are_taken();

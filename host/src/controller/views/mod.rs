@@ -71,7 +71,8 @@ impl HostViews {
                 Some(progress) => self.idle(view, progress).await?,
                 None => view,
             };
-            views.push(PluginView { observed: view.observed + taken, taken, ..view });
+            let manifest = view.manifest.as_deref().map(|manifest| self.shown_manifest(manifest));
+            views.push(PluginView { observed: view.observed + taken, taken, manifest, ..view });
         }
         Ok(views)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubewitness_capability::Redaction;
 use kubewitness_core::ports::{Current, Selection};
 use kubewitness_core::redact::{Redactor, Secrets};
-use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError};
 use kubewitness_core::{State, Status};
 
 use super::shapes::{object_view, selection};
@@ -29,6 +29,13 @@ impl HostViews {
         refuse_hidden_labels(&selection, &rules)?;
         let search = selection.search.map(|search| search.beside(rules.clone()));
         Ok(Selection { search, rules: Some(rules), ..selection })
+    }
+
+    /// A configuration that can't be shown without its secrets is not shown.
+    pub(super) fn shown_manifest(&self, manifest: &ManifestView) -> Arc<ManifestView> {
+        let redaction = self.redaction().ok();
+        let shown = redaction.zip(manifest.config.as_ref()).and_then(|(it, config)| it.settings(config).ok());
+        Arc::new(ManifestView { config: shown, ..manifest.clone() })
     }
 
     pub(super) fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {

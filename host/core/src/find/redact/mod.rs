@@ -33,9 +33,15 @@ pub const DIGEST_CHARS: usize = 16;
 #[error("the document can't be searched for secrets ({0}), so it is withheld")]
 pub struct Withheld(String);
 
+impl Withheld {
+    pub fn because(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl From<ProjectError> for Withheld {
     fn from(error: ProjectError) -> Self {
-        Self(error.to_string())
+        Self::because(error)
     }
 }
 
@@ -68,28 +74,23 @@ impl Redactor {
         document: &[u8],
         digest: impl Fn(&[u8]) -> String,
     ) -> Result<Option<Vec<u8>>, Withheld> {
-        let found = self.find(document)?;
-        if found.is_empty() {
-            return Ok(None);
-        }
-        let mut out = Vec::with_capacity(document.len());
-        let mut taken = 0;
-        for one in found {
-            let quote: &[u8] = if one.is_part { b"" } else { b"\"" };
-            out.extend_from_slice(&document[taken..one.range.start]);
-            out.extend_from_slice(quote);
-            out.extend_from_slice(MARK.as_bytes());
-            out.extend_from_slice(digest(one.secret(document)).as_bytes());
-            out.extend_from_slice(quote);
-            taken = one.range.end;
-        }
-        out.extend_from_slice(&document[taken..]);
-        Ok(Some(out))
+        Ok(replaced(document, self.find(document)?, digest))
+    }
+
+    /// The same for settings, in which a secret may stand under its name at any depth.
+    pub fn redact_settings(
+        &self,
+        settings: &[u8],
+        digest: impl Fn(&[u8]) -> String,
+    ) -> Result<Option<Vec<u8>>, Withheld> {
+        let text = std::str::from_utf8(settings).map_err(Withheld::because)?;
+        let found = Search::of_settings(self, settings).all(&mut Scanner::of_text(text))?;
+        Ok(replaced(settings, found, digest))
     }
 
     /// Where the secrets lie, in order, none within another.
     fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
-        let text = std::str::from_utf8(document).map_err(|error| Withheld(error.to_string()))?;
+        let text = std::str::from_utf8(document).map_err(Withheld::because)?;
         let mut scanner = Scanner::of_text(text);
         let top = Top::of(scanner.clone())?;
         let mut found = Search::new(self, document, top.kind.as_deref()).all(&mut scanner)?;
@@ -99,6 +100,26 @@ impl Redactor {
         }
         Ok(found)
     }
+}
+
+/// A document with a digest in the place of each secret; none where it holds none.
+fn replaced(document: &[u8], found: Vec<Found>, digest: impl Fn(&[u8]) -> String) -> Option<Vec<u8>> {
+    if found.is_empty() {
+        return None;
+    }
+    let mut out = Vec::with_capacity(document.len());
+    let mut taken = 0;
+    for one in found {
+        let quote: &[u8] = if one.is_part { b"" } else { b"\"" };
+        out.extend_from_slice(&document[taken..one.range.start]);
+        out.extend_from_slice(quote);
+        out.extend_from_slice(MARK.as_bytes());
+        out.extend_from_slice(digest(one.secret(document)).as_bytes());
+        out.extend_from_slice(quote);
+        taken = one.range.end;
+    }
+    out.extend_from_slice(&document[taken..]);
+    Some(out)
 }
 
 /// What is known of a document before it is searched.

@@ -38,6 +38,30 @@ fn the_value_of_a_variable_with_a_secrets_name_is_replaced_wherever_it_stands() 
 }
 
 #[test]
+fn in_settings_a_secret_is_found_under_its_name_at_any_depth() {
+    let settings = r#"{"table":"t","channels":[{"name":"ops","url":"https://a:pa55word@h/x","apiKey":"k1"},
+        {"name":"API_KEY","value":"k2"},["a_token=k3"],{"key":"A_TOKEN","value":"k7"}],"db":{"password":{"text":"k4"},"tokens":["k5"]},"args":["--token","k6"]}"#;
+    let out =
+        redactor().redact_settings(settings.as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
+    let out = String::from_utf8(out).unwrap();
+    for (secret, place) in [
+        ("pa55word", "https://redacted:10@h/x"),
+        ("k1", r#""apiKey":"redacted:2""#),
+        ("k2", r#""value":"redacted:2""#),
+        ("k3", "a_token=redacted:2"),
+        ("k4", r#""password":"redacted:13""#),
+        ("k5", r#""tokens":"redacted:6""#),
+        ("k6", r#"["--token","redacted:2"]"#),
+        ("k7", r#""value":"redacted:2"}]"#),
+    ] {
+        assert!(!out.contains(secret) && out.contains(place), "{secret}: {out}");
+    }
+    assert!(out.contains(r#""table":"t""#) && out.contains(r#""name":"ops""#), "{out}");
+    assert_eq!(redactor().redact_settings(b"{}", |_| String::new()), Ok(None));
+    assert!(redactor().redact_settings(b"{", |_| String::new()).is_err());
+}
+
+#[test]
 fn data_of_a_secret_and_what_kubectl_applied_are_replaced_and_other_kinds_data_stays() {
     let secret = r#"{"data":{"a":"eA==","b":"eQ=="},"kind":"Secret","stringData":{"c":"z"},"type":"Opaque"}"#;
     let out = redacted(&redactor(), secret);

@@ -20,23 +20,41 @@ pub(super) struct Search<'r> {
     redactor: &'r Redactor,
     document: &'r [u8],
     kind: Option<&'r str>,
+    /// Every name counts, wherever it stands.
+    is_settings: bool,
     found: Vec<Found>,
 }
 
 impl<'r> Search<'r> {
     pub fn new(redactor: &'r Redactor, document: &'r [u8], kind: Option<&'r str>) -> Self {
-        Self { redactor, document, kind, found: Vec::new() }
+        Self { redactor, document, kind, is_settings: false, found: Vec::new() }
+    }
+
+    pub fn of_settings(redactor: &'r Redactor, settings: &'r [u8]) -> Self {
+        Self { is_settings: true, ..Self::new(redactor, settings, None) }
     }
 
     pub fn all(mut self, scanner: &mut Scanner<'_>) -> Result<Vec<Found>, ProjectError> {
         let fields = self.redactor.matches(self.kind);
-        self.value(scanner, &fields, Under::Other, 0)?;
+        self.value(scanner, &fields, self.otherwise(), 0)?;
         self.found.sort_by_key(|found| found.range.start);
         Ok(self.found)
     }
 
     fn under(&self, key: &str, depth: u32) -> Under {
-        under(self.kind, key, depth)
+        match under(self.kind, key, depth) {
+            Under::Other => self.otherwise(),
+            under => under,
+        }
+    }
+
+    fn is_secret_setting(&self, name: &str) -> bool {
+        self.is_settings && self.redactor.is_secret_name(name)
+    }
+
+    /// What a value is taken for whose key says nothing.
+    fn otherwise(&self) -> Under {
+        if self.is_settings { Under::Variables } else { Under::Other }
     }
 
     fn value(
@@ -77,7 +95,7 @@ impl<'r> Search<'r> {
                 (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
                 (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut is_next)),
-                _ => self.value(scanner, &within, Under::Other, depth + 1),
+                _ => self.value(scanner, &within, self.otherwise(), depth + 1),
             }
         })
     }
@@ -96,7 +114,7 @@ impl<'r> Search<'r> {
             match scanner.peek() {
                 _ if within.is_met() => self.take(scanner)?,
                 // An object has the value, or says where it comes from.
-                b'{' if is_secret => self.variable(scanner, &within, true, depth + 1)?,
+                b'{' if is_secret && !self.is_settings => self.variable(scanner, &within, true, depth + 1)?,
                 _ if is_secret => self.take(scanner)?,
                 _ => self.value(scanner, &within, self.under(&name, depth), depth + 1)?,
             }
@@ -120,8 +138,13 @@ impl<'r> Search<'r> {
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
                 "name" | "key" if scanner.peek() == b'"' => {
+                    let start = scanner.start();
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
+                    if self.is_secret_setting(&name) {
+                        self.add(start..scanner.position(), false);
+                    }
                 }
+                _ if self.is_secret_setting(&name) => self.take(scanner)?,
                 "value" => {
                     let start = scanner.start();
                     self.value(scanner, &within, Under::Other, depth + 1)?;

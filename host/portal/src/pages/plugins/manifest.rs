@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use kubewitness_core::views::{GrantUseView, ManifestView, QueueView};
 use maud::{Markup, html};
+use serde_json::{Map, Value};
 
 use crate::answer::time::span;
 use crate::pages::parts::{figure, plural};
@@ -51,8 +52,14 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
                 (span(manifest.call_limit_ms)) ", and one instance "
                 (figure(manifest.memory_limit >> 20)) " MiB of memory."
             }
-            @if manifest.config.is_empty() { p { "It has no configuration of its own." } }
-            @else { pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (config(manifest)) } }
+            @match &manifest.config {
+                None => p {
+                    "Its configuration is not shown. It takes the verb " code { "get" } " on " code { "plugins" } " in "
+                    code { "kubewitness.dev" } ", and a host that has its redaction key."
+                }
+                Some(config) if config.is_empty() => p { "It has no configuration of its own." },
+                Some(config) => pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (text(config)) },
+            }
         }
     }
 }
@@ -85,8 +92,8 @@ fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
 }
 
 /// As JSON with indents. What can't be written is nothing that came from JSON.
-fn config(manifest: &ManifestView) -> String {
-    let text = serde_json::to_string_pretty(&manifest.config).unwrap_or_default();
+fn text(config: &Map<String, Value>) -> String {
+    let text = serde_json::to_string_pretty(config).unwrap_or_default();
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

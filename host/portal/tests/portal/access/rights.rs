@@ -164,6 +164,18 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
 }
 
 #[tokio::test]
+async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
+    let portal = Portal::new();
+    for path in ["/api/v1/status", "/api/v1/plugins", "/plugins"] {
+        let (watcher, boss) = (portal.as_token("watcher", path).await, portal.as_token("boss", path).await);
+        assert!(watcher.text.contains("persistence") && !watcher.text.contains("configured-table"), "{path}");
+        assert!(boss.text.contains("configured-table"), "{path}");
+    }
+    let page = portal.as_token("watcher", "/plugins").await.text;
+    assert!(page.contains("It takes the verb <code>get</code> on <code>plugins</code>"), "{page}");
+}
+
+#[tokio::test]
 async fn an_operator_sees_both_and_how_the_controller_works() {
     let portal = Portal::new();
     for path in addresses("blue") {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use kubewitness_core::ports::*;
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, calendar};
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::fake;
@@ -163,6 +164,10 @@ impl Views for Tenants {
             name: "persistence".into(),
             message: Some(BOTH.into()),
             observed: 77_123,
+            manifest: Some(Arc::new(ManifestView {
+                config: json!({"table": "configured-table"}).as_object().cloned(),
+                ..ManifestView::default()
+            })),
             ..Default::default()
         };
         Ok(StatusView {
@@ -343,7 +348,8 @@ impl Views for Tenants {
     }
 }
 
-/// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing.
+/// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing,
+/// `watcher` the status.
 #[derive(Default)]
 pub struct Server {
     pub is_down: AtomicBool,
@@ -386,7 +392,7 @@ impl Reviewer for Server {
         self.think().await;
         self.answers()?;
         let name = token.trim_end_matches('x');
-        let is_known = ["red", "blue", "boss", "guest", "named"].contains(&name);
+        let is_known = ["red", "blue", "boss", "guest", "named", "watcher"].contains(&name);
         let is_gone = self.gone.lock().unwrap().contains(token);
         let person = Person { user: format!("user-{name}"), groups: vec![name.into()], ..Person::default() };
         Ok((is_known && !is_gone).then_some(person))
@@ -406,6 +412,7 @@ impl Reviewer for Server {
         }
         Ok(match name {
             "boss" => true,
+            "watcher" => attempt.group == "kubewitness.dev" && attempt.resource == "status",
             "named" => {
                 reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"
             }
