@@ -26,7 +26,7 @@ mod retention;
 mod store;
 mod verify;
 
-pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with};
+pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with, read_states};
 pub use journal::{Journal, JournalOptions};
 pub use progress::Progress;
 pub use read::{

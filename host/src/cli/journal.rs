@@ -74,13 +74,9 @@ pub struct ImportArgs {
     pub discard: bool,
 }
 
+/// Which states of a journal. Everything that is given must hold.
 #[derive(Debug, Args)]
-pub struct ExportArgs {
-    /// The controller's data folder, or the journal's file
-    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
-    pub data: PathBuf,
-    #[command(flatten)]
-    pub journal: JournalArgs,
+pub struct StatesArgs {
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
@@ -98,10 +94,10 @@ pub struct ExportArgs {
     pub uid: Option<String>,
     /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
     /// 2026-11-24T03:00:00Z, or 2h for two hours ago
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
     pub since: Option<Moment>,
     /// Only states that were observed before this time
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
     pub until: Option<Moment>,
     /// Only states after this position
     #[arg(long, value_name = "SEQ")]
@@ -109,6 +105,17 @@ pub struct ExportArgs {
     /// Only states up to this position
     #[arg(long, value_name = "SEQ")]
     pub through: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The controller's data folder, or the journal's file
+    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub journal: JournalArgs,
+    #[command(flatten)]
+    pub states: StatesArgs,
     /// With the documents, byte for byte: about 2 KB per Job. An import needs them
     #[arg(long)]
     pub documents: bool,

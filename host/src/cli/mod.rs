@@ -19,13 +19,14 @@ pub use check::CheckArgs;
 pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use doctor::DoctorArgs;
-pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs};
+pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs, StatesArgs};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
 pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
-    BuildPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, RunPluginArgs, TestPluginArgs,
+    BuildPluginArgs, InstallPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs,
+    RunPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::journal::{JournalArgs, StatesArgs};
 use super::reach::Output;
 
 #[derive(Debug, Subcommand)]
@@ -14,10 +15,15 @@ pub enum Plugin {
     Build(BuildPluginArgs),
     /// Hands the objects of a file to a plugin, and shows what it does. Nothing is sent, and nothing is kept
     Run(RunPluginArgs),
+    /// Hands states of a journal to a plugin, and shows what it does. Nothing is sent, and nothing is kept. The controller
+    /// may go on meanwhile
+    Replay(Box<ReplayPluginArgs>),
     /// Runs the tests of a plugin's folder: it hands over objects and compares what the plugin does with what is on file
     Test(TestPluginArgs),
     /// Prints the ConfigMap of a plugin, with its component, for `kubectl apply -f -`
     Pack(PackPluginArgs),
+    /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
+    Install(InstallPluginArgs),
 }
 
 /// A language that a plugin can be written in.
@@ -48,16 +54,13 @@ pub struct BuildPluginArgs {
     pub dir: PathBuf,
 }
 
+/// A plugin that is tried, with nothing behind it.
 #[derive(Debug, Args)]
-pub struct RunPluginArgs {
+pub struct TriedPluginArgs {
     /// The folder of the plugin, a manifest (.yaml) or a component (.wasm). A component alone is granted what it says that
     /// it needs
     #[arg(value_name = "PLUGIN", default_value = ".")]
     pub plugin: PathBuf,
-    /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. `-` reads
-    /// standard input
-    #[arg(short, long, value_name = "FILE")]
-    pub file: PathBuf,
     /// The configuration of the plugin, as JSON, in the place of that of the manifest
     #[arg(long, value_name = "JSON")]
     pub config: Option<String>,
@@ -65,6 +68,38 @@ pub struct RunPluginArgs {
     /// The requests after them are answered 200
     #[arg(long, value_name = "FILE")]
     pub answers: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct RunPluginArgs {
+    #[command(flatten)]
+    pub tried: TriedPluginArgs,
+    /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. `-` reads
+    /// standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayPluginArgs {
+    #[command(flatten)]
+    pub tried: TriedPluginArgs,
+    /// The controller's data folder, or the journal's file
+    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub journal: JournalArgs,
+    #[command(flatten)]
+    pub states: StatesArgs,
+    /// Another version of the plugin, such as the one in use: the same states go to both, and what they do is compared
+    #[arg(long, value_name = "PLUGIN")]
+    pub against: Option<PathBuf>,
+    /// How many states are handed over at most
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
@@ -88,4 +123,23 @@ pub struct PackPluginArgs {
     /// The namespace of the ConfigMap
     #[arg(short, long, default_value = "kubewitness")]
     pub namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub struct InstallPluginArgs {
+    /// The folder of the plugin, which has its `plugin.yaml`
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The namespace of Kubewitness, in which the ConfigMap is written
+    #[arg(short, long, default_value = "kubewitness")]
+    pub namespace: String,
+    /// The kubeconfig of the cluster. Without it: $KUBECONFIG, then ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Asks the API server whether it would take the ConfigMap, and writes nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::document::{checksum, checksum_behind};
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
@@ -106,6 +109,20 @@ pub async fn export_with(
     write(&mut *connection, query, out, progress).await
 }
 
+/// Hands over the states that a question asks for, oldest first and of one snapshot, until there are no more or `take`
+/// says that it has enough. May run beside the process that writes.
+pub async fn read_states(
+    place: &Place,
+    query: &ExportQuery,
+    progress: &Progress,
+    mut take: impl FnMut(&Arc<State>, Option<Bytes>) -> ControlFlow<()> + Send,
+) -> Result<(), ExportError> {
+    let mut connection = place.open_to_read().await?.connection;
+    connection.begin().await?;
+    walk(connection.rows(), query, progress, &mut |state, document| Ok(take(state, document))).await?;
+    Ok(connection.end().await?)
+}
+
 /// One snapshot, a page at a time.
 async fn write(
     connection: &mut dyn Connection,
@@ -115,39 +132,17 @@ async fn write(
 ) -> Result<Exported, ExportError> {
     connection.begin().await?;
     let rows = connection.rows();
-    progress.begin(rows).await?;
     let selected = !query.is_everything();
     let header = Header { format: FORMAT.into(), documents: query.documents, selected, chained: true };
     let mut lines = Lines { out, before: 0 };
     lines.write(&text(&header))?;
-    let names = Names::default();
     let mut states = 0;
-    let mut read = 0;
-    let mut found: HashMap<i64, u64> = HashMap::new();
-    let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
-    loop {
-        let envelopes = rows.after(after, PAGE).await?;
-        let Some(last) = envelopes.last() else { break };
-        after = last.seq as i64;
-        read += envelopes.len() as u64;
-        progress.is_at(read);
-        for (envelope, state) in envelopes.iter().zip(names.states(rows, &envelopes).await?) {
-            *found.entry(names.stream_of(envelope.object)).or_default() += 1;
-            if query.through.is_some_and(|through| state.seq > through) {
-                after = i64::MAX;
-                break;
-            }
-            if query.fits(&state) {
-                let has_document = query.documents || state.change == Change::Gap;
-                let document = match has_document {
-                    true => documents::document(rows, &names, state.seq).await?,
-                    false => None,
-                };
-                lines.sealed(&line(&state, document.as_deref()))?;
-                states += 1;
-            }
-        }
-    }
+    let mut take = |state: &Arc<State>, document: Option<Bytes>| {
+        lines.sealed(&line(state, document.as_deref()))?;
+        states += 1;
+        Ok(ControlFlow::Continue(()))
+    };
+    let found = walk(rows, query, progress, &mut take).await?;
     let mut sources = Vec::new();
     if query.is_everything() {
         expect_all(rows, &found).await?;
@@ -164,6 +159,46 @@ async fn write(
     lines.out.flush()?;
     connection.end().await?;
     Ok(Exported { states })
+}
+
+type Take<'t> = dyn FnMut(&Arc<State>, Option<Bytes>) -> Result<ControlFlow<()>, ExportError> + Send + 't;
+
+/// A page at a time. Counts what was read of each stream, whether it was asked for or not.
+async fn walk(
+    rows: &mut dyn Fetch,
+    query: &ExportQuery,
+    progress: &Progress,
+    take: &mut Take<'_>,
+) -> Result<HashMap<i64, u64>, ExportError> {
+    progress.begin(rows).await?;
+    let names = Names::default();
+    let mut read = 0;
+    let mut found: HashMap<i64, u64> = HashMap::new();
+    let mut after = query.after.unwrap_or_default().min(i64::MAX as Seq) as i64;
+    loop {
+        let envelopes = rows.after(after, PAGE).await?;
+        let Some(last) = envelopes.last() else { return Ok(found) };
+        after = last.seq as i64;
+        read += envelopes.len() as u64;
+        progress.is_at(read);
+        for (envelope, state) in envelopes.iter().zip(names.states(rows, &envelopes).await?) {
+            *found.entry(names.stream_of(envelope.object)).or_default() += 1;
+            if query.through.is_some_and(|through| state.seq > through) {
+                return Ok(found);
+            }
+            if !query.fits(&state) {
+                continue;
+            }
+            let has_document = query.documents || state.change == Change::Gap;
+            let document = match has_document {
+                true => documents::document(rows, &names, state.seq).await?,
+                false => None,
+            };
+            if take(&state, document)?.is_break() {
+                return Ok(found);
+            }
+        }
+    }
 }
 
 /// Compares what was read with the journal's own counters. An import counts anew, so a state that is missing here

@@ -5,6 +5,6 @@ mod export;
 mod format;
 mod import;
 
-pub use export::{ExportError, ExportQuery, export, export_with};
+pub use export::{ExportError, ExportQuery, export, export_with, read_states};
 pub use format::Exported;
 pub use import::ImportError;

@@ -20,7 +20,7 @@ use kubewitness_journal::{
 
 use self::counted::Counted;
 use self::export_file::ExportFile;
-use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output};
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};
 use crate::commands::{End, Ended, Usage};
@@ -37,7 +37,7 @@ pub async fn journal(command: Journal) -> Ended {
     }
 }
 
-fn hint(what: &str, place: &Place) -> String {
+pub fn hint(what: &str, place: &Place) -> String {
     match place.kind() {
         EMBEDDED => format!("{what} {place}"),
         _ => format!("{what} the journal"),
@@ -180,18 +180,7 @@ fn retention_text(source: &SourceStats) -> String {
 
 async fn export(args: ExportArgs) -> Ended {
     let place = place(&args.journal, &args.data)?;
-    let query = ExportQuery {
-        source: args.source,
-        namespace: args.namespace,
-        kind: args.kind,
-        name: args.name,
-        uid: args.uid,
-        since_ms: args.since.map(Moment::ms),
-        until_ms: args.until.map(Moment::ms),
-        after: args.after,
-        through: args.through,
-        documents: args.documents,
-    };
+    let query = states(args.states, args.documents);
     let progress = Progress::default();
     if let Some(file) = args.file {
         let mut file = ExportFile::at(file);
@@ -219,6 +208,22 @@ async fn export(args: ExportArgs) -> Ended {
         // A reader that has left (`| head`) is not an error.
         Err(ExportError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(End::Fine),
         Err(error) => Err(error).with_context(|| hint("exporting", &place)),
+    }
+}
+
+/// Which states a person asks for.
+pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
+    ExportQuery {
+        source: args.source,
+        namespace: args.namespace,
+        kind: args.kind,
+        name: args.name,
+        uid: args.uid,
+        since_ms: args.since.map(Moment::ms),
+        until_ms: args.until.map(Moment::ms),
+        after: args.after,
+        through: args.through,
+        documents,
     }
 }
 

@@ -1,9 +1,11 @@
-//! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests and packs one, and needs
-//! neither a controller nor a cluster.
+//! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests,
+//! packs and installs one, and needs no controller. Only `install` needs a cluster.
 
 mod build;
+mod compare;
 mod new;
 mod pack;
+mod replay;
 mod run;
 mod subject;
 mod test;
@@ -17,7 +19,9 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::New(args) => new::new(&args),
         Plugin::Build(args) => build::build(args).await,
         Plugin::Run(args) => run::run(args).await,
+        Plugin::Replay(args) => replay::replay(*args).await,
         Plugin::Test(args) => test::test(args).await,
         Plugin::Pack(args) => pack::pack(args).await,
+        Plugin::Install(args) => pack::install(args).await,
     }
 }

@@ -1,18 +1,61 @@
-//! `kubewitness plugin pack`: the ConfigMap of a plugin, with its component.
+//! `kubewitness plugin pack` and `install`: the ConfigMap of a plugin, with its component, printed or written into a
+//! cluster.
+
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use kubewitness_core::config::{PLUGIN_LABEL, is_name};
+use kubewitness_watch::configmaps::{InstallError, Installed, install as write};
+use kubewitness_watch::{ConnectOptions, SignedIn};
 use serde_json::{Value, json};
 
 use super::subject::{self, Examined};
-use crate::cli::PackPluginArgs;
-use crate::commands::{End, Ended, print};
+use crate::cli::{InstallPluginArgs, PackPluginArgs};
+use crate::commands::{End, Ended, Usage, print};
 use crate::config::tree::Tree;
 
 /// What Kubernetes takes of a ConfigMap, less the manifest and the names.
 const MOST: usize = (1 << 20) - (64 << 10);
 
 pub async fn pack(args: PackPluginArgs) -> Ended {
-    let parsed = subject::manifest(&args.dir)?;
+    let (_, map) = config_map(&args.dir, &args.namespace).await?;
+    print::text(&print::yaml(&map)?)?;
+    Ok(End::Fine)
+}
+
+pub async fn install(args: InstallPluginArgs) -> Ended {
+    if !is_name(&args.namespace) {
+        return Err(Usage::error(format!("--namespace {}: it is no name of a namespace", args.namespace)));
+    }
+    let (name, map) = config_map(&args.dir, &args.namespace).await?;
+    let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
+    let signed_in = SignedIn::by(&options).await?;
+    let written = write(&signed_in, serde_json::from_value(map)?, PLUGIN_LABEL, args.dry_run).await;
+    let written = written.map_err(|error| match error {
+        InstallError::Foreign(_) => {
+            anyhow!("{error}. Give the plugin another name, or remove that ConfigMap")
+        }
+        error => error.into(),
+    });
+    let place = format!("the ConfigMap {name} in the namespace {} of {}", args.namespace, signed_in.server);
+    let written = written.with_context(|| format!("writing {place}"))?;
+    let what = match written {
+        Installed::Created => "created",
+        Installed::Configured => "configured",
+        Installed::Unchanged => "unchanged",
+    };
+    let trial =
+        if args.dry_run { " (dry run: the API server would take it, and nothing is written)" } else { "" };
+    print::text(&format!("configmap/{name} {what}{trial}\n"))?;
+    if !args.dry_run {
+        print::text("`kubewitness plugins` shows when the controller has taken it.\n")?;
+    }
+    Ok(End::Fine)
+}
+
+/// The name of the plugin, and its ConfigMap.
+async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
+    let parsed = subject::manifest(dir)?;
     let Examined { bytes, component, .. } = subject::examine(&parsed).await?;
     if bytes.len() > MOST {
         bail!(
@@ -25,19 +68,18 @@ pub async fn pack(args: PackPluginArgs) -> Ended {
     // What its author wrote, without the defaults.
     let mut manifest = written(&parsed.entry.text)?;
     manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.digest()});
-    let config_map = json!({
+    let map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": parsed.name,
-            "namespace": args.namespace,
-            "labels": {"kubewitness.dev/plugin": "true"},
+            "namespace": namespace,
+            "labels": {PLUGIN_LABEL: "true"},
         },
         "data": {"plugin.yaml": print::yaml(&manifest)?},
         "binaryData": {key: super::trial::base64_of(&bytes)},
     });
-    print::text(&print::yaml(&config_map)?)?;
-    Ok(End::Fine)
+    Ok((parsed.name, map))
 }
 
 fn written(text: &str) -> Result<Value> {

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kubewitness_core::files;
 
-use super::subject;
-use super::trial::{self, Handed, Reply};
-use crate::cli::RunPluginArgs;
+use super::subject::{self, Subject};
+use super::trial::{self, Handed, Reply, StandIns, Trial};
+use crate::cli::{RunPluginArgs, TriedPluginArgs};
 use crate::commands::print;
 use crate::commands::{End, Ended, object_files};
 
@@ -16,9 +16,9 @@ const REPLIES_BYTES: u64 = 1 << 20;
 
 pub async fn run(args: RunPluginArgs) -> Ended {
     let seen = object_files::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
-    let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
-    let subject = subject::load(&args.plugin, args.config.as_deref()).await?;
-    let handed = trial::hand_over(&subject, &seen, replies).await?;
+    let (subject, replies) = to_try(&args.tried).await?;
+    let stand_ins = StandIns::of(&subject.spec, &seen)?;
+    let handed = trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None }).await?.handed;
     print::value(args.output, &handed, |handed| {
         let states = handed.len();
         let were = if states == 1 { "state was" } else { "states were" };
@@ -26,6 +26,12 @@ pub async fn run(args: RunPluginArgs) -> Ended {
         format!("{}\n{states} {were} handed over. Nothing was sent, and nothing is kept.\n", each.join("\n"))
     })?;
     Ok(if handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+}
+
+/// The plugin of a command line, and what its requests are answered.
+pub async fn to_try(args: &TriedPluginArgs) -> Result<(Subject, Vec<Reply>)> {
+    let replies = args.answers.as_deref().map(replies).transpose()?.unwrap_or_default();
+    Ok((subject::load(&args.plugin, args.config.as_deref()).await?, replies))
 }
 
 pub fn replies(path: &Path) -> Result<Vec<Reply>> {

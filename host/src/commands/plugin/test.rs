@@ -8,7 +8,7 @@ use kubewitness_core::files;
 
 use super::run::replies;
 use super::subject::{self, Subject};
-use super::trial;
+use super::trial::{self, StandIns, Trial};
 use crate::cli::TestPluginArgs;
 use crate::commands::print::{self, clean, line_diff, mark};
 use crate::commands::{End, Ended, object_files};
@@ -85,8 +85,9 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
 async fn tried(subject: &Subject, case: &Case) -> Result<String> {
     let seen = object_files::read(&case.objects)?;
     let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
-    let handed = trial::hand_over(subject, &seen, answers).await?;
-    Ok(serde_json::to_string_pretty(&handed)? + "\n")
+    let stand_ins = StandIns::of(&subject.spec, &seen)?;
+    let tried = trial::hand_over(subject, Trial { stand_ins, replies: answers, redaction: None }).await?;
+    Ok(serde_json::to_string_pretty(&tried.handed)? + "\n")
 }
 
 /// Why it is not as expected.

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, in_scratch, kubewitness_binary, services_folder,
+    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, services_folder,
     skip_where_there_is_no_tool,
 };
+use reqwest::Method;
+use serde_json::json;
 use tokio::process::Command;
 
 use crate::support::{create_job, example_copy, simulator};
@@ -65,6 +67,74 @@ impl Author {
     }
 }
 
+impl Author {
+    /// The states of a controller that goes on meanwhile, to one version and to two.
+    async fn replays(&self, data: &Path) -> Result<()> {
+        let data = data.to_string_lossy();
+        let all = ["replay", "--data", &*data];
+        let told = self.ok(&all).await?;
+        ensure!(told.contains("states handed over: ") && told.contains("not done: 0"), "{told}");
+        let told = self.ok(&[&all[..], &["--to", "2020-01-01"]].concat()).await?;
+        ensure!(told.contains("states handed over: 0"), "{told}");
+
+        std::fs::copy(self.folder.join("shout.wasm"), self.folder.join("before.wasm"))?;
+        let config = ["--config", r#"{"phase": "Pending"}"#, "--against", "before.wasm"];
+        let told = self.ok(&[&all[..], &config].concat()).await?;
+        ensure!(told.contains("different: 0"), "{told}");
+        self.changes("look", "a job needs you")?;
+        self.ok(&["build"]).await?;
+        let (code, told) = self.runs(&self.folder, &[&all[..], &config].concat()).await?;
+        ensure!(
+            code == Some(3) && told.contains("+      \"message\": \"a job needs you\""),
+            "{code:?}: {told}"
+        );
+        ensure!(
+            told.contains("--- the other version") && told.contains("this version: not done 0"),
+            "{told}"
+        );
+        Ok(())
+    }
+
+    async fn installs(&self, simulator: &Simulator) -> Result<()> {
+        let kubeconfig = simulator.kubeconfig().to_string_lossy();
+        let install = ["install", "--kubeconfig", &*kubeconfig, "-n", "default"];
+        let told = self.ok(&[&install[..], &["--dry-run"]].concat()).await?;
+        ensure!(told.starts_with("configmap/shout created (dry run"), "{told}");
+        let path = "/api/v1/namespaces/default/configmaps/shout";
+        let get = || simulator.request(Method::GET, path, None);
+        ensure!(get().await?.0 == 404, "a dry run writes nothing");
+        for what in ["created", "unchanged"] {
+            let told = self.ok(&install).await?;
+            ensure!(told.starts_with(&format!("configmap/shout {what}\n")), "{what}: {told}");
+        }
+        let manifest = self.folder.join("plugin.yaml");
+        let text = std::fs::read_to_string(&manifest)?.replace("phase: Failed", "phase: Running");
+        std::fs::write(&manifest, text)?;
+        let told = self.ok(&install).await?;
+        ensure!(told.starts_with("configmap/shout configured\n"), "{told}");
+        let (_, map) = get().await?;
+        let text = map["data"]["plugin.yaml"].as_str().unwrap_or_default();
+        ensure!(text.contains("phase: Running") && map["binaryData"]["shout.wasm"].is_string(), "{map}");
+
+        simulator.request(Method::DELETE, path, None).await?;
+        let foreign = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shout"}, "data": {"a": "b"}});
+        simulator.request(Method::POST, "/api/v1/namespaces/default/configmaps", Some(&foreign)).await?;
+        let (code, told) = self.runs(&self.folder, &install).await?;
+        ensure!(
+            code == Some(1) && told.contains("it has no label `kubewitness.dev/plugin`"),
+            "{code:?}: {told}"
+        );
+        ensure!(get().await?.1["data"] == json!({"a": "b"}), "somebody else's ConfigMap stays");
+        Ok(())
+    }
+
+    fn changes(&self, from: &str, to: &str) -> Result<()> {
+        let lib = self.folder.join("src").join("lib.rs");
+        let text = std::fs::read_to_string(&lib)?.replace(from, to);
+        Ok(std::fs::write(&lib, text)?)
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_controller() {
     in_scratch("authors-rust", async |scratch| {
@@ -85,9 +155,7 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
         ensure!(code == Some(1) && told.contains("missing field `phase`"), "{code:?}: {told}");
 
         // Something else than what is on file.
-        let lib = author.folder.join("src").join("lib.rs");
-        let text = std::fs::read_to_string(&lib)?.replace("a job needs you", "look");
-        std::fs::write(&lib, text)?;
+        author.changes("a job needs you", "look")?;
         author.ok(&["build"]).await?;
         let (code, told) = author.runs(&author.folder, &["test"]).await?;
         ensure!(
@@ -100,10 +168,11 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
         let simulator = simulator(scratch).await?;
         let config = example_copy(scratch)?;
         std::fs::write(config.join("shout.yaml"), author.ok(&["pack"]).await?)?;
+        let data = scratch.folder("data")?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(config),
-            data: scratch.folder("data")?,
+            data: data.clone(),
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
@@ -114,6 +183,8 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
             shout.is_some_and(|shout| shout.state == "active" && shout.delivered > 0)
         });
         handed.await?;
+        author.replays(&data).await?;
+        author.installs(&simulator).await?;
         kubewitness.stop().await
     })
     .await;

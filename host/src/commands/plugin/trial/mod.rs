@@ -6,10 +6,12 @@ mod stand_ins;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::config::{HostSpec, PluginSpec, SecretRef};
+use kubewitness_core::Seq;
+use kubewitness_core::config::{HostSpec, PluginSpec, RedactionSpec, SecretRef};
 use kubewitness_core::ports::{Delivery, Handler, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -17,10 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::subject::Subject;
 use crate::commands::check::host_for;
-use crate::commands::object_files::Observed;
 use crate::commands::print::clean;
 use recorder::Recorder;
-use stand_ins::StandIns;
+pub use stand_ins::{Recorded, StandIns};
 
 /// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
@@ -37,7 +38,7 @@ pub struct Reply {
 }
 
 /// One call that had an effect, or would have had one.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Effect {
     pub call: &'static str,
     /// The name that the plugin uses: a database, a destination, a ledger, a key; the level of a log line.
@@ -50,8 +51,11 @@ pub struct Effect {
 }
 
 /// One state, and what the plugin did with it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Handed {
+    /// Where it is in the journal; left out for an object of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
     /// `Job team/train-1`
     pub object: String,
     pub change: String,
@@ -66,7 +70,8 @@ impl Handed {
     }
 
     pub fn text(&self) -> String {
-        let mut text = format!("{} ({}): {}\n", clean(&self.object), self.change, self.phase);
+        let at = self.seq.map(|seq| format!("{seq} ")).unwrap_or_default();
+        let mut text = format!("{at}{} ({}): {}\n", clean(&self.object), self.change, self.phase);
         for Effect { call, to, what, refused } in &self.effects {
             text.push_str(&format!("  {call:<13} {}", clean(to)));
             for (name, value) in what {
@@ -84,26 +89,40 @@ impl Handed {
     }
 }
 
-/// Hands over one state for each object, one at a time.
-pub async fn hand_over(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) -> Result<Vec<Handed>> {
+/// What is handed over, and what answers the plugin.
+pub struct Trial {
+    pub stand_ins: StandIns,
+    pub replies: Vec<Reply>,
+    /// What is hidden from the plugin. Left out: what a host hides without any setting.
+    pub redaction: Option<RedactionSpec>,
+}
+
+pub struct Tried {
+    pub handed: Vec<Handed>,
+    /// The calls of the plugin, without what was done around them.
+    pub took: Duration,
+}
+
+/// Hands over the states, one at a time.
+pub async fn hand_over(subject: &Subject, trial: Trial) -> Result<Tried> {
     let stop = CancellationToken::new();
     // The time limits of calls are counted in its ticks.
     tokio::select! {
         () = subject.engine.ticker(stop.clone()) => bail!("the clock of the sandbox has stopped"),
-        handed = hand_each(subject, seen, replies) => handed,
+        handed = hand_each(subject, trial) => handed,
     }
 }
 
-async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) -> Result<Vec<Handed>> {
+async fn hand_each(subject: &Subject, trial: Trial) -> Result<Tried> {
     let Subject { name, spec, component, .. } = subject;
     let folder = tempfile::tempdir().context("making a folder for the trial")?;
-    let host = host(spec, folder.path())?;
+    let host = host(spec, trial.redaction.unwrap_or_default(), folder.path())?;
     let capabilities = Capabilities::open(&host, folder.path()).await;
     let capabilities = capabilities.map_err(|faults| {
         let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
         anyhow::anyhow!("what the plugin is granted can't be opened: {}", told.collect::<Vec<_>>().join("; "))
     })?;
-    let stand_ins = Arc::new(StandIns::of(spec, seen)?);
+    let stand_ins = Arc::new(trial.stand_ins);
     let backing = Backing {
         documents: stand_ins.clone(),
         lister: stand_ins.clone(),
@@ -111,23 +130,27 @@ async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) ->
         uses: Arc::default(),
         kv: Vec::new(),
         cursor: 0,
-        newest: seen.len() as u64,
+        newest: stand_ins.newest(),
     };
     let grants = capabilities.grants(name, spec, backing).await?;
-    let recorder = Arc::new(Recorder::new(grants, &spec.grants.http, replies));
+    let recorder = Arc::new(Recorder::new(grants, &spec.grants.http, trial.replies));
     let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
-    let mut handed = Vec::new();
+    let (mut handed, mut took) = (Vec::new(), Duration::ZERO);
     for state in stand_ins.states() {
         stand_ins.show(state.seq);
         let object = &state.object;
         let place =
             if object.namespace.is_empty() { String::new() } else { format!("{}/", object.namespace) };
         let delivery = Delivery { state: state.clone(), attempt: 1, resync: false };
-        let verdict = match plugin.handle(&[delivery]).await {
+        let begun = Instant::now();
+        let outcome = plugin.handle(&[delivery]).await;
+        took += begun.elapsed();
+        let verdict = match outcome {
             Ok(outcome) => outcome.verdicts.into_iter().next().map_or(Value::Null, verdict),
             Err(error) => json!({"failed": error.to_string()}),
         };
         handed.push(Handed {
+            seq: stand_ins.is_recorded().then_some(state.seq),
             object: format!("{} {place}{}", object.kind, object.name),
             change: state.change.as_str().to_owned(),
             phase: state.status.phase.to_string(),
@@ -135,7 +158,7 @@ async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) ->
             verdict,
         });
     }
-    Ok(handed)
+    Ok(Tried { handed, took })
 }
 
 fn verdict(verdict: Verdict) -> Value {
@@ -147,7 +170,7 @@ fn verdict(verdict: Verdict) -> Value {
 }
 
 /// A host that has what the plugin is granted, in a folder of its own.
-fn host(spec: &PluginSpec, folder: &Path) -> Result<HostSpec> {
+fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<HostSpec> {
     let secret = |file: &str, text: &str| {
         let path = folder.join(file);
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -156,6 +179,7 @@ fn host(spec: &PluginSpec, folder: &Path) -> Result<HostSpec> {
     let key = base64_of(&[KEY_BEGINS.as_slice(), &[7; 32]].concat());
     let key = secret("signing.key", &key)?;
     let mut host = host_for(spec);
+    host.redaction = redaction;
     host.redaction.key_from = Some(secret("redaction.key", REDACTION_KEY)?);
     host.keys.iter_mut().for_each(|spec| spec.value_from = key.clone());
     Ok(host)

@@ -1,5 +1,6 @@
-//! What stands in for the journal, the cache and the clock: the objects of a file, one state each.
+//! What stands in for the journal, the cache and the clock: the objects of a file, one state each, or states of a journal.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,8 +22,13 @@ use crate::commands::object_files::{Named, Observed, text};
 /// When the first state is observed: 2026-01-01. Each of the others is observed a second later.
 const BEGIN_MS: u64 = 1_767_225_600_000;
 
+/// A state with its document.
+pub type Recorded = (Arc<State>, Bytes);
+
 pub struct StandIns {
-    states: Vec<(Arc<State>, Bytes)>,
+    /// By position.
+    states: Vec<Recorded>,
+    is_recorded: bool,
     /// The position of the state that is handed over.
     shown: AtomicU64,
 }
@@ -31,7 +37,7 @@ impl StandIns {
     /// A later object of the same name is a later version of the same object, unless it has another uid.
     pub fn of(spec: &PluginSpec, seen: &[Observed]) -> Result<Self> {
         let rules = Rules::builtin();
-        let mut states: Vec<(Arc<State>, Bytes)> = Vec::new();
+        let mut states: Vec<Recorded> = Vec::new();
         for (Observed { object, is_gone }, seq) in seen.iter().zip(1..) {
             let named = Named::of(object)?;
             let document = Bytes::from(object.to_string());
@@ -62,7 +68,20 @@ impl StandIns {
             };
             states.push((Arc::new(state), document));
         }
-        Ok(Self { states, shown: AtomicU64::default() })
+        Ok(Self { states, is_recorded: false, shown: AtomicU64::default() })
+    }
+
+    /// States of a journal, in their order.
+    pub fn recorded(states: Vec<Recorded>) -> Self {
+        Self { states, is_recorded: true, shown: AtomicU64::default() }
+    }
+
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
+    pub fn newest(&self) -> Seq {
+        self.states.last().map_or(0, |(state, _)| state.seq)
     }
 
     pub fn states(&self) -> impl Iterator<Item = &Arc<State>> {
@@ -74,26 +93,25 @@ impl StandIns {
         self.shown.store(seq, Ordering::Relaxed);
     }
 
-    fn at(&self, seq: Seq) -> Option<&(Arc<State>, Bytes)> {
-        self.states.iter().find(|(state, _)| state.seq == seq)
+    fn at(&self, seq: Seq) -> Option<&Recorded> {
+        self.states.binary_search_by_key(&seq, |(state, _)| state.seq).ok().map(|place| &self.states[place])
     }
 
     /// The objects of a source that are there now.
-    fn there(&self, source: &str) -> Vec<&(Arc<State>, Bytes)> {
+    fn there(&self, source: &str) -> Vec<&Recorded> {
         let shown = self.shown.load(Ordering::Relaxed);
         let so_far = self.states.iter().filter(|(state, _)| state.seq <= shown && *state.source == *source);
-        let mut newest: Vec<&(Arc<State>, Bytes)> = Vec::new();
-        for one in so_far {
-            newest.retain(|(other, _)| !is_same(&other.object, &one.0.object));
-            newest.push(one);
-        }
-        newest.retain(|(state, _)| state.change == Change::Present);
+        let mut names = HashSet::new();
+        let mut newest: Vec<&Recorded> = so_far
+            .rev()
+            .filter(|(state, _)| {
+                names.insert((&state.object.kind, &state.object.namespace, &state.object.name))
+            })
+            .filter(|(state, _)| state.change == Change::Present)
+            .collect();
+        newest.reverse();
         newest
     }
-}
-
-fn is_same(one: &ObjectRef, other: &ObjectRef) -> bool {
-    (&one.kind, &one.namespace, &one.name) == (&other.kind, &other.namespace, &other.name)
 }
 
 fn version(object: &Value, seq: Seq) -> Version {
@@ -144,7 +162,7 @@ impl Documents for StandIns {
     }
 }
 
-fn current((state, document): &(Arc<State>, Bytes)) -> Current {
+fn current((state, document): &Recorded) -> Current {
     Current {
         object: state.object.clone(),
         owner: state.owner.clone(),
@@ -159,16 +177,15 @@ fn current((state, document): &(Arc<State>, Bytes)) -> Current {
 #[async_trait]
 impl Lister for StandIns {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
-        let is_asked = |(state, _): &&&(Arc<State>, Bytes)| {
-            state.object.namespace == namespace && state.object.name == name
-        };
+        let is_asked =
+            |(state, _): &&&Recorded| state.object.namespace == namespace && state.object.name == name;
         Ok(self.there(source).iter().find(is_asked).map(|found| current(found)))
     }
 
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
         let indexes = Indexes::new(&[]);
         let asked = selection.index.as_ref().map(|(index, key)| indexes.key(index, key)).transpose()?;
-        let has = |(state, document): &&(Arc<State>, Bytes)| match asked {
+        let has = |(state, document): &&Recorded| match asked {
             None => true,
             Some(Key::Namespace(namespace)) => state.object.namespace == namespace,
             Some(key) => {
@@ -194,10 +211,10 @@ impl Lister for StandIns {
 
 impl Clock for StandIns {
     fn now_ms(&self) -> u64 {
-        BEGIN_MS + self.shown.load(Ordering::Relaxed).saturating_sub(1) * 1000
+        self.at(self.shown.load(Ordering::Relaxed)).map_or(BEGIN_MS, |(state, _)| state.observed_ms)
     }
 
     fn elapsed(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(self.now_ms() - BEGIN_MS)
+        std::time::Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
     }
 }

@@ -1,6 +1,7 @@
 //! Watches ConfigMaps that hold configuration. It selects them by label and delivers whole snapshots. Unlike
 //! a source, it decodes objects in full, and only the latest state counts.
 
+mod install;
 mod records;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::connect::request::{Address, Api, Failure, causes, status_failure};
 use crate::tuning::Tuning;
 use kubewitness_core::frames::{Line, Splitter};
 
+pub use install::{InstallError, Installed, install};
 pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
 
 /// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.

@@ -1,0 +1,168 @@
+//! What two versions of a plugin do with the same states.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::trial::{Effect, Handed, Tried};
+use crate::cli::Output;
+use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::{End, Ended};
+
+/// States that differ and are printed. The count has all of them.
+const SHOWN: usize = 20;
+/// What the two sides are called in a difference.
+const SIDES: [&str; 2] = ["the other version", "this version"];
+
+#[derive(Debug, Serialize)]
+struct Comparison {
+    states: usize,
+    same: usize,
+    differ: usize,
+    this: Side,
+    against: Side,
+    differences: Vec<Difference>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Side {
+    not_done: usize,
+    effects: usize,
+    /// The calls together.
+    took_micros: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct Difference {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    object: String,
+    this: Did,
+    against: Did,
+}
+
+#[derive(Debug, Serialize)]
+struct Did {
+    effects: Vec<Effect>,
+    verdict: Value,
+}
+
+/// `rest`: what is said of the states that were not handed over.
+pub fn told(output: &Output, this: Tried, against: Tried, rest: &str) -> Ended {
+    let comparison = compared(this, against);
+    print::value(*output, &comparison, |comparison| text(comparison, print::is_coloured()) + rest)?;
+    Ok(if comparison.differ == 0 { End::Fine } else { End::Failed })
+}
+
+fn compared(this: Tried, against: Tried) -> Comparison {
+    let sides = [side(&this), side(&against)];
+    let states = this.handed.len();
+    let pairs = this.handed.into_iter().zip(against.handed);
+    let differing = pairs.filter(|(this, against)| this != against);
+    let differences: Vec<_> = differing
+        .map(|(this, against)| Difference {
+            seq: this.seq,
+            object: this.object.clone(),
+            this: did(this),
+            against: did(against),
+        })
+        .collect();
+    let [this, against] = sides;
+    let differ = differences.len();
+    Comparison { states, same: states - differ, differ, this, against, differences }
+}
+
+fn did(handed: Handed) -> Did {
+    Did { effects: handed.effects, verdict: handed.verdict }
+}
+
+fn side(tried: &Tried) -> Side {
+    Side {
+        not_done: tried.handed.iter().filter(|handed| !handed.is_done()).count(),
+        effects: tried.handed.iter().map(|handed| handed.effects.len()).sum(),
+        took_micros: tried.took.as_micros(),
+    }
+}
+
+fn text(comparison: &Comparison, coloured: bool) -> String {
+    let mut text = String::new();
+    for Difference { seq, object, this, against } in comparison.differences.iter().take(SHOWN) {
+        let at = seq.map(|seq| format!("{seq} ")).unwrap_or_default();
+        let [before, after] = [against, this].map(lines);
+        text.push_str(&format!("{at}{}\n", clean(object)));
+        text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
+        text.push('\n');
+    }
+    let Comparison { states, same, differ, this, against, .. } = comparison;
+    if *differ > SHOWN {
+        text.push_str(&format!("{} more states differ; `-o json` has them all\n\n", differ - SHOWN));
+    }
+    text.push_str(&format!("{} states: {states}, same: {same}, different: {differ}\n", mark(*differ == 0)));
+    for (name, side) in SIDES.iter().zip([against, this]) {
+        let Side { not_done, effects, took_micros } = side;
+        let mean = took_micros.checked_div(*states as u128).unwrap_or_default();
+        let mean = Duration::from_micros(mean.try_into().unwrap_or(u64::MAX));
+        text.push_str(&format!("  {name}: not done {not_done}, effects {effects}, {mean:?} a state\n"));
+    }
+    text.push_str("Nothing was sent, and nothing is kept.\n");
+    text
+}
+
+/// As JSON of many lines, so that a difference shows what.
+fn lines(did: &Did) -> String {
+    serde_json::to_string_pretty(did).unwrap_or_else(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tried(bodies: &[&str], took: u64) -> Tried {
+        let effect = |body: &str| Effect {
+            call: "http.send",
+            to: "people".into(),
+            what: json!({"body": body}).as_object().cloned().unwrap_or_default(),
+            refused: None,
+        };
+        let handed = bodies.iter().zip(1..).map(|(body, seq)| Handed {
+            seq: Some(seq),
+            object: format!("Job team/{seq}"),
+            change: "present".into(),
+            phase: "Failed".into(),
+            effects: vec![effect(body)],
+            verdict: json!("done"),
+        });
+        Tried { handed: handed.collect(), took: Duration::from_micros(took) }
+    }
+
+    #[test]
+    fn what_two_versions_do_alike_is_counted_and_what_differs_is_shown() {
+        let comparison = compared(tried(&["a", "b"], 40), tried(&["a", "c"], 20));
+        let text = text(&comparison, false);
+        for part in [
+            "2 Job team/2\n--- the other version\n+++ this version",
+            "-      \"body\": \"c\"\n+      \"body\": \"b\"",
+            "states: 2, same: 1, different: 1",
+            "  the other version: not done 0, effects 2, 10µs a state",
+            "  this version: not done 0, effects 2, 20µs a state",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("Job team/1"), "{text}");
+        let same = compared(tried(&["a"], 1), tried(&["a"], 1));
+        assert_eq!((same.same, same.differ, same.differences.len()), (1, 0, 0));
+        let none = compared(tried(&[], 0), tried(&[], 0));
+        assert!(super::text(&none, false).contains("states: 0"));
+    }
+
+    #[test]
+    fn many_differences_are_counted_and_the_first_are_shown() {
+        let (ones, others) = (vec!["a"; SHOWN + 5], vec!["b"; SHOWN + 5]);
+        let text = text(&compared(tried(&ones, 1), tried(&others, 1)), false);
+        assert!(text.contains("5 more states differ; `-o json` has them all"), "{text}");
+    }
+}

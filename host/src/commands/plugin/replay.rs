@@ -1,0 +1,202 @@
+//! `kubewitness plugin replay`: what a plugin does with the states of a journal, or what two versions of it do.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
+use kubewitness_core::config::{Mode, PluginSpec};
+use kubewitness_core::{Seq, State};
+use kubewitness_filter::Filter;
+use kubewitness_journal::{ExportQuery, Place, Progress, read_states};
+
+use super::run::to_try;
+use super::trial::{self, Handed, Recorded, StandIns, Trial};
+use super::{compare, subject};
+use crate::cli::ReplayPluginArgs;
+use crate::commands::journal::{hint, host_of, states};
+use crate::commands::print::progress::{self, Unit};
+use crate::commands::{End, Ended, print};
+use crate::journal_place::place;
+
+/// Documents that are in memory at once.
+const DOCUMENTS_BYTES: usize = 256 << 20;
+
+pub async fn replay(args: ReplayPluginArgs) -> Ended {
+    let place = place(&args.journal, &args.data)?;
+    let (subject, replies) = to_try(&args.tried).await?;
+    let other = match &args.against {
+        Some(path) => Some(subject::load(path, args.tried.config.as_deref()).await?),
+        None => None,
+    };
+    let found = find(&place, &states(args.states, true), &subject.spec, args.limit as usize).await?;
+    let redaction = host_of(&args.data)?.map(|host| host.redaction);
+    let trial = || Trial {
+        stand_ins: StandIns::recorded(found.states.clone()),
+        replies: replies.clone(),
+        redaction: redaction.clone(),
+    };
+    let tried = trial::hand_over(&subject, trial()).await?;
+    if let Some(other) = other {
+        return compare::told(&args.output, tried, trial::hand_over(&other, trial()).await?, &found.rest());
+    }
+    print::value(args.output, &tried.handed, |handed| {
+        let each: String = handed.iter().map(|handed| handed.text() + "\n").collect();
+        format!("{each}{}{}", summary(handed), found.rest())
+    })?;
+    Ok(if tried.handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+}
+
+#[derive(Default)]
+struct Found {
+    states: Vec<Recorded>,
+    bytes: usize,
+    /// The subscription's mode and filter do not want them.
+    left_out: usize,
+    /// There are more behind this position, and the bound is reached.
+    more_after: Option<Seq>,
+}
+
+impl Found {
+    fn take(&mut self, state: &Arc<State>, document: Bytes, limit: usize) -> ControlFlow<()> {
+        self.bytes += document.len();
+        if self.states.len() == limit || self.bytes > DOCUMENTS_BYTES {
+            self.more_after = self.states.last().map(|(state, _)| state.seq);
+            return ControlFlow::Break(());
+        }
+        self.states.push((state.clone(), document));
+        ControlFlow::Continue(())
+    }
+
+    /// What was not handed over, and why.
+    fn rest(&self) -> String {
+        let mut text = match self.left_out {
+            0 => String::new(),
+            left_out => format!("states that the subscription leaves out: {left_out}\n"),
+        };
+        if let Some(seq) = self.more_after {
+            text.push_str(&format!(
+                "There are more states: go on with `--after {seq}`, or give a larger --limit.\n"
+            ));
+        }
+        text
+    }
+}
+
+/// The states that the plugin subscribes to. A component without a manifest gets all.
+async fn find(place: &Place, query: &ExportQuery, spec: &PluginSpec, limit: usize) -> Result<Found> {
+    let wants = wants(spec)?;
+    let (progress, mut found) = (Progress::default(), Found::default());
+    let take = |state: &Arc<State>, document: Option<Bytes>| {
+        let document = document.unwrap_or_default();
+        match wants(state, &document) {
+            Some(true) => return found.take(state, document, limit),
+            Some(false) => found.left_out += 1,
+            None => {}
+        }
+        ControlFlow::Continue(())
+    };
+    let reading = read_states(place, query, &progress, take);
+    let read = progress::shown("reading", Unit::States, || progress.now(), reading).await;
+    read.with_context(|| hint("reading", place))?;
+    Ok(found)
+}
+
+/// What a subscription says of a state: `None` where there is none for its source.
+type Wants = Box<dyn Fn(&State, &[u8]) -> Option<bool> + Send + Sync>;
+
+/// A state that the filter can't judge is handed over, as the controller does it.
+fn wants(spec: &PluginSpec) -> Result<Wants> {
+    if spec.subscribe.is_empty() {
+        return Ok(Box::new(|_, _| Some(true)));
+    }
+    let compiled = spec.subscribe.iter().map(|subscribe| {
+        let filter = subscribe.filter.as_deref().map(Filter::compile).transpose();
+        let filter = filter.map_err(|fault| anyhow!("the filter of `{}` {fault}", subscribe.source))?;
+        anyhow::Ok((subscribe.source.clone(), subscribe.mode, filter))
+    });
+    let subscriptions = compiled.collect::<Result<Vec<_>>>()?;
+    Ok(Box::new(move |state, document| {
+        let (_, mode, filter) = subscriptions.iter().find(|(source, ..)| **source == *state.source)?;
+        let fits = *mode != Mode::Transitions || state.is_transition();
+        let document = Some(document).filter(|document| !document.is_empty());
+        Some(fits && filter.as_ref().is_none_or(|filter| filter.wants(state, document).unwrap_or(true)))
+    }))
+}
+
+fn summary(handed: &[Handed]) -> String {
+    let done = handed.iter().filter(|handed| handed.is_done()).count();
+    let effects: usize = handed.iter().map(|handed| handed.effects.len()).sum();
+    format!(
+        "states handed over: {}, done: {done}, not done: {}\n\
+         calls with an effect, held back: {effects}. Nothing was sent, and nothing is kept.\n",
+        handed.len(),
+        handed.len() - done,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(subscribe: &serde_json::Value) -> PluginSpec {
+        serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": subscribe})).unwrap()
+    }
+
+    fn state(source: &str, phase: &str, before: Option<&str>) -> State {
+        let object = ObjectRef { kind: "Job".into(), name: "a".into(), ..ObjectRef::default() };
+        let status = |phase: &str| Arc::new(Status { phase: phase.into(), ..Status::default() });
+        let version = Version::new("1");
+        State {
+            id: StateId::of(source, 0, &object, Change::Present, &version, None),
+            seq: 1,
+            source: source.into(),
+            epoch: 0,
+            change: Change::Present,
+            owner: None,
+            object: Arc::new(object),
+            resource_version: version,
+            status: status(phase),
+            previous: before.map(status),
+            observed_ms: 1,
+            late: false,
+        }
+    }
+
+    #[test]
+    fn a_replay_hands_over_what_the_subscription_wants() {
+        let subscribe = json!([
+            {"source": "jobs", "mode": "transitions"},
+            {"source": "pods", "filter": "object.spec.nodeName == 'a'"},
+        ]);
+        let wants = wants(&spec(&subscribe)).unwrap();
+        assert_eq!(wants(&state("jobs", "Running", Some("Pending")), b"{}"), Some(true));
+        assert_eq!(wants(&state("jobs", "Running", Some("Running")), b"{}"), Some(false));
+        assert_eq!(wants(&state("nodes", "Running", None), b"{}"), None, "it has no subscription");
+        assert_eq!(wants(&state("pods", "Running", None), br#"{"spec":{"nodeName":"a"}}"#), Some(true));
+        assert_eq!(wants(&state("pods", "Running", None), br#"{"spec":{"nodeName":"b"}}"#), Some(false));
+        assert_eq!(wants(&state("pods", "Running", None), b"{}"), Some(true), "the filter can't judge it");
+    }
+
+    #[test]
+    fn a_replay_takes_no_more_states_and_bytes_than_its_bounds() {
+        let one = Arc::new(state("jobs", "Running", None));
+        let mut found = Found::default();
+        assert!(found.take(&one, Bytes::new(), 2).is_continue());
+        assert!(found.take(&one, Bytes::new(), 2).is_continue());
+        assert!(found.take(&one, Bytes::new(), 2).is_break());
+        assert_eq!((found.states.len(), found.more_after), (2, Some(1)));
+        let mut found = Found { bytes: DOCUMENTS_BYTES, ..Found::default() };
+        assert!(found.take(&one, Bytes::from_static(b"{}"), 2).is_break() && found.states.is_empty());
+    }
+
+    #[test]
+    fn where_there_are_more_states_the_last_line_says_how_to_go_on() {
+        assert_eq!(Found::default().rest(), "");
+        let found = Found { left_out: 3, more_after: Some(17), ..Found::default() };
+        assert!(found.rest().contains("leaves out: 3") && found.rest().contains("`--after 17`"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Writes one ConfigMap, for a person at a command line.
+
+use http::Method;
+use k8s_openapi::api::core::v1::ConfigMap;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::{Duration, FRAME};
+use crate::connect::SignedIn;
+use crate::connect::request::{Address, Api, Failure};
+
+/// A person waits for it. It carries up to 1 MiB.
+const WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    Created,
+    Configured,
+    Unchanged,
+}
+
+#[derive(Debug, Error)]
+pub enum InstallError {
+    #[error("there is a ConfigMap of this name already, and it has no label `{0}`")]
+    Foreign(String),
+    #[error("somebody else has changed the ConfigMap at the same time; run the command again")]
+    Overtaken,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<Failure> for InstallError {
+    fn from(failure: Failure) -> Self {
+        match failure.code() {
+            Some(409) => Self::Overtaken,
+            _ => Self::Failed(failure.to_string()),
+        }
+    }
+}
+
+/// Creates the ConfigMap, or gives the one of its name its data and labels. What else that one has stays. A ConfigMap
+/// without `label` is somebody else's and stays as it is.
+pub async fn install(
+    signed_in: &SignedIn,
+    wanted: ConfigMap,
+    label: &str,
+    dry_run: bool,
+) -> Result<Installed, InstallError> {
+    let api = signed_in.api();
+    let namespace = wanted.metadata.namespace.as_deref().unwrap_or_default();
+    let name = wanted.metadata.name.clone().unwrap_or_default();
+    let maps = Address::new("/api/v1/namespaces").member(namespace);
+    let maps = Address::new(&(maps.as_str().to_owned() + "/configmaps"));
+    let writing = |address: Address| {
+        let address = address.with("fieldManager", "kubewitness-install");
+        if dry_run { address.with("dryRun", "All") } else { address }
+    };
+    let Some(mut there) = find(&api, &maps.clone().member(&name)).await? else {
+        write(&api, Method::POST, &writing(maps), &wanted).await?;
+        return Ok(Installed::Created);
+    };
+    if !there.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label)) {
+        return Err(InstallError::Foreign(label.to_owned()));
+    }
+    let before = there.clone();
+    there.data = wanted.data;
+    there.binary_data = wanted.binary_data;
+    there.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+    if there == before {
+        return Ok(Installed::Unchanged);
+    }
+    // With the version that was read: a change that came meanwhile is not overwritten.
+    write(&api, Method::PUT, &writing(maps.member(&name)), &there).await?;
+    Ok(Installed::Configured)
+}
+
+async fn find(api: &Api, address: &Address) -> Result<Option<ConfigMap>, InstallError> {
+    match ask(api, Method::GET, address, None).await {
+        Ok(body) => serde_json::from_slice(&body).map(Some).map_err(|error| {
+            InstallError::Failed(format!("the ConfigMap that is there can't be read: {error}"))
+        }),
+        Err(failure) if failure.code() == Some(404) => Ok(None),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+async fn write(api: &Api, method: Method, address: &Address, map: &ConfigMap) -> Result<(), InstallError> {
+    let body = serde_json::to_vec(map).map_err(|error| InstallError::Failed(error.to_string()))?;
+    Ok(ask(api, method, address, Some(("application/json", body))).await.map(drop)?)
+}
+
+async fn ask(
+    api: &Api,
+    method: Method,
+    address: &Address,
+    body: Option<(&'static str, Vec<u8>)>,
+) -> Result<bytes::Bytes, Failure> {
+    let asked = timeout(WITHIN, api.ask_for(method, address.as_str(), body, FRAME)).await;
+    asked.unwrap_or(Err(Failure::TimedOut(WITHIN)))
+}
