@@ -170,12 +170,7 @@ impl Redaction {
         if let Some(shown) = self.states.get(state.seq) {
             return Ok(shown.unwrap_or_else(|| state.clone()));
         }
-        let mut texts = Vec::from_iter(documents.document(state.seq).await?.filter(|text| !text.is_empty()));
-        // The end of an object has no document of its own.
-        if previous.is_some() || texts.is_empty() {
-            texts.extend(documents.document_before(state.seq).await?.filter(|text| !text.is_empty()));
-        }
-        let secrets = self.secrets(&texts)?;
+        let secrets = self.quotable(documents, state, previous.is_some()).await?;
         let status = secrets.hidden_in(&state.status).map(Arc::new);
         let before = previous.and_then(|status| secrets.hidden_in(status)).map(Arc::new);
         let shown = (status.is_some() || before.is_some()).then(|| {
@@ -187,6 +182,21 @@ impl Redaction {
         });
         self.states.keep(state.seq, shown.clone());
         Ok(shown.unwrap_or_else(|| state.clone()))
+    }
+
+    /// What a text about the object may quote at this state. `with_before`: also what the document before had.
+    pub async fn quotable(
+        &self,
+        documents: &dyn Documents,
+        state: &State,
+        with_before: bool,
+    ) -> Result<Secrets, JournalError> {
+        let mut texts = Vec::from_iter(documents.document(state.seq).await?.filter(|text| !text.is_empty()));
+        // The end of an object has no document of its own.
+        if with_before || texts.is_empty() {
+            texts.extend(documents.document_before(state.seq).await?.filter(|text| !text.is_empty()));
+        }
+        Ok(self.secrets(&texts)?)
     }
 
     fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {

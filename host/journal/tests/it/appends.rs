@@ -417,12 +417,14 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     second.uid = "another".into();
     desk.append(vec![present(&job(1), 1), state(&job(1), Change::Gone, "4"), present(&second.into(), 5)])
         .await;
-    let pods = vec![owned(11, 2, 1), owned(12, 3, 2), owned(11, 6, 1)];
+    let pods = vec![owned(10, 2, 1), owned(12, 3, 2), owned(10, 6, 1)];
     desk.journal.append(of("pods", 0, pods)).await.unwrap();
     // The same kind of object lies below the pod.
     let mut deeper = in_source("pods", 0, &job(13), Change::Present, "7");
-    deeper.owner = owned(11, 2, 1).object.into();
-    desk.journal.append(of("pods", 0, vec![deeper])).await.unwrap();
+    deeper.owner = owned(10, 2, 1).object.into();
+    // Of an object in another namespace, its maker only says so.
+    let foreign = owned(11, 8, 1);
+    desk.journal.append(of("pods", 0, vec![deeper, foreign])).await.unwrap();
 
     let by_name = TimelineQuery {
         kind: Some("jobs".into()),
@@ -463,7 +465,7 @@ async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
 
 async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
     let desk = Desk::new().await;
-    let (set, middle, pod) = (job(1), job(2), job(3));
+    let (set, middle, pod) = (job(1), job(4), job(7));
     let mut job_state = present(&middle, 5);
     job_state.owner = Some(set.clone());
     let mut pod_state = present(&pod, 6);
@@ -479,11 +481,11 @@ async fn a_story_in_the_middle_of_a_chain_has_what_it_owns_itself() {
 
 async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts() {
     let desk = Desk::new().await;
-    let (set, pod) = (job(1), job(2));
+    let (set, pod) = (job(1), job(4));
     let event = |number: usize, group: &str| {
         Arc::new(ObjectRef { kind: "Event".into(), group: group.into(), ..(*job(number)).clone() })
     };
-    let (core, newer) = (event(10, ""), event(11, "events.k8s.io"));
+    let (core, newer, foreign) = (event(10, ""), event(13, "events.k8s.io"), event(11, ""));
     let about = |event: &Arc<ObjectRef>, object: &Arc<ObjectRef>, version| {
         let mut state = present(event, version);
         state.owner = Some(set.clone());
@@ -497,7 +499,7 @@ async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_
     forgotten.id = StateId::of(SOURCE, 0, &core, Change::Gone, &forgotten.resource_version, None);
     let states = vec![present(&set, 4), pod_state, about(&core, &pod, 6), about(&newer, &set, 7)];
     desk.append(states).await;
-    desk.append(vec![about(&core, &pod, 8), forgotten]).await;
+    desk.append(vec![about(&core, &pod, 8), forgotten, about(&foreign, &pod, 10)]).await;
 
     for (of, related, events) in [(&set, vec![2], vec![4, 5]), (&pod, vec![], vec![5])] {
         let query = TimelineQuery { uid: Some(of.uid.clone()), events: true, ..TimelineQuery::default() };

@@ -282,12 +282,12 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     assert_eq!(rows_of(&desk, "owned").await, 4);
     assert_eq!(rows_of(&desk, "statuses").await, 2);
     // What comes again is there again, whatever the writer remembers of it.
-    settled(&desk, vec![owned(105, 1000, Change::Present, 200)], 200).await;
+    settled(&desk, vec![owned(106, 1000, Change::Present, 200)], 200).await;
     desk.assert_sound().await;
     let asked = TimelineQuery { uid: Some(job(1000).uid.clone()), ..TimelineQuery::default() };
     let check = |view: kubewitness_journal::Story| {
         assert_eq!(view.related.len(), 1);
-        assert_eq!(view.related[0].status.message, "of 105");
+        assert_eq!(view.related[0].status.message, "of 106");
     };
     check(desk.journal.timeline(&asked).await.unwrap());
     let desk = desk.reopen().await;

@@ -3,7 +3,7 @@
 //! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
 //! has the name now: an object that is older than it belongs to one that had the name before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
@@ -239,13 +239,13 @@ impl Sight {
                 && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
         };
         let mut within = Within::default();
-        let mut left = NAMESPACES;
+        let mut looked = BTreeSet::new();
         let past = query.gone != Gone::No || query.at.is_some();
         for known in self.witnessed.iter().filter(is_asked) {
             let shown = match self.right(Verb::List, &known.group, &known.kind, "").await? {
                 Right::Everywhere => Shown::Everything,
                 _ => Shown::Namespaces(
-                    self.namespaces(known, query.namespace.as_deref(), past, &mut left).await?,
+                    self.namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
                 ),
             };
             within.sources.insert(known.source.clone(), shown);
@@ -258,13 +258,16 @@ impl Sight {
         known: &Watched,
         asked: Option<&str>,
         past: bool,
-        left: &mut usize,
+        looked: &mut BTreeSet<String>,
     ) -> Result<BTreeMap<String, u64>, Problem> {
         let names = match asked {
             Some(name) => [name.to_owned()].into(),
-            None => self.views.namespaces(&known.source, past, *left + 1).await?,
+            None => self.views.namespaces(&known.source, past, NAMESPACES + 1).await?,
         };
-        *left = left.checked_sub(names.len()).ok_or_else(too_wide)?;
+        looked.extend(names.iter().cloned());
+        if looked.len() > NAMESPACES {
+            return Err(too_wide());
+        }
         let rights = stream::iter(names).map(async |name| {
             let right = self.right(Verb::List, &known.group, &known.kind, &name).await?;
             Ok::<_, Problem>((name, right))

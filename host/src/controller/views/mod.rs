@@ -173,8 +173,9 @@ impl Views for HostViews {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })?;
+        let events = self.events(found.events, found.related.iter().chain(&found.states)).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
-        Ok(TimelineView { states, related, events: self.events(found.events).await? })
+        Ok(TimelineView { states, related, events })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

@@ -182,6 +182,35 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_told_of_an_owner_in_another_namespace() {
+        let listers = Listers::default();
+        let victim = |name: &str, namespace: &str| Current {
+            object: Arc::new(ObjectRef {
+                kind: "Job".into(),
+                namespace: namespace.into(),
+                name: format!("of-{namespace}"),
+                uid: name.into(),
+                ..ObjectRef::default()
+            }),
+            ..current(&Listers::default(), &format!("Job/{name}"), "")
+        };
+        for (source, namespace) in [("theirs", "other-team"), ("ours", "team"), ("cluster", "")] {
+            let shared = Arc::new(Shared::new(source, &[]));
+            shared.write().put(&victim(source, namespace), None);
+            listers.add(SourceHandle { shared });
+        }
+        let pod = |owner: &str| document("Pod/p", &format!("Pod/{owner}"));
+        assert_eq!(told(&listers, &pod("theirs"), None), "Pod/theirs", "as its maker has written it");
+        assert_eq!(told(&listers, &pod("ours"), None), "Job/of-team");
+        assert_eq!(told(&listers, &pod("cluster"), None), "Job/of-");
+        let about =
+            json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "guess", "uid": "theirs"});
+        let event = json!({"kind": "Event", "involvedObject": about}).to_string();
+        let owners = of_event(&listers, event.as_bytes(), None);
+        assert_eq!(owners.outermost.map(|owner| owner.name.clone()).as_deref(), Some("guess"));
+    }
+
+    #[test]
     fn an_event_belongs_to_what_it_is_about_and_to_the_outermost_owner_of_that() {
         let listers = Listers::default();
         watch(&listers, "Job/j", "");

@@ -42,14 +42,19 @@ impl Listers {
     }
 
     /// Follows controlling owners up to the outermost known one.
+    ///
+    /// Whoever makes an object may name any uid as its owner. Kubernetes knows no owner in another namespace, and so
+    /// nothing of an object there is taken over.
     pub(crate) fn outermost(&self, direct: ObjectRef) -> Arc<ObjectRef> {
+        let namespace = direct.namespace.clone();
+        let may_own = |owner: &ObjectRef| owner.namespace.is_empty() || owner.namespace == namespace;
         let mut owner = Arc::new(direct);
         for _ in 0..OWNER_DEPTH {
-            let Some(held) = self.brief(&owner.uid) else { break };
+            let Some(held) = self.brief(&owner.uid).filter(|held| may_own(&held.object)) else { break };
             // The cached reference is complete.
             owner = held.object;
             match held.owner {
-                Some(above) if above.uid != owner.uid => owner = above,
+                Some(above) if above.uid != owner.uid && may_own(&above) => owner = above,
                 _ => break,
             }
         }

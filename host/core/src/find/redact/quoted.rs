@@ -173,6 +173,13 @@ impl Secrets {
         status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS
     }
 
+    /// The message of an Event about the object, with a digest in the place of each secret.
+    pub fn hide_in(&self, message: &mut String) {
+        if let Cow::Owned(hidden) = self.without(message) {
+            *message = hidden;
+        }
+    }
+
     /// The status with a digest in the place of each secret; none where it quotes none.
     pub fn hidden_in(&self, status: &Status) -> Option<Status> {
         let (reason, message) = (self.without(&status.reason), self.without(&status.message));
@@ -185,7 +192,10 @@ impl Secrets {
     }
 
     fn without<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        if self.found.len() > SECRETS && !text.is_empty() {
+        if text.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        if self.found.len() > SECRETS {
             return Cow::Owned("redacted: the object can't be searched for what this may quote".into());
         }
         let may_be_cut = text.len() >= MAY_BE_CUT;
@@ -251,6 +261,22 @@ mod tests {
         let status = Status { reason: "abcdef".into(), ..Status::default() };
         assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
         assert!(Secrets::may_stand_in(&status) && !Secrets::may_stand_in(&Status::default()));
+    }
+
+    #[test]
+    fn where_nothing_is_known_what_is_said_is_hidden_and_what_is_empty_stays_so() {
+        let status = Status { reason: "JobSuspended".into(), ..Status::default() };
+        for (status, told) in [
+            (status.clone(), ("redacted: the object can't be searched for what this may quote", "")),
+            (
+                Status { message: "said so".into(), ..Status::default() },
+                ("", "redacted: the object can't be searched for what this may quote"),
+            ),
+        ] {
+            let hidden = Secrets::unknown().hidden_in(&status).unwrap();
+            assert_eq!((&*hidden.reason, &*hidden.message), told);
+        }
+        assert_eq!(Secrets::unknown().hidden_in(&Status::default()), None);
     }
 
     #[test]

@@ -350,11 +350,11 @@ async fn a_proxy_is_believed_with_the_secret_alone() {
 async fn who_may_look_into_too_many_namespaces_names_one() {
     let of =
         |others| Portal::of(Tenants { others, ..Tenants::default() }, Server::default(), |options| options);
-    // Two sources have as many.
-    let fits = of(126);
+    // Two sources have the same ones.
+    let fits = of(254);
     assert!(fits.as_token("red", "/api/v1/objects").await.text.contains("red-train"));
     assert!(fits.server.most_at_once.load(Ordering::SeqCst) <= 8);
-    let many = of(127);
+    let many = of(255);
     let refused = many.as_token("red", "/api/v1/objects").await;
     assert_eq!(refused.status, 403);
     assert!(refused.problem().1.contains("`namespace`"), "{}", refused.text);

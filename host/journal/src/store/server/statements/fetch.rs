@@ -134,7 +134,8 @@ impl Fetch for Session {
                     "SELECT DISTINCT d.object FROM @numbers @JOIN kw_objects m ON m.id = q.v \
                      @JOIN kw_objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND length(r.uid) > 0 \
                      @JOIN kw_owned d ON d.owner = r.id @JOIN kw_objects o ON o.id = d.object \
-                     @JOIN kw_kinds k ON k.id = o.kind WHERE ",
+                     @JOIN kw_kinds k ON k.id = o.kind \
+                     WHERE (length(m.namespace) = 0 OR o.namespace = m.namespace) AND ",
                     $kinds,
                     " (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) ORDER BY d.object DESC LIMIT ?"
                 )

@@ -149,7 +149,7 @@ pub(super) async fn poison(
 }
 
 /// The rows of an owner are found by its uid: it is there once as an owner, and once more if it
-/// is watched itself.
+/// is watched itself. What lies in another namespace only says that it has this owner.
 pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
@@ -162,6 +162,7 @@ pub(super) async fn owned(
          CROSS JOIN objects o ON o.id = d.object \
          CROSS JOIN kinds k ON k.id = o.kind \
          WHERE m.id IN (SELECT value FROM json_each(?1)) \
+         AND (m.namespace = '' OR o.namespace = m.namespace) \
          AND (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) = ?2 \
          ORDER BY d.object DESC LIMIT ?3";
     let is_event = which == Owned::Events;
