@@ -1,4 +1,5 @@
-//! `log`: writes a plugin's messages into the host's log, cut, cleaned and limited in number.
+//! `log`: writes a plugin's messages into the host's log as records, cut, cleaned and limited in number. The plugin, the
+//! level, the message and the message's own fields stand apart, so that no text passes for another.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -47,13 +48,13 @@ impl Log {
             );
         }
         let plugin = self.plugin.as_str();
-        let text = line(message, fields);
+        let (message, data) = (clean(message, MESSAGE_BYTES), record(fields));
         match level {
-            LogLevel::Trace => tracing::trace!(target: "plugin", plugin, "{text}"),
-            LogLevel::Debug => tracing::debug!(target: "plugin", plugin, "{text}"),
-            LogLevel::Info => tracing::info!(target: "plugin", plugin, "{text}"),
-            LogLevel::Warn => tracing::warn!(target: "plugin", plugin, "{text}"),
-            LogLevel::Error => tracing::error!(target: "plugin", plugin, "{text}"),
+            LogLevel::Trace => tracing::trace!(target: "plugin", plugin, data, "{message}"),
+            LogLevel::Debug => tracing::debug!(target: "plugin", plugin, data, "{message}"),
+            LogLevel::Info => tracing::info!(target: "plugin", plugin, data, "{message}"),
+            LogLevel::Warn => tracing::warn!(target: "plugin", plugin, data, "{message}"),
+            LogLevel::Error => tracing::error!(target: "plugin", plugin, data, "{message}"),
         }
     }
 
@@ -68,12 +69,13 @@ impl Log {
     }
 }
 
-fn line(message: &str, fields: &[(String, String)]) -> String {
-    let mut text = clean(message, MESSAGE_BYTES);
-    for (name, value) in fields.iter().take(FIELDS) {
-        text.push_str(&format!(" {}={}", clean(name, FIELD_BYTES), clean(value, FIELD_BYTES)));
-    }
-    text
+/// The fields of a message as one JSON object, since the log's own fields have fixed names. Nothing if there are none.
+fn record(fields: &[(String, String)]) -> Option<String> {
+    let cleaned = |(name, value): &(String, String)| {
+        (clean(name, FIELD_BYTES), serde_json::Value::from(clean(value, FIELD_BYTES)))
+    };
+    let object: serde_json::Map<_, _> = fields.iter().take(FIELDS).map(cleaned).collect();
+    (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string())
 }
 
 /// Line ends and control characters could forge lines or drive a terminal.
@@ -90,9 +92,24 @@ mod tests {
 
     #[test]
     fn a_message_stays_one_bounded_line() {
-        let text = line("a\nb\u{1b}[31m", &[("k".into(), "v\r\nw".into())]);
-        assert_eq!(text, "a b [31m k=v  w");
+        assert_eq!(clean("a\nb\u{1b}[31m", MESSAGE_BYTES), "a b [31m");
         assert_eq!(clean(&"é".repeat(MESSAGE_BYTES), 5), "éé…");
+    }
+
+    #[test]
+    fn fields_stand_apart_from_the_message_and_are_bounded_in_number_and_length() {
+        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(record(&[]), None);
+        let text = record(&[field("k", "v\r\nw\" level=ERROR")]).unwrap();
+        assert_eq!(text, r#"{"k":"v  w\" level=ERROR"}"#);
+        let many: Vec<_> =
+            (0..1000).map(|number| field(&format!("{number:x<400}"), &"v".repeat(4000))).collect();
+        let text = record(&many).unwrap();
+        assert!(
+            text.len() <= FIELDS * (2 * (FIELD_BYTES + "…".len()) + "\"\":\"\",".len()) + 2,
+            "{}",
+            text.len()
+        );
     }
 
     #[test]

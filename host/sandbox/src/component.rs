@@ -2,6 +2,7 @@
 //! answers `kubewitness check` and decides whether a plugin may become active.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec};
 use kubewitness_core::ports::Grants;
@@ -12,6 +13,7 @@ use wasmtime::component::Linker;
 
 use crate::bindings::exports::kubewitness::plugin::handler;
 use crate::bindings::{FullPre, types::FieldError};
+use crate::compile::Loaded;
 use crate::engine::Engine;
 use crate::error::SandboxError;
 use crate::guest::Guest;
@@ -47,16 +49,19 @@ pub struct Component {
     inner: Arc<Inner>,
 }
 
-/// What is known of a component before it is compiled.
+/// What is known of a component before it is asked.
 pub(crate) struct Face {
     pub digest: String,
     pub interface: String,
     pub imports: Vec<String>,
+    pub compile_time: Duration,
 }
 
 struct Inner {
     engine: Engine,
     face: Face,
+    /// The next plugin with the same bytes finds it, as long as this one is there.
+    loaded: Arc<Loaded>,
     pre: FullPre<Guest>,
     description: OnceCell<Description>,
 }
@@ -65,16 +70,21 @@ impl Component {
     pub(crate) fn new(
         engine: Engine,
         face: Face,
-        component: &wasmtime::component::Component,
+        loaded: Arc<Loaded>,
         linker: &Linker<Guest>,
     ) -> Result<Self, SandboxError> {
-        let pre = linker.instantiate_pre(component).and_then(FullPre::new).map_err(|error| {
+        let pre = linker.instantiate_pre(&loaded.code).and_then(FullPre::new).map_err(|error| {
             SandboxError::Unfit(format!(
                 "the component was built against other interfaces than the host's: {error:#}"
             ))
         })?;
         let description = OnceCell::new();
-        Ok(Self { inner: Arc::new(Inner { engine, face, pre, description }) })
+        Ok(Self { inner: Arc::new(Inner { engine, face, loaded, pre, description }) })
+    }
+
+    /// The file.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.inner.loaded.bytes
     }
 
     /// sha256 of the file, hex.
@@ -90,6 +100,11 @@ impl Component {
     /// The capabilities that it uses: `sql`, `http`, `kv`, …
     pub fn imports(&self) -> &[String] {
         &self.inner.face.imports
+    }
+
+    /// How long it was compiled; no time where its code came from the cache.
+    pub fn compile_time(&self) -> Duration {
+        self.inner.face.compile_time
     }
 
     /// Asked of the component once.
@@ -125,7 +140,7 @@ impl Component {
     }
 
     async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<Instance, SandboxError> {
-        Instance::new(self, config, limits)
+        Instance::new(self, config, limits, Arc::default())
             .await
             .map_err(|error| SandboxError::Guest { call: "instantiate", error })
     }

@@ -76,8 +76,8 @@ impl Engine {
         let interface = shape::version(outline.exports.iter().map(String::as_str))?;
         let imports = shape::capabilities(outline.imports.iter().map(String::as_str))?;
         let compiled = self.inner.code.code(bytes, limits).await?;
-        let face = Face { digest: compiled.digest, interface, imports };
-        Component::new(self.clone(), face, &compiled.component, &self.inner.linker)
+        let face = Face { digest: compiled.digest, interface, imports, compile_time: compiled.took };
+        Component::new(self.clone(), face, compiled.loaded, &self.inner.linker)
     }
 
     /// The digest of the component that is being compiled. The others that have to be wait for their turn.

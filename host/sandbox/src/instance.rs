@@ -15,6 +15,7 @@ use crate::component::{Component, Description};
 use crate::guest::Guest;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
 use crate::guest::memory::Refused;
+use crate::tally::Tally;
 
 pub struct Instance {
     store: Store<Guest>,
@@ -29,8 +30,9 @@ impl Instance {
         component: &Component,
         config: Arc<str>,
         limits: &LimitsSpec,
+        tally: Arc<Tally>,
     ) -> Result<Self, CallError> {
-        let guest = Guest::new(limits, config, component.engine().budget());
+        let guest = Guest::new(limits, config, component.engine().budget(), tally);
         let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
         let mut store = Store::new(component.engine().wasm(), guest);
         store.limiter(|guest| &mut guest.memory);
@@ -40,7 +42,9 @@ impl Instance {
             Ok(UpdateDeadline::Yield(1))
         });
         store.set_epoch_deadline(1);
-        match flat(timed(clock, component.pre().instantiate_async(&mut store)).await) {
+        let begun = flat(timed(clock, component.pre().instantiate_async(&mut store)).await);
+        store.data_mut().end();
+        match begun {
             Ok(bindings) => Ok(Self { store, bindings, limits: limits.clone(), batches: 0 }),
             Err(error) => Err(fate(store.data(), limits, &error)),
         }
@@ -71,6 +75,7 @@ impl Instance {
     ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
         self.batches += 1;
         let clock = self.begin(Some(session), seqs);
+        self.store.data_mut().work.handed(states);
         let call = self.bindings.kubewitness_plugin_handler().call_handle(&mut self.store, states);
         let said = flat(timed(clock, call).await);
         self.end(said)

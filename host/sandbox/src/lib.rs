@@ -29,9 +29,11 @@ mod error;
 mod guest;
 mod instance;
 mod plugin;
+mod tally;
 
 pub use compile::{Bounds, Compiler, compile_here};
 pub use component::{Component, Description};
 pub use engine::{Engine, EngineOptions};
 pub use error::SandboxError;
 pub use plugin::{Plugin, QUIET};
+pub use tally::Tally;

@@ -15,6 +15,7 @@ use crate::bindings::types;
 use crate::capability::clip;
 use crate::component::Component;
 use crate::instance::Instance;
+use crate::tally::Tally;
 
 /// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
 /// much as one batch.
@@ -34,13 +35,25 @@ pub struct Plugin {
     idle: Mutex<Vec<(Instant, Instance)>>,
     /// One for each batch at once.
     permits: Semaphore,
+    tally: Arc<Tally>,
 }
 
 impl Plugin {
     pub(crate) fn new(name: &str, component: Component, limits: LimitsSpec, grants: Arc<dyn Grants>) -> Self {
         let config = grants.config().into();
         let permits = Semaphore::new(limits.concurrency.max(1) as usize);
-        Self { name: name.to_string(), component, limits, grants, config, idle: Mutex::default(), permits }
+        let (idle, tally) = (Mutex::default(), Arc::default());
+        Self { name: name.to_string(), component, limits, grants, config, idle, permits, tally }
+    }
+
+    /// Its figures go on where those of the version before it ended.
+    pub fn counted_by(self, tally: Arc<Tally>) -> Self {
+        tally.begin_version(self.component.compile_time());
+        Self { tally, ..self }
+    }
+
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     pub fn name(&self) -> &str {
@@ -75,7 +88,9 @@ impl Plugin {
         let idle = self.pool().pop();
         match idle {
             Some((_, instance)) => Ok(instance),
-            None => Instance::new(&self.component, self.config.clone(), &self.limits).await,
+            None => {
+                Instance::new(&self.component, self.config.clone(), &self.limits, self.tally.clone()).await
+            }
         }
     }
 
@@ -121,16 +136,14 @@ impl Plugin {
             .collect();
         let (session, answer) = instance.handle(session, seqs, &states).await;
         let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
-        if verdicts.is_ok() {
+        if let Ok(verdicts) = &verdicts {
+            self.tally.answered(verdicts);
             self.give_back(instance);
         }
         (session, verdicts)
     }
-}
 
-#[async_trait]
-impl Handler for Plugin {
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    async fn hand_over(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let session = self.grants.open(batch).await.map_err(|error| unavailable(&error))?;
@@ -167,6 +180,15 @@ impl Handler for Plugin {
             .map(|fresh| if fresh { verdicts.next().unwrap_or(Verdict::Done) } else { Verdict::Done })
             .collect();
         Ok(Outcome { verdicts, kv })
+    }
+}
+
+#[async_trait]
+impl Handler for Plugin {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let called = self.hand_over(batch).await;
+        self.tally.ended(&called);
+        called
     }
 }
 

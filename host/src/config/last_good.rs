@@ -33,6 +33,16 @@ pub struct GoodPlugin {
     pub pulled: Option<Pulled>,
 }
 
+impl GoodPlugin {
+    /// Whether the folder has the same of both.
+    pub fn is_kept_as(&self, other: &Self) -> bool {
+        self.entry.text == other.entry.text
+            && self.entry.config_map == other.entry.config_map
+            && self.component == other.component
+            && self.pulled == other.pulled
+    }
+}
+
 impl LastGood {
     pub fn open(data: &Path) -> io::Result<Self> {
         let folder = data.join("last-good");
@@ -115,7 +125,7 @@ impl LastGood {
     }
 
     pub fn plugins(&self) -> io::Result<BTreeMap<String, GoodPlugin>> {
-        let mut plugins = BTreeMap::new();
+        let mut plugins: BTreeMap<String, GoodPlugin> = BTreeMap::new();
         for folder in std::fs::read_dir(&self.folder).map_err(|error| told(&self.folder, &error))? {
             let folder = folder?.path();
             let path = folder.join("plugin.yaml");
@@ -130,7 +140,10 @@ impl LastGood {
             let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
             let pulled = serde_json::from_str(&pulled).map_err(|error| told(&folder, &error.into()))?;
             let entry = entry(&path, config_map, text);
-            plugins.insert(name.to_string(), GoodPlugin { entry, component: component.into(), pulled });
+            // Plugins of the same component share its bytes.
+            let same = plugins.values().find(|other| *other.component == *component);
+            let component = same.map_or_else(|| component.into(), |other| other.component.clone());
+            plugins.insert(name.to_string(), GoodPlugin { entry, component, pulled });
         }
         Ok(plugins)
     }
@@ -215,6 +228,18 @@ mod tests {
         let again = LastGood::open(data.path()).unwrap();
         assert_eq!(again.host().unwrap().unwrap().text, "text");
         let plugins = again.plugins().unwrap();
+        assert!(plugins["audit"].is_kept_as(&good), "it need not be written again");
+        let others: [fn(&mut GoodPlugin); 4] = [
+            |it| it.entry.text.push('x'),
+            |it| it.entry.config_map.push('x'),
+            |it| it.component = Arc::from(*b"other"),
+            |it| it.pulled = None,
+        ];
+        for change in others {
+            let mut other = good.clone();
+            change(&mut other);
+            assert!(!plugins["audit"].is_kept_as(&other));
+        }
         assert_eq!(
             (plugins["audit"].entry.config_map.as_str(), &plugins["audit"].component[..]),
             ("map", &b"\0asm"[..])

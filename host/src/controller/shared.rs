@@ -11,6 +11,7 @@ use kubewitness_core::ports::Offer;
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
+use kubewitness_sandbox::Tally;
 use kubewitness_stream::CarrierHandle;
 use kubewitness_watch::{Listers, SourceHandle};
 
@@ -49,6 +50,8 @@ pub struct PluginState {
     pub uses: Arc<Uses>,
     /// What its component says that it needs.
     pub needs: Arc<[String]>,
+    /// What its calls came to, over all versions that ran here.
+    pub tally: Arc<Tally>,
 }
 
 impl PluginState {
@@ -63,6 +66,7 @@ impl PluginState {
             manifest: None,
             uses: Arc::default(),
             needs: Arc::default(),
+            tally: Arc::default(),
         }
     }
 }

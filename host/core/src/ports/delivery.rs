@@ -54,7 +54,39 @@ pub enum CallError {
     Unavailable(String),
 }
 
+crate::words! {
+    /// How a call ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CallEnd {
+        /// The plugin answered, and what it wrote is committed.
+        Answered = "answered",
+        /// The plugin trapped, or ended its process.
+        Trapped = "trapped",
+        /// The plugin ran longer than `limits.call`.
+        TimedOut = "timed-out",
+        /// The plugin wanted more memory than `limits.memory`.
+        OutOfMemory = "out-of-memory",
+        /// The plugin's answer was not one verdict a state, each of a kind that the host knows.
+        Invalid = "invalid",
+        /// A database refused what the plugin wrote.
+        Refused = "refused",
+        /// A database, a ledger or the host failed. The plugin is not to blame.
+        Unavailable = "unavailable",
+    }
+}
+
 impl CallError {
+    pub fn end(&self) -> CallEnd {
+        match self {
+            Self::Trap(_) => CallEnd::Trapped,
+            Self::Timeout { .. } => CallEnd::TimedOut,
+            Self::Memory { .. } => CallEnd::OutOfMemory,
+            Self::Protocol(_) => CallEnd::Invalid,
+            Self::Refused(_) => CallEnd::Refused,
+            Self::Unavailable(_) => CallEnd::Unavailable,
+        }
+    }
+
     /// Whether splitting the batch can find the state that causes it.
     pub fn is_plugins_fault(&self) -> bool {
         !matches!(self, Self::Unavailable(_))

@@ -1,5 +1,6 @@
 //! What people see of a plugin: how far it is, what it is granted and uses, and who has paused it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub struct PluginView {
     pub filter_errors: u64,
     #[serde(default)]
     pub queue: QueueView,
+    #[serde(default)]
+    pub calls: CallsView,
     /// Why it is not active, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -145,4 +148,88 @@ pub struct HistogramView {
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_seconds: f64,
+}
+
+/// What the calls of a plugin came to and what they cost, since this process first started the plugin. A call is one
+/// batch of states.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Calls"))]
+pub struct CallsView {
+    pub ended: CallEndsView,
+    /// States that the plugin was handed, each try included.
+    pub states: u64,
+    pub verdicts: VerdictsView,
+    /// Time that the plugin itself took.
+    pub guest_seconds: f64,
+    /// Time that the host's functions took which the plugin called.
+    pub host_seconds: f64,
+    /// Bytes of states, and of answers to the plugin's calls to the host.
+    pub bytes_in: u64,
+    /// Bytes of arguments of the plugin's calls to the host.
+    pub bytes_out: u64,
+    /// The plugin's calls to the host by capability, such as `sql`; those that were refused count, too.
+    pub host_calls: BTreeMap<String, u64>,
+    /// Instances of the plugin that there are now.
+    pub instances: u64,
+    /// Bytes of memory that they hold together.
+    pub memory: u64,
+    /// The most bytes of memory that one instance of this version has held.
+    pub peak_memory: u64,
+    /// How long this version was compiled; 0 where its code came from the cache.
+    pub compile_seconds: f64,
+    /// When a call last ended well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_answered_at: Option<String>,
+    /// The last call that did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<CallFailureView>,
+}
+
+/// Calls by how they ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CallEnds"))]
+pub struct CallEndsView {
+    /// The plugin answered, and what it wrote is committed.
+    pub answered: u64,
+    /// The plugin trapped, or ended its process.
+    pub trapped: u64,
+    /// The plugin ran longer than `limits.call`.
+    pub timed_out: u64,
+    /// The plugin wanted more memory than `limits.memory`.
+    pub out_of_memory: u64,
+    /// The plugin's answer was not one verdict a state.
+    pub invalid: u64,
+    /// A database refused what the plugin wrote.
+    pub refused: u64,
+    /// A database, a ledger or the host failed. The plugin is not to blame.
+    pub unavailable: u64,
+}
+
+impl CallEndsView {
+    pub fn all(&self) -> u64 {
+        let Self { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } = self;
+        answered + trapped + timed_out + out_of_memory + invalid + refused + unavailable
+    }
+}
+
+/// What a plugin said of the states that it was handed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Verdicts"))]
+pub struct VerdictsView {
+    pub done: u64,
+    pub retry: u64,
+    pub reject: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CallFailure"))]
+pub struct CallFailureView {
+    pub at: String,
+    /// How the call ended.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["trapped", "timed-out", "out-of-memory", "invalid", "refused", "unavailable"])))]
+    pub end: String,
+    pub message: String,
 }

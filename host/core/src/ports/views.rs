@@ -16,7 +16,8 @@ pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
 pub use super::plugins::{
-    GrantUseView, GrantView, HistogramView, ManifestView, PausedView, PluginView, QueueView,
+    CallEndsView, CallFailureView, CallsView, GrantUseView, GrantView, HistogramView, ManifestView,
+    PausedView, PluginView, QueueView, VerdictsView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;

@@ -7,24 +7,14 @@
 //! The text is written here: the crates for Prometheus render a registry of counters that a process keeps,
 //! and these figures are one snapshot of sources and plugins that come and go.
 
-use std::fmt::Write;
-
 use kubewitness_core::views::{
     HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
 };
 
+use super::guests;
+use super::page::Kind::{self, Counter, Gauge, Histogram};
+use super::page::{Page, seconds};
 use crate::serve::Traffic;
-
-const PREFIX: &str = "kubewitness";
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-use Kind::{Counter, Gauge, Histogram};
 
 /// Name, help, type and the value that a source has of it; `None` where it has none yet.
 type OfSource = (&'static str, &'static str, Kind, fn(&SourceView) -> Option<f64>);
@@ -239,6 +229,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     for plugin in &status.plugins {
         page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
     }
+    guests::write(&mut page, &status.plugins);
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
     connections(&mut page, traffic);
@@ -342,58 +333,6 @@ fn sources(page: &mut Page, sources: &[SourceView]) {
     }
 }
 
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-impl Page {
-    fn family(&mut self, name: &str, help: &str, kind: Kind) {
-        self.plain_family(&format!("{PREFIX}_{name}"), help, kind);
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        self.plain_sample(&format!("{PREFIX}_{name}"), labels, value);
-    }
-
-    fn histogram(&mut self, name: &str, label: (&str, &str), view: &HistogramView) {
-        let bucket = format!("{name}_bucket");
-        for (bound, count) in &view.buckets {
-            self.plain_sample(&bucket, &[label, ("le", &bound.to_string())], *count as f64);
-        }
-        self.plain_sample(&bucket, &[label, ("le", "+Inf")], view.count as f64);
-        self.plain_sample(&format!("{name}_sum"), &[label], view.sum_seconds);
-        self.plain_sample(&format!("{name}_count"), &[label], view.count as f64);
-    }
-
-    fn plain_family(&mut self, name: &str, help: &str, kind: Kind) {
-        let kind = match kind {
-            Counter => "counter",
-            Gauge => "gauge",
-            Histogram => "histogram",
-        };
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        // Writing to a string can't fail.
-        writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
-    }
-
-    fn plain_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let labels: Vec<_> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        writeln!(self.text, "{name}{labels} {value}").ok();
-    }
-}
-
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 fn flag(set: bool) -> f64 {
     f64::from(u8::from(set))
-}
-
-/// Seconds since 1970 of a time as the views write it; `None` for any other text.
-fn seconds(text: &str) -> Option<f64> {
-    kubewitness_core::calendar::parse(text).map(|ms| ms as f64 / 1000.0)
 }

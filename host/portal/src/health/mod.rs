@@ -1,6 +1,8 @@
 //! What probes and Prometheus ask for.
 
+mod guests;
 mod metrics;
+mod page;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};

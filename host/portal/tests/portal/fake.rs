@@ -335,7 +335,37 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             memory_limit: 64 << 20,
             call_limit_ms: 2000,
         })),
+        calls: calls(),
         ..PluginView::default()
+    }
+}
+
+fn calls() -> CallsView {
+    CallsView {
+        ended: CallEndsView {
+            answered: 700,
+            trapped: 5,
+            timed_out: 4,
+            unavailable: 1,
+            ..CallEndsView::default()
+        },
+        states: 44_900,
+        verdicts: VerdictsView { done: 44_102, retry: 70, reject: 3 },
+        guest_seconds: 1.25,
+        host_seconds: 90.5,
+        bytes_in: 9_000_000,
+        bytes_out: 4_000_000,
+        host_calls: [("http".to_owned(), 690), ("log".to_owned(), 12)].into(),
+        instances: 2,
+        memory: 5 << 20,
+        peak_memory: 3 << 20,
+        compile_seconds: 1.5,
+        last_answered_at: Some("2026-11-20T13:46:38.120Z".into()),
+        last_failure: Some(CallFailureView {
+            at: "2026-11-20T13:46:41.000Z".into(),
+            end: "timed-out".into(),
+            message: "the plugin ran longer than its limit of 2000 ms".into(),
+        }),
     }
 }
 

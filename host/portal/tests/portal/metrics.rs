@@ -195,6 +195,31 @@ async fn figures_are_those_of_the_status() {
     for (name, figure) in [("resyncs_total", 2.0), ("resynced_total", 52.0), ("resync_failed_total", 1.0)] {
         assert_eq!(value(&families, &format!("kubewitness_plugin_{name}"), &notification), Some(figure));
     }
+    for (name, label, part, figure) in [
+        ("calls_total", "end", "answered", 700.0),
+        ("calls_total", "end", "trapped", 5.0),
+        ("calls_total", "end", "timed-out", 4.0),
+        ("calls_total", "end", "refused", 0.0),
+        ("verdicts_total", "verdict", "retry", 70.0),
+        ("host_calls_total", "capability", "http", 690.0),
+    ] {
+        let name = format!("kubewitness_plugin_{name}");
+        let labels = [("plugin", "notification"), (label, part)];
+        assert_eq!(value(&families, &name, &labels), Some(figure), "{name} {part}");
+    }
+    for (name, figure) in [
+        ("handed_total", 44_900.0),
+        ("guest_seconds_total", 1.25),
+        ("host_seconds_total", 90.5),
+        ("memory_peak_bytes", 3_145_728.0),
+        ("memory_limit_bytes", 67_108_864.0),
+        ("instances", 2.0),
+        ("last_answered_timestamp_seconds", 1_795_182_398.12),
+        ("last_failure_timestamp_seconds", 1_795_182_401.0),
+    ] {
+        let name = format!("kubewitness_plugin_{name}");
+        assert_eq!(value(&families, &name, &notification), Some(figure), "{name}");
+    }
     assert_eq!(value(&families, "kubewitness_journal_states", &[]), Some(48_211.0));
     assert_eq!(value(&families, "kubewitness_ready", &[]), Some(1.0));
     assert_eq!(value(&families, "kubewitness_configuration_problems", &[]), Some(3.0));

@@ -320,6 +320,30 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
 }
 
 #[tokio::test]
+async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
+    let text = get(&portal(Fake::default()), "/plugins").await.text;
+    let fact = |name: &str, told: &str| format!("<dt>{name}</dt><dd>{told}</dd>");
+    for fact in [
+        fact("Last good call", "<time datetime=\"2026-11-20T13:46:38.120Z\">2026-11-20 13:46:38</time>"),
+        fact(
+            "Last error",
+            "<time datetime=\"2026-11-20T13:46:41.000Z\">2026-11-20 13:46:41</time>, a time-out",
+        ),
+        fact("Traps", "5"),
+        fact("Time-outs", "4"),
+        fact("Unavailable", "1"),
+        fact("Time in the plugin", "1 s, and 1 m 30 s in the host for it"),
+        fact("Peak memory", "3.0 of 64 MiB"),
+    ] {
+        assert!(text.contains(&fact), "{fact} is not in {text}");
+    }
+    assert!(
+        !text.contains("Out of memory") && text.contains("The last error: the plugin ran longer"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
     let fake = std::sync::Arc::new(Fake::default());
     let portal = kubewitness_portal::router(fake.clone(), &crate::options());

@@ -6,18 +6,25 @@ mod json;
 
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::ports::{GrantError, LogLevel};
+use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
 use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, sql, types};
 use crate::guest::Guest;
+use crate::tally::Capability;
 
 /// Fields of one log line that are kept.
 const LOG_FIELDS: usize = 32;
+
+/// Log lines of one call that are told before there is a plugin, such as those of `check`; bytes of their fields.
+const LINES_BEFORE: u64 = 16;
+const DATA_BEFORE: usize = 1024;
 
 impl types::Host for Guest {}
 
 impl config::Host for Guest {
     fn get(&mut self) -> String {
+        self.work.called(Capability::Config);
         self.config.to_string()
     }
 }
@@ -25,7 +32,7 @@ impl config::Host for Guest {
 impl documents::Host for Guest {
     async fn json(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(bytes) = self.document(seq).await? else { return Ok(None) };
-        self.fits(bytes.len())?;
+        self.answer(bytes.len())?;
         // Bytes that are no text are a poison state's: nothing that a plugin could read.
         String::from_utf8(bytes.into())
             .map(Some)
@@ -43,20 +50,20 @@ impl documents::Host for Guest {
             self.parsed = Some((seq, json::parse(&bytes)?));
         } else {
             // Already here, but still a call.
-            self.open(pointer.len()).map(drop)?;
+            self.open(Capability::Documents, pointer.len()).map(drop)?;
         }
         let value = self
             .parsed
             .as_ref()
             .and_then(|(_, document)| document.pointer(&pointer))
             .map(ToString::to_string);
-        self.fits(value.as_ref().map_or(0, String::len))?;
+        self.answer(value.as_ref().map_or(0, String::len))?;
         Ok(value)
     }
 
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
         let Some(after) = self.document(seq).await? else { return Ok(None) };
-        let (session, time) = self.open(0)?;
+        let (session, time) = self.open(Capability::Documents, 0)?;
         let before = session.document_before(seq).await.map_err(refusal)?;
         let after = json::parse(&after)?;
         let patch = match before {
@@ -64,7 +71,7 @@ impl documents::Host for Guest {
             None => after.to_string(),
         };
         drop(time);
-        self.fits(patch.len())?;
+        self.answer(patch.len())?;
         Ok(Some(patch))
     }
 }
@@ -72,23 +79,23 @@ impl documents::Host for Guest {
 impl Guest {
     async fn document(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {
         if !self.batch.contains(&seq) {
-            self.open(0).map(drop)?;
+            self.open(Capability::Documents, 0).map(drop)?;
             return Err(Error::Invalid(format!("state {seq} is not in this call")));
         }
-        let (session, _time) = self.open(0)?;
+        let (session, _time) = self.open(Capability::Documents, 0)?;
         session.document(seq).await.map_err(refusal)
     }
 }
 
 impl sql::Host for Guest {
     async fn dialect_of(&mut self, database: String) -> Result<sql::Dialect, Error> {
-        let (session, _time) = self.open(database.len())?;
+        let (session, _time) = self.open(Capability::Sql, database.len())?;
         session.sql_dialect(&database).map(convert::dialect).map_err(refusal)
     }
 
     async fn write(&mut self, database: String, rows: sql::TableWrite) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows);
-        let (session, _time) = self.open(bytes)?;
+        let (session, _time) = self.open(Capability::Sql, bytes)?;
         session.sql_write(&database, convert::table_write(rows), None).await.map_err(refusal)
     }
 
@@ -99,7 +106,7 @@ impl sql::Host for Guest {
         copy: sql::TableCopy,
     ) -> Result<u64, Error> {
         let bytes = convert::row_bytes(&rows.rows) + copy.without.len() * size_of::<u32>();
-        let (session, _time) = self.open(bytes)?;
+        let (session, _time) = self.open(Capability::Sql, bytes)?;
         let copy = convert::table_copy(copy);
         session.sql_write(&database, convert::table_write(rows), Some(copy)).await.map_err(refusal)
     }
@@ -111,7 +118,7 @@ impl sql::Host for Guest {
         rows: Vec<Vec<sql::Value>>,
     ) -> Result<u64, Error> {
         let bytes = statement.len() + convert::row_bytes(&rows);
-        let (session, _time) = self.open(bytes)?;
+        let (session, _time) = self.open(Capability::Sql, bytes)?;
         session.sql_execute(&database, &statement, convert::rows_in(rows)).await.map_err(refusal)
     }
 
@@ -122,12 +129,12 @@ impl sql::Host for Guest {
         params: Vec<sql::Value>,
     ) -> Result<Vec<Vec<sql::Value>>, Error> {
         let bytes = statement.len() + convert::value_bytes(&params);
-        let (session, time) = self.open(bytes)?;
+        let (session, time) = self.open(Capability::Sql, bytes)?;
         let params = params.into_iter().map(convert::value_in).collect();
         let rows = session.sql_query(&database, &statement, params).await.map_err(refusal)?;
         let rows = convert::rows_out(rows);
         drop(time);
-        self.fits(convert::row_bytes(&rows))?;
+        self.answer(convert::row_bytes(&rows))?;
         Ok(rows)
     }
 }
@@ -135,38 +142,38 @@ impl sql::Host for Guest {
 impl http::Host for Guest {
     async fn send(&mut self, destination: String, request: http::Request) -> Result<http::Response, Error> {
         let bytes = request.path.len() + request.body.len() + convert::header_bytes(&request.headers);
-        let (session, time) = self.open(bytes)?;
+        let (session, time) = self.open(Capability::Http, bytes)?;
         let response = session.http_send(&destination, convert::request(request)).await.map_err(refusal)?;
         drop(time);
-        self.fits(response.body.len() + convert::header_bytes(&response.headers))?;
+        self.answer(response.body.len() + convert::header_bytes(&response.headers))?;
         Ok(convert::response(response))
     }
 }
 
 impl kv::Host for Guest {
     fn get(&mut self, key: String) -> Result<Option<Vec<u8>>, Error> {
-        let (session, time) = self.open(key.len())?;
+        let (session, time) = self.open(Capability::Kv, key.len())?;
         let value = session.kv_get(&key);
         drop(time);
-        self.fits(value.as_ref().map_or(0, Vec::len))?;
+        self.answer(value.as_ref().map_or(0, Vec::len))?;
         Ok(value)
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), Error> {
-        let (session, _time) = self.open(key.len() + value.len())?;
+        let (session, _time) = self.open(Capability::Kv, key.len() + value.len())?;
         session.kv_set(&key, value).map_err(refusal)
     }
 
     fn delete(&mut self, key: String) -> Result<(), Error> {
-        let (session, _time) = self.open(key.len())?;
+        let (session, _time) = self.open(Capability::Kv, key.len())?;
         session.kv_delete(&key).map_err(refusal)
     }
 
     fn keys(&mut self, prefix: String, limit: u32) -> Result<Vec<String>, Error> {
-        let (session, time) = self.open(prefix.len())?;
+        let (session, time) = self.open(Capability::Kv, prefix.len())?;
         let keys = session.kv_keys(&prefix, limit as usize);
         drop(time);
-        self.fits(keys.iter().map(String::len).sum())?;
+        self.answer(keys.iter().map(String::len).sum())?;
         Ok(keys)
     }
 }
@@ -174,31 +181,31 @@ impl kv::Host for Guest {
 impl ledger::Host for Guest {
     async fn append(&mut self, ledger: String, records: Vec<Vec<u8>>) -> Result<u64, Error> {
         let bytes = records.iter().map(Vec::len).sum();
-        let (session, _time) = self.open(bytes)?;
+        let (session, _time) = self.open(Capability::Ledger, bytes)?;
         session.ledger_append(&ledger, records).await.map_err(refusal)
     }
 
     async fn last(&mut self, ledger: String) -> Result<Option<Vec<u8>>, Error> {
-        let (session, time) = self.open(ledger.len())?;
+        let (session, time) = self.open(Capability::Ledger, ledger.len())?;
         let record = session.ledger_last(&ledger).await.map_err(refusal)?;
         drop(time);
-        self.fits(record.as_ref().map_or(0, Vec::len))?;
+        self.answer(record.as_ref().map_or(0, Vec::len))?;
         Ok(record)
     }
 
     async fn sign(&mut self, key: String, message: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let (session, _time) = self.open(message.len())?;
+        let (session, _time) = self.open(Capability::Ledger, message.len())?;
         session.ledger_sign(&key, &message).map_err(refusal)
     }
 }
 
 impl lister::Host for Guest {
     fn get(&mut self, source: String, namespace: String, name: String) -> Result<Option<String>, Error> {
-        let (session, time) = self.open(source.len() + namespace.len() + name.len())?;
+        let (session, time) = self.open(Capability::Lister, source.len() + namespace.len() + name.len())?;
         let document = session.lister_get(&source, &namespace, &name).map_err(refusal)?;
         drop(time);
         let Some(document) = document else { return Ok(None) };
-        self.fits(document.len())?;
+        self.answer(document.len())?;
         String::from_utf8(document.into())
             .map(Some)
             .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
@@ -211,17 +218,17 @@ impl lister::Host for Guest {
         key: String,
         limit: u32,
     ) -> Result<Vec<ObjectRefResult>, Error> {
-        let (session, time) = self.open(source.len() + index.len() + key.len())?;
+        let (session, time) = self.open(Capability::Lister, source.len() + index.len() + key.len())?;
         let found = session.lister_list(&source, &index, &key, limit as usize).map_err(refusal)?;
         drop(time);
-        self.fits(found.iter().map(convert::object_bytes).sum())?;
+        self.answer(found.iter().map(convert::object_bytes).sum())?;
         Ok(found.into_iter().map(convert::object).collect())
     }
 }
 
 impl log::Host for Guest {
     fn write(&mut self, level: log::Level, mut message: String, mut fields: Vec<(String, String)>) {
-        if !self.count() {
+        if !self.count(Capability::Log) {
             return;
         }
         clip(&mut message);
@@ -230,19 +237,35 @@ impl log::Host for Guest {
             clip(key);
             clip(value);
         }
+        let level = convert::level(level);
         match self.session() {
-            Some(session) => session.log(convert::level(level), &message, &fields),
-            // Before it handles states, while it is asked what it is.
-            None => match convert::level(level) {
-                LogLevel::Error | LogLevel::Warn => tracing::warn!(?fields, "a component says: {message}"),
-                _ => tracing::debug!(?fields, "a component says: {message}"),
-            },
+            Some(session) => session.log(level, &message, &fields),
+            None => self.said_before(level, &message, &fields),
+        }
+    }
+}
+
+impl Guest {
+    /// Before it handles states, while it is asked what it is. Nothing limits the rate there, so the rest of many lines
+    /// is left out.
+    fn said_before(&self, level: LogLevel, message: &str, fields: &[(String, String)]) {
+        if self.work.calls(Capability::Log) > LINES_BEFORE {
+            return;
+        }
+        let data = format!("{fields:?}");
+        let data = &*shortened(&data, DATA_BEFORE);
+        match level {
+            LogLevel::Error | LogLevel::Warn => {
+                tracing::warn!(target: "plugin", data, "a component says: {message:?}");
+            }
+            _ => tracing::debug!(target: "plugin", data, "a component says: {message:?}"),
         }
     }
 }
 
 impl clock::Host for Guest {
     fn now_ms(&mut self) -> u64 {
+        self.work.called(Capability::Clock);
         let machine = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
@@ -267,5 +290,48 @@ fn refusal(error: GrantError) -> Error {
 pub fn clip(text: &mut String) {
     if text.len() > ERROR_TEXT {
         text.truncate(text.floor_char_boundary(ERROR_TEXT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use kubewitness_core::config::LimitsSpec;
+    use tracing::span;
+
+    use super::*;
+    use crate::bindings::log::Host as _;
+
+    /// Counts records.
+    struct Counting(Arc<AtomicU64>);
+
+    impl tracing::Subscriber for Counting {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn what_a_component_logs_before_it_handles_states_is_told_up_to_a_number_of_lines() {
+        let told = Arc::new(AtomicU64::new(0));
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
+        tracing::subscriber::with_default(Counting(told.clone()), || {
+            for _ in 0..1000 {
+                guest.write(log::Level::Warn, "a\nb".into(), vec![("k".into(), "v".repeat(1 << 20))]);
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), LINES_BEFORE);
     }
 }

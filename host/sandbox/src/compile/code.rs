@@ -2,9 +2,13 @@
 //!
 //! One component is compiled at a time, in the order in which they were asked for. All who ask for the same component
 //! within the same limits wait for one process. It ends when the last of them gives up.
+//!
+//! A component's code and bytes are in memory once, however many plugins run it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
@@ -30,6 +34,8 @@ pub struct CodeStore {
     turn: Arc<tokio::sync::Mutex<()>>,
     refusals: Refusals,
     under_way: Mutex<Vec<UnderWay>>,
+    /// By digest, what some plugin holds.
+    loaded: Mutex<BTreeMap<String, Weak<Loaded>>>,
     /// The digest of what is being compiled.
     now: watch::Sender<Option<Arc<str>>>,
 }
@@ -41,12 +47,20 @@ struct UnderWay {
     code: WeakShared<Code>,
 }
 
-type Code = BoxFuture<'static, Result<Component, SandboxError>>;
+type Code = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
+
+/// A component's code, beside the bytes that it was compiled from.
+pub struct Loaded {
+    pub code: Component,
+    pub bytes: Arc<[u8]>,
+}
 
 /// A component that may run in the engine.
 pub struct Compiled {
     pub digest: String,
-    pub component: Component,
+    pub loaded: Arc<Loaded>,
+    /// How long it was compiled; no time where its code was kept.
+    pub took: Duration,
 }
 
 impl CodeStore {
@@ -66,6 +80,7 @@ impl CodeStore {
             turn: Arc::default(),
             refusals: Refusals::default(),
             under_way: Mutex::default(),
+            loaded: Mutex::default(),
             now: watch::Sender::new(None),
         }
     }
@@ -89,15 +104,35 @@ impl CodeStore {
         let (store, component) = (self.clone(), bytes.clone());
         let look = move || {
             let digest = hex::encode(digest(&SHA256, &component));
-            let kept = store.kept(&digest);
+            let loaded = store.loaded(&digest);
+            let kept = || store.kept(&digest).map(|code| store.hold(&digest, code, component));
+            let kept = loaded.or_else(kept);
             (digest, kept)
         };
         let (digest, kept) = blocking(look).await?;
-        if let Some(component) = kept {
-            return Ok(Compiled { digest, component });
+        if let Some(loaded) = kept {
+            return Ok(Compiled { digest, loaded, took: Duration::ZERO });
         }
-        let component = self.under_way(bytes, &digest, limits).await?;
-        Ok(Compiled { digest, component })
+        let (code, took) = self.under_way(bytes, &digest, limits).await?;
+        let loaded = self.hold(&digest, code, bytes.clone());
+        Ok(Compiled { digest, loaded, took })
+    }
+
+    fn loaded(&self, digest: &str) -> Option<Arc<Loaded>> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.get(digest).and_then(Weak::upgrade)
+    }
+
+    /// What others hold already wins, so that the other copy goes.
+    fn hold(&self, digest: &str, code: Component, bytes: Arc<[u8]>) -> Arc<Loaded> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|_, held| held.strong_count() > 0);
+        if let Some(held) = loaded.get(digest).and_then(Weak::upgrade) {
+            return held;
+        }
+        let held = Arc::new(Loaded { code, bytes });
+        loaded.insert(digest.to_owned(), Arc::downgrade(&held));
+        held
     }
 
     fn kept(&self, digest: &str) -> Option<Component> {
@@ -126,7 +161,7 @@ impl CodeStore {
         bytes: Arc<[u8]>,
         digest: String,
         limits: ComponentsSpec,
-    ) -> Result<Component, SandboxError> {
+    ) -> Result<(Component, Duration), SandboxError> {
         let turn = self.turn.clone().lock_owned().await;
         if let Some(why) = self.refusals.why(&digest, &limits) {
             return Err(SandboxError::Unfit(why));
@@ -139,14 +174,16 @@ impl CodeStore {
             let _turn = turn;
             // It may have been compiled within other limits meanwhile.
             if let Some(component) = store.kept(&of) {
-                return Some(Ok(component));
+                return Some(Ok((component, Duration::ZERO)));
             }
             let _shown = Shown::of(&store.now, &of);
+            let begun = Instant::now();
             let compiling = store.compile(&bytes, &of, &most);
-            Handle::current().block_on(stop.run_until_cancelled(compiling))
+            let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
+            compiled.map(|compiled| compiled.map(|component| (component, begun.elapsed())))
         });
         match compiled.await? {
-            Some(Ok(component)) => Ok(component),
+            Some(Ok(compiled)) => Ok(compiled),
             Some(Err(NoCode::Refused(why))) => {
                 let why = format!("{why}. It is compiled again when its bytes or these limits change");
                 self.refusals.add(&digest, &limits, &why);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use wasmtime::Config;
 
 pub use child::{Bounds, compile_here};
-pub use code::CodeStore;
+pub use code::{CodeStore, Loaded};
 pub use outline::Outline;
 
 /// Where components are compiled.

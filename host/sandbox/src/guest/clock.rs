@@ -31,17 +31,20 @@ pub struct GuestClock {
     limit: Duration,
     spent: Duration,
     running_since: Option<Instant>,
-    in_host: bool,
+    /// In calls to the host that have ended.
+    hosted: Duration,
+    in_host_since: Option<Instant>,
     yielded: bool,
 }
 
 impl GuestClock {
     pub fn new(limit: Duration) -> Self {
-        Self { limit, spent: Duration::ZERO, running_since: None, in_host: false, yielded: false }
+        let (spent, hosted) = (Duration::ZERO, Duration::ZERO);
+        Self { limit, spent, running_since: None, hosted, in_host_since: None, yielded: false }
     }
 
     fn run(&mut self, now: Instant) {
-        if !self.in_host && self.running_since.is_none() {
+        if self.in_host_since.is_none() && self.running_since.is_none() {
             self.running_since = Some(now);
         }
     }
@@ -62,11 +65,13 @@ impl GuestClock {
 
     fn enter_host(&mut self, now: Instant) {
         self.stand(now);
-        self.in_host = true;
+        self.in_host_since = Some(now);
     }
 
     fn leave_host(&mut self, now: Instant) {
-        self.in_host = false;
+        if let Some(since) = self.in_host_since.take() {
+            self.hosted += now.saturating_duration_since(since);
+        }
         self.run(now);
     }
 
@@ -80,7 +85,7 @@ impl GuestClock {
     }
 
     fn pause(&mut self, now: Instant) -> Pause {
-        if self.in_host {
+        if self.in_host_since.is_some() {
             return Pause::Host;
         }
         if std::mem::take(&mut self.yielded) {
@@ -115,6 +120,12 @@ impl SharedClock {
 
     pub fn tick(&self) -> Result<(), TimeUp> {
         self.lock().tick(Instant::now())
+    }
+
+    /// What the call took that has just ended: the guest itself, and the host for it.
+    pub fn took(&self) -> (Duration, Duration) {
+        let clock = self.lock();
+        (clock.spent_at(Instant::now()), clock.hosted)
     }
 }
 
@@ -178,6 +189,7 @@ mod tests {
         clock.leave_host(after(start, 9_000));
         assert_eq!(clock.tick(after(start, 9_080)), Ok(()));
         assert_eq!(clock.spent_at(after(start, 9_080)), Duration::from_millis(90));
+        assert_eq!(clock.hosted, Duration::from_millis(8_990), "it is told apart");
         assert_eq!(clock.tick(after(start, 9_090)), Err(TimeUp));
     }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasmtime::ResourceLimiter;
 
+use crate::tally::Tally;
+
 /// A table slot on this machine, for the sum of memory.
 const TABLE_SLOT: usize = 16;
 
@@ -55,18 +57,21 @@ pub enum Refused {
     All(usize),
 }
 
-/// The sum over all memories and tables of one instance.
+/// The sum over all memories and tables of one instance. It begins and ends with the instance.
 pub struct MemoryLimit {
     limit: usize,
     used: usize,
     budget: Arc<Budget>,
+    tally: Arc<Tally>,
     /// A growth was refused in this call; if the call then traps, this is why.
     pub refused: Option<Refused>,
 }
 
 impl MemoryLimit {
-    pub fn new(limit: u64, budget: Arc<Budget>) -> Self {
-        Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: 0, budget, refused: None }
+    pub fn new(limit: u64, budget: Arc<Budget>, tally: Arc<Tally>) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        tally.instance_began();
+        Self { limit, used: 0, budget, tally, refused: None }
     }
 
     /// What its own declaration refuses does not grow, so nothing is counted.
@@ -85,6 +90,7 @@ impl MemoryLimit {
             return false;
         }
         self.used = sum;
+        self.tally.grew(by, sum);
         true
     }
 }
@@ -92,6 +98,7 @@ impl MemoryLimit {
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
         self.budget.give_back(self.used);
+        self.tally.instance_ended(self.used);
     }
 }
 
@@ -133,7 +140,7 @@ mod tests {
 
     #[test]
     fn memory_is_summed_over_everything_that_grows() {
-        let mut limit = MemoryLimit::new(1000, Arc::default());
+        let mut limit = MemoryLimit::new(1000, Arc::default(), Arc::default());
         assert!(limit.memory_growing(0, 600, None).unwrap());
         assert!(limit.memory_growing(600, 700, None).unwrap());
         assert!(limit.table_growing(0, 10, None).unwrap());
@@ -143,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_a_memory_refuses_itself_is_not_counted() {
-        let mut limit = MemoryLimit::new(1000, Arc::default());
+        let mut limit = MemoryLimit::new(1000, Arc::default(), Arc::default());
         assert!(!limit.memory_growing(0, 900, Some(800)).unwrap());
         assert_eq!(limit.refused, None);
         assert!(limit.memory_growing(0, 800, Some(800)).unwrap());
@@ -153,8 +160,8 @@ mod tests {
     fn all_instances_together_have_no_more_than_their_budget_and_an_end_gives_it_back() {
         let budget = Arc::new(Budget::default());
         budget.set(1000);
-        let mut one = MemoryLimit::new(800, budget.clone());
-        let mut other = MemoryLimit::new(800, budget.clone());
+        let mut one = MemoryLimit::new(800, budget.clone(), Arc::default());
+        let mut other = MemoryLimit::new(800, budget.clone(), Arc::default());
         assert!(one.memory_growing(0, 700, None).unwrap());
         assert!(!other.memory_growing(0, 400, None).unwrap());
         assert_eq!((other.refused, budget.used()), (Some(Refused::All(1000)), 700));

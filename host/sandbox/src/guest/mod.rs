@@ -14,6 +14,7 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::bindings::types::Error;
+use crate::tally::{Capability, Tally, Work};
 use clock::{HostTime, SharedClock};
 use memory::{Budget, MemoryLimit};
 use stderr::Tail;
@@ -33,6 +34,9 @@ pub struct Guest {
     pub config: Arc<str>,
     limits: CallLimits,
     calls: u32,
+    /// What the call in progress has done so far. It is added to the tally once the call has ended.
+    pub work: Work,
+    tally: Arc<Tally>,
     session: Option<Box<dyn Session>>,
     /// The states of the call in progress.
     pub batch: Vec<Seq>,
@@ -48,7 +52,7 @@ struct CallLimits {
 }
 
 impl Guest {
-    pub fn new(limits: &LimitsSpec, config: Arc<str>, budget: Arc<Budget>) -> Self {
+    pub fn new(limits: &LimitsSpec, config: Arc<str>, budget: Arc<Budget>, tally: Arc<Tally>) -> Self {
         let stderr = Tail::default();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
@@ -62,7 +66,7 @@ impl Guest {
         Self {
             wasi,
             table,
-            memory: MemoryLimit::new(limits.memory.0, budget),
+            memory: MemoryLimit::new(limits.memory.0, budget, Arc::clone(&tally)),
             clock: SharedClock::new(limits.call.0),
             stderr,
             config,
@@ -71,6 +75,8 @@ impl Guest {
                 bytes: usize::try_from(limits.host_bytes.0).unwrap_or(usize::MAX),
             },
             calls: 0,
+            work: Work::default(),
+            tally,
             session: None,
             batch: Vec::new(),
             parsed: None,
@@ -87,32 +93,47 @@ impl Guest {
     }
 
     pub fn end(&mut self) -> Option<Box<dyn Session>> {
+        let (guest, host) = self.clock.took();
+        self.tally.worked(&std::mem::take(&mut self.work), guest, host);
         self.session.take()
     }
 
     /// Counts a call that has no way to refuse; past the limit it is not done.
-    pub fn count(&mut self) -> bool {
+    pub fn count(&mut self, capability: Capability) -> bool {
+        self.work.called(capability);
         self.calls = self.calls.saturating_add(1);
         self.calls <= self.limits.calls
     }
 
     /// Counts one call with its bytes and hands out the session, with the guest's time standing.
-    pub fn open(&mut self, bytes: usize) -> Result<(&mut dyn Session, HostTime), Error> {
-        if !self.count() {
+    pub fn open(
+        &mut self,
+        capability: Capability,
+        bytes: usize,
+    ) -> Result<(&mut dyn Session, HostTime), Error> {
+        if !self.count(capability) {
             let most = self.limits.calls;
             return Err(Error::Denied(format!(
                 "more than {most} calls to the host in one batch (limits.hostCalls)"
             )));
         }
         self.fits(bytes)?;
+        self.work.bytes_out += bytes as u64;
         match &mut self.session {
             Some(session) => Ok((&mut **session, self.clock.host())),
             None => Err(Error::Denied("capabilities work while states are handled, not before".to_string())),
         }
     }
 
+    /// Counts an answer of so many bytes, if it may cross.
+    pub fn answer(&mut self, bytes: usize) -> Result<(), Error> {
+        self.fits(bytes)?;
+        self.work.bytes_in += bytes as u64;
+        Ok(())
+    }
+
     /// Whether an answer or an argument of so many bytes may cross.
-    pub fn fits(&self, bytes: usize) -> Result<(), Error> {
+    fn fits(&self, bytes: usize) -> Result<(), Error> {
         let most = self.limits.bytes;
         if bytes > most {
             return Err(Error::TooLarge(format!(
@@ -147,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default());
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
         let WasiCtxView { table, .. } = guest.ctx();
         for held in 0..RESOURCES {
             assert!(table.push(held).is_ok(), "{held}");
@@ -157,7 +178,7 @@ mod tests {
 
     #[test]
     fn one_call_gives_no_more_random_bytes_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default());
+        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
         let WasiCtxView { ctx, .. } = guest.ctx();
         let random = ctx.random();
         assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);

@@ -10,3 +10,4 @@ mod hostile;
 mod isolation;
 mod limits;
 mod pool;
+mod tally;

@@ -1,13 +1,14 @@
 //! Batches, verdicts, receipts, and the instances that handle them.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kubewitness_core::config::LimitsSpec;
+use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Verdict};
-use kubewitness_sandbox::QUIET;
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions, QUIET};
 
-use crate::fixture::{Bench, Fake, delivery};
+use crate::fixture::{Bench, Fake, delivery, probe_bytes};
 
 #[tokio::test]
 async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
@@ -150,4 +151,16 @@ async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
     assert_eq!((bench.record().open, bench.plugin.idle()), (0, 0));
     assert_eq!(bench.ask("count").await, "0");
+}
+
+#[tokio::test]
+async fn plugins_of_one_component_share_its_code_and_bytes_for_as_long_as_one_is_there() {
+    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+    let load = async || engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
+    let first = load().await;
+    assert!(first.compile_time() > Duration::ZERO);
+    let second = load().await;
+    assert!(Arc::ptr_eq(first.bytes(), second.bytes()) && second.compile_time() == Duration::ZERO);
+    drop((first, second));
+    assert!(load().await.compile_time() > Duration::ZERO, "nothing is kept for nobody");
 }

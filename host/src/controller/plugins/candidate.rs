@@ -41,7 +41,6 @@ pub struct Wanted {
 pub struct Candidate {
     pub parsed: Parsed<PluginSpec>,
     pub component: Component,
-    pub bytes: Arc<[u8]>,
     /// Where the component was fetched from, if it lay elsewhere.
     pub pulled: Option<Pulled>,
     pub question: Question,
@@ -56,12 +55,15 @@ impl Wanted {
         Self { parsed, found, question, warnings: Vec::new() }
     }
 
-    /// What was fetched for this very document before need not be fetched again.
+    /// What was fetched for this very document before need not be fetched again. What lies here and is the same is in
+    /// memory once.
     pub fn keep(&mut self, good: &GoodPlugin) {
-        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
-            && good.entry.text == self.parsed.entry.text
-        {
-            remote.keep(good.component.clone(), pulled);
+        match (&mut self.found, &good.pulled) {
+            (Found::Remote(remote), Some(pulled)) if good.entry.text == self.parsed.entry.text => {
+                remote.keep(good.component.clone(), pulled);
+            }
+            (Found::Here(bytes), _) if *bytes == good.component => *bytes = good.component.clone(),
+            _ => {}
         }
     }
 
@@ -70,7 +72,7 @@ impl Wanted {
         let Self { parsed, found, question, warnings } = self;
         let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
-        Ok(Candidate { parsed, component, bytes, pulled, question, warnings })
+        Ok(Candidate { parsed, component, pulled, question, warnings })
     }
 }
 

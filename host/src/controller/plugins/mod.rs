@@ -23,7 +23,7 @@ use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
-use kubewitness_sandbox::{Engine, Plugin};
+use kubewitness_sandbox::{Engine, Plugin, Tally};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -234,7 +234,9 @@ impl Plugins {
         };
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let plugin = candidate.component.plugin(&name, &spec.limits, grants);
-        let plugin = Arc::new(plugin.context("instantiating it")?);
+        let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
+        let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
+        let plugin = Arc::new(plugin.context("instantiating it")?.counted_by(tally.clone()));
         let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
         let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
         let options = DispatchOptions {
@@ -270,6 +272,7 @@ impl Plugins {
                 manifest: Some(Arc::new(manifest)),
                 uses,
                 needs: needs.into(),
+                tally,
             },
         );
         self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle, probation });

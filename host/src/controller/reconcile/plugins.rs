@@ -230,7 +230,7 @@ impl Control {
             self.goes_on(&name, &entry.config_map).await;
             return Ok(());
         }
-        let (component, pulled) = (candidate.bytes.clone(), candidate.pulled.clone());
+        let (component, pulled) = (candidate.component.bytes().clone(), candidate.pulled.clone());
         if let Some(pulled) = &pulled {
             info!(plugin = name, "its component is {}", pulled.told());
         }
@@ -240,9 +240,12 @@ impl Control {
             return Ok(());
         }
         let good = GoodPlugin { entry: entry.clone(), component, pulled };
-        let (of, saved) = (name.clone(), good.clone());
-        let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
-        kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
+        // After a restart it lies there already, and each of its files would take two syncs.
+        if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
+            let (of, saved) = (name.clone(), good.clone());
+            let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
+            kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
+        }
         let is_another =
             |before: &GoodPlugin| before.entry.text != good.entry.text || before.component != good.component;
         let before = self.good_plugins.get(&name).filter(|before| is_another(before)).cloned();

@@ -93,6 +93,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         resync_failed: stats.resync.failed,
         superseded: stats.superseded,
         queue: queue_view(&stats),
+        calls: state.tally.view(),
         filter_errors: stats.unclear,
         message: state.message.clone().or(stats.last_error).or(stats.filter_error),
         paused: stats.paused.as_deref().map(paused_view),

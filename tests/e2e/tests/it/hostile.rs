@@ -26,7 +26,7 @@ const GRANTS: &str = "grants:
   http: [{name: nobody, destination: nobody}]
   ledger: [{name: notes, ledger: notes}]";
 
-const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
+pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
       destinations:
         - {name: nobody, url: 'http://127.0.0.1:9'}
 ";
@@ -65,7 +65,7 @@ fn hanging(config: &Path, call: &str) -> Result<String> {
     Ok(file)
 }
 
-fn hostile(name: &str, file: &str, command: &str) -> String {
+pub fn hostile(name: &str, file: &str, command: &str) -> String {
     let spec = format!(
         "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{GRANTS}\nlimits: {{call: 300ms, memory: 32Mi}}\n\
          delivery: {{batch: 4, retries: 1, backoff: 10ms}}\nconfig: {{command: {command}}}"

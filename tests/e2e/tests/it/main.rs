@@ -30,6 +30,7 @@ mod outage;
 mod past;
 mod pausing;
 mod playground;
+mod plugin_calls;
 mod receipts;
 mod registries;
 mod replicas;

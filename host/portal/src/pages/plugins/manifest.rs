@@ -1,31 +1,16 @@
-//! What a plugin asks for, what its manifest gives it, and how long its calls take.
+//! What a plugin asks for, and what its manifest gives it.
 
 use std::collections::BTreeSet;
 
-use kubewitness_core::views::{GrantUseView, ManifestView, QueueView};
+use kubewitness_core::views::{GrantUseView, ManifestView};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use crate::answer::time::span;
-use crate::pages::parts::{figure, plural};
+use crate::pages::parts::figure;
 
 /// Bytes of a configuration that are shown. The manifest has all of it.
 const SHOWN: usize = 16 * 1024;
-
-pub(super) fn calls(queue: &QueueView) -> Markup {
-    let work = &queue.work_duration;
-    let mean = if work.count == 0 { 0.0 } else { 1000.0 * work.sum_seconds / work.count as f64 };
-    html! {
-        @if work.count == 0 { "No call has ended since it started." }
-        @else {
-            "Since it started, " (figure(work.count)) " " (plural(work.count, "state", "states")) " came out of calls, "
-            (span(mean as u64)) " each on average."
-        }
-        @if queue.longest_running_seconds > 0.0 {
-            " The longest call in progress takes " (span((queue.longest_running_seconds * 1000.0) as u64)) " so far."
-        }
-    }
-}
 
 pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let names: BTreeSet<&str> = manifest

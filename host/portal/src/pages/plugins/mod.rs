@@ -1,5 +1,6 @@
 //! Plugins: who is how far, and whether the figures add up.
 
+mod calls;
 mod manifest;
 pub(super) mod pausing;
 
@@ -140,7 +141,7 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                 }
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
             }
-            p.lag { (manifest::calls(&plugin.queue)) }
+            (calls::told(plugin))
             @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest, &plugin.grants)) }
         }
     }

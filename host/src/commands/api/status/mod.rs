@@ -1,5 +1,7 @@
 //! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal.
 
+mod calls;
+
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
@@ -352,7 +354,8 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
     let grants = plugins.iter().filter(|_| columns == Columns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
-    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken).chain(grants))
+    let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
+    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken).chain(grants)) + &calls
 }
 
 fn streams_text(streams: &[StreamView]) -> String {

@@ -1,0 +1,68 @@
+//! The text format 0.0.4 of Prometheus: families, and their samples.
+
+use std::fmt::Write;
+
+use kubewitness_core::views::HistogramView;
+
+use Kind::{Counter, Gauge, Histogram};
+
+const PREFIX: &str = "kubewitness";
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+#[derive(Default)]
+pub struct Page {
+    pub text: String,
+}
+
+impl Page {
+    pub fn family(&mut self, name: &str, help: &str, kind: Kind) {
+        self.plain_family(&format!("{PREFIX}_{name}"), help, kind);
+    }
+
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.plain_sample(&format!("{PREFIX}_{name}"), labels, value);
+    }
+
+    pub fn histogram(&mut self, name: &str, label: (&str, &str), view: &HistogramView) {
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in &view.buckets {
+            self.plain_sample(&bucket, &[label, ("le", &bound.to_string())], *count as f64);
+        }
+        self.plain_sample(&bucket, &[label, ("le", "+Inf")], view.count as f64);
+        self.plain_sample(&format!("{name}_sum"), &[label], view.sum_seconds);
+        self.plain_sample(&format!("{name}_count"), &[label], view.count as f64);
+    }
+
+    pub fn plain_family(&mut self, name: &str, help: &str, kind: Kind) {
+        let kind = match kind {
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram => "histogram",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // Writing to a string can't fail.
+        writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+    }
+
+    pub fn plain_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        writeln!(self.text, "{name}{labels} {value}").ok();
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Seconds since 1970 of a time as the views write it; `None` for any other text.
+pub fn seconds(text: &str) -> Option<f64> {
+    kubewitness_core::calendar::parse(text).map(|ms| ms as f64 / 1000.0)
+}

@@ -1,0 +1,319 @@
+//! What a plugin's calls came to and what they cost. A call's own figures are plain numbers of its instance, and are
+//! added here once, when the call has ended. So the hot path takes no lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::calendar;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ports::{CallEnd, CallError, Outcome, Verdict};
+use kubewitness_core::shortened;
+use kubewitness_core::views::{CallEndsView, CallFailureView, CallsView, VerdictsView};
+
+use crate::bindings::types::{ObjectRefParam, State, Status};
+
+/// Bytes of the message of the last failure. A guest's words go on for pages.
+const MESSAGE: usize = 1024;
+
+/// An interface of the host that a guest calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    Clock,
+    Config,
+    Documents,
+    Http,
+    Kv,
+    Ledger,
+    Lister,
+    Log,
+    Sql,
+}
+
+const CAPABILITIES: [(Capability, &str); 9] = [
+    (Capability::Clock, "clock"),
+    (Capability::Config, "config"),
+    (Capability::Documents, "documents"),
+    (Capability::Http, "http"),
+    (Capability::Kv, "kv"),
+    (Capability::Ledger, "ledger"),
+    (Capability::Lister, "lister"),
+    (Capability::Log, "log"),
+    (Capability::Sql, "sql"),
+];
+
+/// What one call has done, while it is in progress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub states: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    host_calls: [u64; CAPABILITIES.len()],
+}
+
+impl Work {
+    pub fn called(&mut self, capability: Capability) {
+        self.host_calls[capability as usize] += 1;
+    }
+
+    pub fn calls(&self, capability: Capability) -> u64 {
+        self.host_calls[capability as usize]
+    }
+
+    /// The guest gets these states.
+    pub fn handed(&mut self, states: &[State<'_>]) {
+        self.states += states.len() as u64;
+        self.bytes_in += states.iter().map(|state| bytes_of(state) as u64).sum::<u64>();
+    }
+}
+
+/// Of its texts: the numbers are always the same few.
+fn bytes_of(state: &State<'_>) -> usize {
+    let object = |it: &ObjectRefParam<'_>| {
+        [it.group, it.version, it.kind, it.namespace, it.name, it.uid].map(str::len).iter().sum::<usize>()
+    };
+    let status = |it: &Status<'_>| it.phase.len() + it.reason.len() + it.message.len();
+    let own = state.id.len() + state.source.len() + state.resource_version.len();
+    let extra: usize = state.extra.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let owner = state.owner.as_ref().map_or(0, object);
+    own + extra
+        + object(&state.object)
+        + owner
+        + status(&state.status)
+        + state.previous.as_ref().map_or(0, status)
+}
+
+/// The figures of one plugin, over all its versions and instances.
+pub struct Tally {
+    clock: Arc<dyn Clock>,
+    ends: Ends,
+    states: AtomicU64,
+    done: AtomicU64,
+    retry: AtomicU64,
+    reject: AtomicU64,
+    guest_ns: AtomicU64,
+    host_ns: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    host_calls: [AtomicU64; CAPABILITIES.len()],
+    instances: AtomicU64,
+    memory: AtomicU64,
+    peak_memory: AtomicU64,
+    compile_ns: AtomicU64,
+    /// 0: never.
+    last_answered_ms: AtomicU64,
+    /// Taken only when a call fails, and when people look.
+    last_failure: Mutex<Option<Failure>>,
+}
+
+#[derive(Debug, Default)]
+struct Ends {
+    answered: AtomicU64,
+    trapped: AtomicU64,
+    timed_out: AtomicU64,
+    out_of_memory: AtomicU64,
+    invalid: AtomicU64,
+    refused: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+#[derive(Clone, Debug)]
+struct Failure {
+    at_ms: u64,
+    end: CallEnd,
+    message: String,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock::default()))
+    }
+}
+
+fn add(to: &AtomicU64, number: u64) {
+    to.fetch_add(number, Ordering::Relaxed);
+}
+
+fn of(number: &AtomicU64) -> u64 {
+    number.load(Ordering::Relaxed)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn seconds(nanoseconds: &AtomicU64) -> f64 {
+    Duration::from_nanos(of(nanoseconds)).as_secs_f64()
+}
+
+impl Tally {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            ends: Ends::default(),
+            states: AtomicU64::default(),
+            done: AtomicU64::default(),
+            retry: AtomicU64::default(),
+            reject: AtomicU64::default(),
+            guest_ns: AtomicU64::default(),
+            host_ns: AtomicU64::default(),
+            bytes_in: AtomicU64::default(),
+            bytes_out: AtomicU64::default(),
+            host_calls: Default::default(),
+            instances: AtomicU64::default(),
+            memory: AtomicU64::default(),
+            peak_memory: AtomicU64::default(),
+            compile_ns: AtomicU64::default(),
+            last_answered_ms: AtomicU64::default(),
+            last_failure: Mutex::default(),
+        }
+    }
+
+    /// Another version goes on. What one instance needs, and how long it took to compile, are the version's own.
+    pub fn begin_version(&self, compile: Duration) {
+        self.peak_memory.store(0, Ordering::Relaxed);
+        self.compile_ns.store(nanoseconds(compile), Ordering::Relaxed);
+    }
+
+    pub(crate) fn instance_began(&self) {
+        add(&self.instances, 1);
+    }
+
+    /// With the memory that it held.
+    pub(crate) fn instance_ended(&self, held: usize) {
+        self.instances.fetch_sub(1, Ordering::Relaxed);
+        self.memory.fetch_sub(held as u64, Ordering::Relaxed);
+    }
+
+    /// One instance holds so many bytes more, so many in all.
+    pub(crate) fn grew(&self, by: usize, to: usize) {
+        add(&self.memory, by as u64);
+        self.peak_memory.fetch_max(to as u64, Ordering::Relaxed);
+    }
+
+    /// What one call, or the start of an instance, has done.
+    pub(crate) fn worked(&self, work: &Work, guest: Duration, host: Duration) {
+        add(&self.guest_ns, nanoseconds(guest));
+        let rest = [
+            (&self.states, work.states),
+            (&self.bytes_in, work.bytes_in),
+            (&self.bytes_out, work.bytes_out),
+            (&self.host_ns, nanoseconds(host)),
+        ];
+        let calls = self.host_calls.iter().zip(work.host_calls);
+        for (sum, number) in rest.into_iter().chain(calls).filter(|(_, number)| *number > 0) {
+            add(sum, number);
+        }
+    }
+
+    pub(crate) fn answered(&self, verdicts: &[Verdict]) {
+        let (mut done, mut retry, mut reject) = (0, 0, 0);
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Done => done += 1,
+                Verdict::Retry { .. } => retry += 1,
+                Verdict::Reject(_) => reject += 1,
+            }
+        }
+        for (sum, number) in [(&self.done, done), (&self.retry, retry), (&self.reject, reject)] {
+            add(sum, number);
+        }
+    }
+
+    pub(crate) fn ended(&self, call: &Result<Outcome, CallError>) {
+        let end = call.as_ref().map_or_else(CallError::end, |_| CallEnd::Answered);
+        add(
+            match end {
+                CallEnd::Answered => &self.ends.answered,
+                CallEnd::Trapped => &self.ends.trapped,
+                CallEnd::TimedOut => &self.ends.timed_out,
+                CallEnd::OutOfMemory => &self.ends.out_of_memory,
+                CallEnd::Invalid => &self.ends.invalid,
+                CallEnd::Refused => &self.ends.refused,
+                CallEnd::Unavailable => &self.ends.unavailable,
+            },
+            1,
+        );
+        let at_ms = self.clock.now_ms();
+        match call {
+            Ok(_) => self.last_answered_ms.store(at_ms, Ordering::Relaxed),
+            Err(error) => {
+                let message = shortened(&error.to_string(), MESSAGE).into_owned();
+                let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(Failure { at_ms, end, message });
+            }
+        }
+    }
+
+    pub fn view(&self) -> CallsView {
+        let Ends { answered, trapped, timed_out, out_of_memory, invalid, refused, unavailable } = &self.ends;
+        let last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = |Failure { at_ms, end, message }| CallFailureView {
+            at: calendar::rfc3339(at_ms),
+            end: end.as_str().into(),
+            message,
+        };
+        let called = |(capability, name): &(Capability, &str)| {
+            ((*name).to_owned(), of(&self.host_calls[*capability as usize]))
+        };
+        CallsView {
+            ended: CallEndsView {
+                answered: of(answered),
+                trapped: of(trapped),
+                timed_out: of(timed_out),
+                out_of_memory: of(out_of_memory),
+                invalid: of(invalid),
+                refused: of(refused),
+                unavailable: of(unavailable),
+            },
+            states: of(&self.states),
+            verdicts: VerdictsView { done: of(&self.done), retry: of(&self.retry), reject: of(&self.reject) },
+            guest_seconds: seconds(&self.guest_ns),
+            host_seconds: seconds(&self.host_ns),
+            bytes_in: of(&self.bytes_in),
+            bytes_out: of(&self.bytes_out),
+            host_calls: CAPABILITIES.iter().map(called).filter(|(_, calls)| *calls > 0).collect(),
+            instances: of(&self.instances),
+            memory: of(&self.memory),
+            peak_memory: of(&self.peak_memory),
+            compile_seconds: seconds(&self.compile_ns),
+            last_answered_at: Some(of(&self.last_answered_ms)).filter(|at| *at > 0).map(calendar::rfc3339),
+            last_failure: last_failure.map(failure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_capability_has_its_own_place_and_name() {
+        for (place, (capability, name)) in CAPABILITIES.iter().enumerate() {
+            assert_eq!(*capability as usize, place, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_of_a_failure_is_cut() {
+        let tally = Tally::default();
+        tally.ended(&Err(CallError::Trap("x".repeat(1 << 20))));
+        let failure = tally.view().last_failure.unwrap();
+        assert_eq!((failure.end.as_str(), failure.message.len()), ("trapped", MESSAGE + "…".len()));
+    }
+
+    #[test]
+    fn another_version_has_its_own_peak_and_the_rest_goes_on() {
+        let tally = Tally::default();
+        tally.instance_began();
+        tally.grew(700, 700);
+        tally.instance_ended(700);
+        tally.ended(&Ok(Outcome::default()));
+        tally.begin_version(Duration::from_millis(1500));
+        tally.instance_began();
+        tally.grew(300, 300);
+        let view = tally.view();
+        assert_eq!((view.instances, view.memory, view.peak_memory), (1, 300, 300));
+        assert_eq!((view.ended.answered, view.compile_seconds), (1, 1.5));
+    }
+}
