@@ -24,6 +24,8 @@ pub struct Search {
 pub struct About {
     pub labels: BTreeMap<String, String>,
     pub submitter: Option<String>,
+    /// As the document says it.
+    pub created: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -33,11 +35,14 @@ struct Document<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Metadata<'a> {
     #[serde(borrow, default)]
     labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
     #[serde(borrow, default)]
     annotations: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    #[serde(borrow, default)]
+    creation_timestamp: Option<Cow<'a, str>>,
 }
 
 impl About {
@@ -49,6 +54,7 @@ impl About {
         Self {
             labels: metadata.labels.unwrap_or_default().into_iter().map(owned).collect(),
             submitter: submitter.map(Cow::into_owned).filter(|name| !name.is_empty()),
+            created: metadata.creation_timestamp.map(Cow::into_owned),
         }
     }
 }
