@@ -26,8 +26,7 @@ async fn ended(desk: &Desk, after: Seq, before: Seq, limit: usize, fits: &str) -
         assert_eq!(source, SOURCE);
         namespace.starts_with(fits)
     };
-    let query =
-        EndedQuery { sources: &sources, after, before, oldest_first: false, limit, fits: &is_asked };
+    let query = EndedQuery { sources: &sources, after, before, oldest_first: false, limit, fits: &is_asked };
     let page = desk.journal.ended(&query).await.unwrap();
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }

@@ -99,15 +99,23 @@ async fn jobs_are_counted_by_phase_and_filtered() {
 async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_around() {
     let portal = portal(Fake::default());
     let text = get(&portal, "/?namespace=research").await.text;
-    assert!(text.contains("aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""));
+    assert!(text.contains(
+        "aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""
+    ));
     for sort in ["phase", "name", "restarts", "created"] {
         assert!(text.contains(&format!("&amp;sort={sort}\"")), "{sort}");
     }
-    assert!(!text.contains("sort=queued") && !text.contains("sort=running"), "these hold for no more than a page");
+    assert!(
+        !text.contains("sort=queued") && !text.contains("sort=running"),
+        "these hold for no more than a page"
+    );
     let text = get(&portal, "/?sort=name").await.text;
     assert!(text.contains("objects, by name"), "{text}");
     assert!(text.contains("aria-sort=\"ascending\"><a href=\"/?kind=Job&amp;sort=-name\""), "{text}");
-    assert!(text.contains("<input type=\"hidden\" name=\"sort\" value=\"name\">"), "a filter keeps the order");
+    assert!(
+        text.contains("<input type=\"hidden\" name=\"sort\" value=\"name\">"),
+        "a filter keeps the order"
+    );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
     assert!(text.contains("those that have ended since first") && !text.contains("sort="), "{text}");
 }

@@ -54,7 +54,8 @@ impl HostViews {
                 }
                 let ended_at = Some(calendar::rfc3339(state.observed_ms));
                 let state = self.shown(&state).await?;
-                part.objects.push((Place::at(position), ObjectView { ended_at, ..ObjectView::from(&*state) }));
+                part.objects
+                    .push((Place::at(position), ObjectView { ended_at, ..ObjectView::from(&*state) }));
                 if documents == 0 {
                     return Ok(part);
                 }

@@ -95,7 +95,7 @@ mod tests {
     use std::sync::Arc;
 
     use async_trait::async_trait;
-    use kubewitness_core::document::pack;
+    use kubewitness_core::document::{pack, unpack};
     use kubewitness_core::order::Order;
     use kubewitness_core::ports::created_ms;
     use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
@@ -114,7 +114,7 @@ mod tests {
         fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
             let from = selection.after.unwrap_or_default() as usize;
             let is_in = |current: &&Current| {
-                let created = || created_ms(&current.packed[1..]);
+                let created = || created_ms(&unpack(&current.packed).ok()?);
                 selection.namespace.as_ref().is_none_or(|name| *name == current.object.namespace)
                     && selection
                         .created_since_ms

@@ -71,8 +71,7 @@ impl Sorted {
             let probe = Probe::of(by, slot, &read, &held.status);
             Some((probe.number, probe.name, probe.uid, probe.word()))
         };
-        let mut entries: Vec<_> = slots.iter().enumerate()
-.filter_map(entry).collect();
+        let mut entries: Vec<_> = slots.iter().enumerate().filter_map(entry).collect();
         entries.sort_unstable();
         Self(Chunks::of(&entries.into_iter().map(|(.., word)| word).collect::<Vec<_>>()))
     }
@@ -242,7 +241,10 @@ impl Orders {
         }
     }
 
-    fn of_phase(&self, phase: Option<&str>) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, Slot)>)> {
+    fn of_phase(
+        &self,
+        phase: Option<&str>,
+    ) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, Slot)>)> {
         let is_asked = move |name: &str| phase.is_none_or(|phase| phase.eq_ignore_ascii_case(name));
         self.phases.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
     }

@@ -62,7 +62,12 @@ impl ToPack {
     pub fn packed(self) -> PackedObject {
         let Self { slot, recent, status, kind } = self;
         let current = recent.current(Arc::clone(&status), pack(&recent.document));
-        PackedObject { record: record::write(&kind, &current, recent.created_s, &recent.keys.hashes), slot, recent, status }
+        PackedObject {
+            record: record::write(&kind, &current, recent.created_s, &recent.keys.hashes),
+            slot,
+            recent,
+            status,
+        }
     }
 }
 

@@ -66,9 +66,7 @@ impl Cache {
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
         let is_few = |few: usize| !is_ordered || few < self.len() / 8;
         match (fewest, phase) {
-            (fewest, Some((few, phase)))
-                if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) =>
-            {
+            (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
                 Plan::Slots(self.orders.slots_in_phase(phase))
             }
             (Some((few, hash)), _) if is_few(few) => Plan::Keyed(hash),
@@ -103,9 +101,8 @@ impl Cache {
     }
 
     fn held(&self, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
-        let held = |slot: &Slot| {
-            self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)))
-        };
+        let held =
+            |slot: &Slot| self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)));
         slots.iter().filter_map(held).collect()
     }
 

@@ -3,15 +3,15 @@
 use std::cmp::Ordering::{Greater, Less};
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_core::order::{ORDERS, Order, Place, Placed};
-use kubewitness_core::views::Counts;
-use kubewitness_core::{Version, calendar};
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::document::pack;
+use kubewitness_core::order::{ORDERS, Order, Place, Placed};
 use kubewitness_core::ports::{SelectError, Selected, Selection, Witnessed};
 use kubewitness_core::project::Outline;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::state::{Change, StateId};
+use kubewitness_core::views::Counts;
+use kubewitness_core::{Version, calendar};
 use proptest::prelude::*;
 
 use super::*;
@@ -193,7 +193,8 @@ fn pages_of_any_size_show_each_object_once() {
         let expected: Vec<_> = (0..300).map(|half| format!("u{:03}", half * 2 + 1)).collect();
         assert_eq!(seen, expected, "pages of {size}");
     }
-    let newest = select(&cache, &Selection { order: Some(Order::default()), limit: 3, ..Selection::default() });
+    let newest =
+        select(&cache, &Selection { order: Some(Order::default()), limit: 3, ..Selection::default() });
     let seqs: Vec<_> = newest.objects.iter().map(|current| current.seq).collect();
     assert_eq!((seqs, newest.next), (vec![599, 598, 597], None));
 }

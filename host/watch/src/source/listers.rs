@@ -290,6 +290,25 @@ mod tests {
         assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
     }
 
+    #[test]
+    fn a_count_reads_no_more_documents_than_its_bound_and_says_so() {
+        let listers = Listers::default();
+        let shared = Arc::new(Shared::new("jobs", &[]));
+        listers.add(SourceHandle { shared: Arc::clone(&shared) });
+        (0..5_000).for_each(|name| shared.write().put(&version(name, 1), None));
+        shared.set_shown(1);
+        let count = |labels: &str| {
+            let labels = Selector::parse(labels).unwrap();
+            let (selection, mut counts) = (Selection { labels, ..Selection::default() }, Counts::default());
+            listers.tally("jobs", &selection, &mut counts).unwrap();
+            (counts.phases.values().sum::<u64>(), counts.more)
+        };
+        assert_eq!(count(""), (5_000, false), "without a look at any document");
+        assert_eq!(count("all=yes"), (OBJECTS as u64, false), "an index finds few");
+        let (found, more) = count("parity");
+        assert!((4_000..5_000).contains(&found) && more, "{found}");
+    }
+
     #[tokio::test]
     async fn what_is_not_loaded_yet_is_told_apart_from_what_is_not_there_and_can_be_waited_for() {
         let listers = Listers::default();

@@ -381,7 +381,10 @@ mod tests {
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(columns.contains("CREATED QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
-        assert!(columns.contains("not a time >4 m >2 h >2 ada@example.com audit:delivered sql:dead"), "{text}");
+        assert!(
+            columns.contains("not a time >4 m >2 h >2 ada@example.com audit:delivered sql:dead"),
+            "{text}"
+        );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
     }
 
