@@ -32,6 +32,10 @@ impl HostViews {
             return Err(ViewError::Invalid(told));
         }
         let at_ms = query.at.as_deref().map(|text| time("at", text)).transpose()?;
+        // What is no time is a mistake, also where nothing is asked about an end.
+        for (name, text) in [("since", &query.since), ("until", &query.until)] {
+            text.as_deref().map(|text| time(name, text)).transpose()?;
+        }
         let mut page = match at_ms {
             Some(at_ms) => self.then(query, &selection, at_ms).await?,
             None => self.now(query, selection).await?,
