@@ -129,6 +129,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         "deleted-yesterday",
         "<span class=\"mark\">gone</span>",
         "<span class=\"phase\" data-phase=\"Failed\">Failed</span> <span class=\"mark\">gone",
+        "title=\"created 2026-11-20 11:30:00 UTC\"",
         "4 m 0 s",
         "2 h 10 m",
         "ana@example.com",

@@ -14,13 +14,12 @@ use tokio::process::Command;
 
 use crate::browser::{WITHIN, playground, token_of};
 
-/// Each answer has a code, a form and headers that the description has, and none is the server's fault. What the
-/// description does not allow is refused. That all else is taken can't be asked for: no description says which objects
-/// there are.
+/// Each answer has a code, a form and headers that the description has, and none is the server's fault. Whether a request
+/// is taken can't be asked for: no description says which objects there are, and an empty parameter counts as left out.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
-    response_headers_conformance,negative_data_rejection,unsupported_method,allow_header_conformance";
+    response_headers_conformance,unsupported_method,allow_header_conformance";
 /// Of each operation, beside those at the edges of what is allowed, which are always the same.
-const EXAMPLES: &str = "15";
+const EXAMPLES: &str = "8";
 /// Far more than the requests of one person take: about ten seconds.
 const RUN: Duration = Duration::from_secs(120);
 /// It has no end, and tests of its own.
@@ -79,7 +78,7 @@ async fn run(
 ) -> Result<()> {
     let mut command = Command::new(tool);
     command.arg("run").arg(file).args(["--url", url, "--exclude-path", STREAM, "--checks", CHECKS]);
-    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--workers", "2"]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--workers", "1"]);
     command.args(["--seed", "1", "--continue-on-failure", "--no-color", "--generation-database", "none"]);
     command.args(["--request-timeout", "30"]);
     if let Some(token) = token {

@@ -27,7 +27,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     // Before the objects are read: what changes in between comes again, and is known by its position.
     let after = *app.views.newest().borrow();
     let sight = Sight::new(&app, &viewer);
-    let mut query = asked.query(SystemClock::default().now_ms());
+    let now_ms = SystemClock::default().now_ms();
+    let mut query = asked.query(now_ms);
     query.within = match sight.within(&query).await {
         Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
         within => within?,
@@ -60,6 +61,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         next: page.next.as_deref(),
         total,
         after,
+        now_ms: query.at.as_deref().and_then(kubewitness_core::calendar::moment).unwrap_or(now_ms),
     };
     let content = html! {
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }

@@ -1,12 +1,13 @@
 //! The list itself.
 
+use kubewitness_core::calendar::moment;
 use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{Gone, ObjectView};
 use maud::{Markup, html};
 
 use super::asked::Asked;
-use crate::answer::time::span;
+use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, figure, plural, why};
 
 pub(super) struct List<'a> {
@@ -18,6 +19,8 @@ pub(super) struct List<'a> {
     pub total: Option<u64>,
     /// From where on the script follows.
     pub after: u64,
+    /// The moment that the rows are of.
+    pub now_ms: u64,
 }
 
 /// How an order is told.
@@ -60,13 +63,13 @@ impl List<'_> {
                         th scope="col" { "Submitter" }
                         th scope="col" { "Plugins" }
                         th.wide scope="col" { "Reason" }
-                        (self.head(By::Created, "Created", ""))
+                        (self.head(By::Created, "Age", "num"))
                         (self.head(By::Changed, "Last change", ""))
                     } }
-                    tbody { @for view in *objects { (row(view, asked)) } }
+                    tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
                 }
             }
-            template #row { (row(&ObjectView::default(), asked)) }
+            template #row { (row(&ObjectView::default(), asked, self.now_ms)) }
             (self.pages())
         }
     }
@@ -79,7 +82,8 @@ impl List<'_> {
         let count = self.objects.len() as u64;
         html! {
             @match self.total {
-                Some(total) if total > count => { (figure(count)) " of " (figure(total)) " objects, " }
+                // A page that has all is not compared with a count of a moment later.
+                Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order)
@@ -92,7 +96,8 @@ impl List<'_> {
         let is_sorted = asked.at.is_none() && asked.order.by == by;
         let order = Order { by, turned: is_sorted && !asked.order.turned };
         let value = Some(order.word()).filter(|_| order != Order::default());
-        let (sign, way) = match asked.order.descends() {
+        // The newest object has the lowest age.
+        let (sign, way) = match asked.order.descends() != (by == By::Created) {
             true => (" ↓", "descending"),
             false => (" ↑", "ascending"),
         };
@@ -118,7 +123,7 @@ impl List<'_> {
 }
 
 /// A row; one without a uid is filled by the script for an object that it has not seen before.
-fn row(view: &ObjectView, asked: &Asked) -> Markup {
+fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // Of what was deleted, how it went: that it is gone is told beside it.
@@ -136,8 +141,18 @@ fn row(view: &ObjectView, asked: &Asked) -> Markup {
             td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
             td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             td.wide data-label="Reason" data-f="why" { (why(status)) @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
-            td.when data-label="Created" data-f="created" { @if let Some(at) = &details.created_at { (at_text(at)) } }
+            td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
             td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
+        }
+    }
+}
+
+/// How long ago it was created, and when.
+fn age_of(created: &str, now_ms: u64) -> Markup {
+    html! {
+        @match moment(created) {
+            Some(ms) => span title={ "created " (readable(ms)) " UTC" } { (age(now_ms.saturating_sub(ms))) },
+            None => (created),
         }
     }
 }
