@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kubewitness_core::config::Duration;
-use kubewitness_core::order::{Order, UnknownOrder};
+use kubewitness_core::order::ORDERS;
 
 use super::reach::{GetOutput, QueryArgs, ReachArgs};
 use super::values::{Moment, duration, moment};
@@ -73,9 +73,9 @@ pub struct ListArgs {
     /// With --gone: only objects that ended before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
     pub until: Option<Moment>,
-    /// In this order: changed, created, name, phase or restarts; -created and so on turn it around. Without it: by source,
-    /// kind, namespace and name. Objects that are gone: changed or -changed, by their ends
-    #[arg(long, value_name = "ORDER", value_parser = order, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
+    /// In this order; a `-` turns it around. Without it: by source, kind, namespace and name. Objects that are gone have
+    /// changed and -changed, by their ends
+    #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many
     #[arg(long, default_value_t = 10_000)]
@@ -88,11 +88,6 @@ pub struct ListArgs {
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
     pub output: GetOutput,
-}
-
-/// Checked before anybody is asked.
-fn order(text: &str) -> Result<String, UnknownOrder> {
-    Order::parse(text).map(|_| text.to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

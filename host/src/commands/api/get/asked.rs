@@ -117,7 +117,7 @@ impl Asked {
             header.insert(0, "KIND");
         }
         if self.output == GetOutput::Wide {
-            header.extend(["CREATED", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
+            header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
         Table::new(&header).whole(self.output == GetOutput::Wide)
@@ -236,7 +236,7 @@ fn reason(status: &Status, change: Change) -> String {
 
 /// How long ago a time was; the time itself where it is not known.
 fn since(at: &str) -> String {
-    match calendar::parse(at) {
+    match calendar::moment(at) {
         Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
         None => at.to_owned(),
     }
@@ -380,7 +380,7 @@ mod tests {
         let told = ObjectView { details: Some(told), ..view("jobs", "x") };
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(columns.contains("CREATED QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
+        assert!(columns.contains("AGE QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
         assert!(
             columns.contains("not a time >4 m >2 h >2 ada@example.com audit:delivered sql:dead"),
             "{text}"
