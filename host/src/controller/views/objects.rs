@@ -10,7 +10,8 @@ use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView,
 use kubewitness_watch::SourceHandle;
 
 use super::shapes::is_asked;
-use super::{HostViews, unavailable, within};
+use super::within::{self, first_of};
+use super::{HostViews, unavailable};
 
 /// Rows of one page with details: each takes the object's states and its document.
 const DETAILED: usize = 500;
@@ -160,14 +161,6 @@ impl HostViews {
 
 fn place(cursor: &str) -> Result<Place, ViewError> {
     Place::parse(cursor).ok_or_else(|| wrong_cursor(cursor))
-}
-
-/// The place that comes first.
-pub(super) fn first_of(order: Order, a: Option<Place>, b: Option<Place>) -> Option<Place> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(if order.is_before(&b, &a) { b } else { a }),
-        (a, b) => a.or(b),
-    }
 }
 
 /// The journal finds what is gone by its end alone.

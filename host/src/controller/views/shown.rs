@@ -24,7 +24,7 @@ impl HostViews {
     pub(super) fn selection(&self, query: &ObjectQuery) -> Result<Selection, ViewError> {
         let selection = selection(query)?;
         if selection.order.is_some_and(|order| order.by == By::Created) {
-            refuse_hidden_creation(&*self.redaction()?.rules())?;
+            refuse_hidden_creation(&self.redaction()?.rules())?;
         }
         if selection.labels.is_empty() && selection.index.is_none() && selection.search.is_none() {
             return Ok(selection);

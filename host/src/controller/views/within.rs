@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use kubewitness_core::order::Place;
+use kubewitness_core::order::{Order, Place};
 use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection, Shown};
 use kubewitness_core::views::Counts;
-
-use super::objects::first_of;
 
 /// Objects that are looked at before others have a turn.
 const PAGE: usize = 1024;
@@ -26,6 +24,14 @@ impl Found {
         let floor = selected.looked.or(last);
         self.floor = first_of(selection.order.unwrap_or_default(), self.floor.take(), floor);
         self.objects.extend(selected.places.into_iter().zip(selected.objects));
+    }
+}
+
+/// The place that comes first.
+pub(super) fn first_of(order: Order, a: Option<Place>, b: Option<Place>) -> Option<Place> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if order.is_before(&b, &a) { b } else { a }),
+        (a, b) => a.or(b),
     }
 }
 
@@ -96,7 +102,6 @@ mod tests {
 
     use async_trait::async_trait;
     use kubewitness_core::document::{pack, unpack};
-    use kubewitness_core::order::Order;
     use kubewitness_core::ports::created_ms;
     use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
 

@@ -277,11 +277,14 @@ impl<'s> Search<'s> {
         let mut selected = Selected { looked, ..Selected::default() };
         let mut slots = HashSet::new();
         for Ranked { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
-            // An object that changes meanwhile may be found at both of its places.
-            if slots.insert(slot) {
-                selected.objects.push(kept.read().current(&kind, status));
-                selected.places.push(place);
+            // An object that changes meanwhile may be found at both of its places. The page is short then, and not the
+            // last one.
+            if !slots.insert(slot) {
+                selected.looked.get_or_insert(place);
+                continue;
             }
+            selected.objects.push(kept.read().current(&kind, status));
+            selected.places.push(place);
         }
         selected
     }
