@@ -260,7 +260,7 @@
         for (const now of page.querySelectorAll("#objects tbody tr")) {
           const row = rows.get(now.dataset.uid);
           if (!row || Number(now.dataset.seq) < Number(row.dataset.seq)) continue;
-          for (const name of ["queued", "running", "attempt", "submitter", "plugins"]) {
+          for (const name of ["queued", "running", "attempt", "submitter", "plugins", "created"]) {
             const [to, from] = [row, now].map((it) => it.querySelector(`[data-f="${name}"]`));
             if (to && from) to.replaceChildren(...from.childNodes);
           }

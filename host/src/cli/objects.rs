@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use kubewitness_core::config::Duration;
+use kubewitness_core::order::ORDERS;
 
 use super::reach::{GetOutput, QueryArgs, ReachArgs};
 use super::values::{Moment, duration, moment};
@@ -72,6 +73,10 @@ pub struct ListArgs {
     /// With --gone: only objects that ended before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
     pub until: Option<Moment>,
+    /// In this order: changed, created, name, phase or restarts; a `-` before it turns it around. Without it: by source,
+    /// kind, namespace and name. Objects that are gone have changed and -changed, by their ends
+    #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
+    pub sort: Option<String>,
     /// At most this many
     #[arg(long, default_value_t = 10_000)]
     pub limit: usize,

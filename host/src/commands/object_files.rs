@@ -14,6 +14,9 @@ use crate::config::tree::Tree;
 /// Objects are at most a few MB each; more is no object, and reading it would only take memory.
 const OBJECT_BYTES: u64 = 64 << 20;
 
+/// Each is handed over alone and told in a line. Whoever has more divides the file.
+const OBJECTS: usize = 10_000;
+
 /// One object of a file.
 #[derive(Debug)]
 pub struct Observed {
@@ -80,6 +83,11 @@ pub fn read(path: &Path) -> Result<Vec<Observed>> {
     if objects.is_empty() {
         bail!("it has no object");
     }
+    ensure!(
+        objects.len() <= OBJECTS,
+        "it has {} objects: divide it into files of up to {OBJECTS}",
+        objects.len()
+    );
     Ok(objects)
 }
 
@@ -142,6 +150,23 @@ mod tests {
             let error = named(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn more_objects_than_the_bound_are_refused_with_how_many_a_file_may_have() {
+        let of = |count: usize| "{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}\n".repeat(count);
+        assert_eq!(named(&of(OBJECTS)).unwrap().len(), OBJECTS);
+        let told = named(&of(OBJECTS + 1)).unwrap_err().to_string();
+        assert!(told.contains("10001 objects: divide it into files of up to 10000"), "{told}");
+    }
+
+    #[test]
+    fn a_pipe_without_a_writer_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("p");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let told = read(&pipe).unwrap_err().to_string();
+        assert!(told.contains("it is a pipe, and a regular file is expected"), "{told}");
     }
 
     #[test]

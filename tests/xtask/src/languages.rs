@@ -1,5 +1,5 @@
 //! Installs tools from the registries of Python and of JavaScript, beside the build: those that make plugins of these
-//! languages, and axe-core. A machine may lack both languages: their tests are skipped then.
+//! languages, axe-core and schemathesis. A machine may lack both languages: their tests are skipped then.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,8 +32,24 @@ fn ensure_axe() {
     }
 }
 
+/// It compares the answers of the API with its description. A newer one makes other requests.
+const SCHEMATHESIS_VERSION: &str = "schemathesis==4.32.5";
+
+fn ensure_schemathesis() {
+    let folder = services_folder().join("schemathesis");
+    if folder.join("bin/st").is_file() || !runs("python3") || std::fs::create_dir_all(&folder).is_err() {
+        return;
+    }
+    step("installing schemathesis");
+    if runs_well(Command::new("python3").args(["-m", "venv", "."]), &folder) {
+        let mut pip = Command::new(folder.join("bin/pip"));
+        runs_well(pip.args(["install", "--quiet", SCHEMATHESIS_VERSION]), &folder);
+    }
+}
+
 pub fn ensure() {
     ensure_axe();
+    ensure_schemathesis();
     let folder = services_folder().join("languages");
     if let Err(error) = std::fs::create_dir_all(&folder) {
         eprintln!("xtask: making {}: {error}", folder.display());

@@ -3,6 +3,7 @@
 //! Works on bytes and texts alone, and stores no objects.
 
 pub mod index;
+pub mod order;
 pub mod redact;
 pub mod search;
 pub mod selector;

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::Current;
 use super::objects::Counts;
 use crate::index::IndexError;
+use crate::order::{Order, Place};
 use crate::redact::Redactor;
 use crate::search::Search;
 use crate::selector::Selector;
@@ -27,11 +28,12 @@ pub struct Selection {
     pub search: Option<Search>,
     /// For somebody who may not see secrets: what hides them. An index over a hidden place is refused.
     pub rules: Option<Arc<Redactor>>,
-    /// Return the objects that changed last, newest first, without a continuation. Otherwise they have no
-    /// order.
-    pub newest: bool,
-    /// With `newest`: only objects whose last change has a lower position.
-    pub before: Option<Seq>,
+    /// Only objects that were created at this moment or later, and whose document says so.
+    pub created_since_ms: Option<u64>,
+    /// Return the first objects of this order, in order, without a continuation. Otherwise they have none.
+    pub order: Option<Order>,
+    /// With `order`: only objects behind this place.
+    pub beyond: Option<Place>,
     /// The [`next`](Selected::next) of the page before.
     pub after: Option<u32>,
 }
@@ -41,8 +43,11 @@ pub struct Selected {
     pub objects: Vec<Current>,
     /// Where the next page begins, if there may be more.
     pub next: Option<u32>,
-    /// With `newest`: the search ended early, and has looked at no object whose last change has a lower position.
-    pub looked: Option<Seq>,
+    /// With `order`: the place of each object.
+    pub places: Vec<Place>,
+    /// With `order`: the search ended early, and has looked at no object behind this place. The object there is one
+    /// that fits, but for what only its document tells.
+    pub looked: Option<Place>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

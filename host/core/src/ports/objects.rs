@@ -72,6 +72,10 @@ pub struct ThenView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Details"))]
 pub struct DetailsView {
+    /// When it was created; left out where its document does not say so, or hides it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub created_at: Option<String>,
     /// How long it waited before it first ran, in milliseconds; up to now while it waits.
     pub queued_ms: u64,
     /// How long it ran, in milliseconds; up to now while it runs.
@@ -199,10 +203,11 @@ pub struct ObjectQuery {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub at: Option<String>,
-    /// Orders the rows of the page: `changed` is the order of pages, the newest change first. The others order no more
-    /// than the page.
+    /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
+    /// `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. With `gone` only
+    /// `changed` and `-changed`, and with `at` none.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["changed", "name", "phase", "queued", "running", "restarts"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,
     /// `true`: each object with what its states tell, for at most 500 objects.
     #[serde(default)]

@@ -351,9 +351,11 @@ pub struct ReplayRequest {
     pub older_than_seconds: Option<u64>,
     /// Only dead letters that were parked at this time or later. RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: Option<String>,
     /// Only dead letters that were parked before this time. RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
     /// Kept with what was done.
     pub reason: String,

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
-use crate::calendar;
+use crate::{calendar, project};
 
 /// By the name of the source. What is not here is not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,17 +32,7 @@ pub struct Watched {
 /// When an object was created, by its document. The API server sets it, and nobody can change it.
 /// `None` for a document that does not say so, such as that of a gap.
 pub fn created_ms(document: &[u8]) -> Option<u64> {
-    #[derive(Deserialize)]
-    struct Document {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Metadata {
-        creation_timestamp: String,
-    }
-    let document: Document = serde_json::from_slice(document).ok()?;
-    calendar::moment(&document.metadata.creation_timestamp)
+    calendar::moment(&project::created(document)?)
 }
 
 #[cfg(test)]

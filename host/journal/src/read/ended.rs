@@ -27,6 +27,7 @@ pub struct EndedQuery<'a> {
     pub after: Seq,
     /// and before this one.
     pub before: Seq,
+    pub oldest_first: bool,
     pub limit: usize,
     /// By the names of the source, the namespace and the object.
     pub fits: Fits<'a>,
@@ -43,9 +44,9 @@ pub struct Ended {
 
 #[derive(Clone, Debug, Default)]
 pub struct EndedPage {
-    /// The newest first.
+    /// In the order that is asked for.
     pub objects: Vec<Ended>,
-    /// Below which the next page begins; `None` where there is no more.
+    /// Behind which the next page begins; `None` where there is no more.
     pub next: Option<Seq>,
 }
 
@@ -114,7 +115,8 @@ impl Merge {
 }
 
 pub(super) async fn ended(rows: &mut dyn Fetch, names: &Names, query: &EndedQuery<'_>) -> Answer<EndedPage> {
-    let mut merge = Merge::new(rows, query.sources, (query.after, query.before), true).await?;
+    let between = (query.after, query.before);
+    let mut merge = Merge::new(rows, query.sources, between, !query.oldest_first).await?;
     let (mut found, mut looked) = (Vec::new(), 0);
     let mut next = None;
     while let Some((source, placed)) = merge.next(rows).await? {

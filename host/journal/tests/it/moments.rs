@@ -26,7 +26,17 @@ async fn ended(desk: &Desk, after: Seq, before: Seq, limit: usize, fits: &str) -
         assert_eq!(source, SOURCE);
         namespace.starts_with(fits)
     };
-    let query = EndedQuery { sources: &sources, after, before, limit, fits: &is_asked };
+    let query = EndedQuery { sources: &sources, after, before, oldest_first: false, limit, fits: &is_asked };
+    let page = desk.journal.ended(&query).await.unwrap();
+    (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
+}
+
+/// The oldest end first, behind a position.
+async fn ended_from(desk: &Desk, after: Seq, limit: usize) -> (Vec<String>, Option<Seq>) {
+    let sources = [SOURCE.to_owned()];
+    let all = |_: &str, _: &str, _: &str| true;
+    let query =
+        EndedQuery { sources: &sources, after, before: Seq::MAX, oldest_first: true, limit, fits: &all };
     let page = desk.journal.ended(&query).await.unwrap();
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
@@ -94,6 +104,9 @@ async fn what_has_ended_is_found_by_its_end_page_by_page_and_only_while_it_is_go
     assert_eq!(ended(&desk, 0, 7, 2, "").await, (vec!["train-2".into()], None));
     assert_eq!(names(ended(&desk, 6, 9, 9, "").await), ["train-1"], "strictly between two positions");
     assert_eq!(names(ended(&desk, 0, Seq::MAX, 9, "team-2").await), ["train-5", "train-2"]);
+    let (first, next) = ended_from(&desk, 0, 2).await;
+    assert_eq!((first, next), (vec!["train-2".to_owned(), "train-1".to_owned()], Some(7)));
+    assert_eq!(ended_from(&desk, 7, 2).await, (vec!["train-5".into()], None));
     let desk = desk.reopen().await;
     assert_eq!(names(ended(&desk, 0, Seq::MAX, 9, "team-1").await), ["train-1"]);
     desk.assert_sound().await;
@@ -105,7 +118,14 @@ async fn an_end_stays_one_when_a_version_from_before_comes_late() {
     desk.append(vec![at(3, present(&job(1), 5))]).await;
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
-    let query = EndedQuery { sources: &sources, after: 0, before: Seq::MAX, limit: 5, fits: &all };
+    let query = EndedQuery {
+        sources: &sources,
+        after: 0,
+        before: Seq::MAX,
+        oldest_first: false,
+        limit: 5,
+        fits: &all,
+    };
     let page = desk.journal.ended(&query).await.unwrap();
     let found: Vec<_> =
         page.objects.iter().map(|ended| (ended.position, ended.state.seq, ended.state.change)).collect();

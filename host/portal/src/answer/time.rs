@@ -31,6 +31,17 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
+/// The same in one unit: `12 s`, `3 m`, `2 h`, `4 d`.
+pub(crate) fn age(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} m", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// What people type or a browser's field gives, as RFC 3339: a date, perhaps with a time of day, and UTC where no zone
 /// is named. What is no time stays as it is, for the refusal to name it.
 pub(crate) fn typed(text: &str) -> String {
@@ -56,6 +67,12 @@ mod tests {
         }
         assert_eq!(typed("2026-11-20"), "2026-11-20T00:00:00Z");
         assert_eq!(typed("yesterday"), "yesterday");
+    }
+
+    #[test]
+    fn an_age_has_one_unit() {
+        let ages = [999, 59_000, 60_000, 3_599_000, 7_200_000, 90_000_000].map(age);
+        assert_eq!(ages, ["0 s", "59 s", "1 m", "59 m", "2 h", "1 d"]);
     }
 
     #[test]

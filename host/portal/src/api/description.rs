@@ -194,6 +194,7 @@ fn security() -> Value {
 /// A bound of [`super::check_replay`] each.
 fn bound(properties: &mut Value) {
     bound_record(properties);
+    properties["plugin"]["minLength"] = 1.into();
     properties["seqs"]["maxItems"] = MOST_SEQS.into();
 }
 

@@ -517,6 +517,7 @@ impl Views for Fake {
             let plugins = [("audit", "delivered"), ("notification", "dead")];
             let plugins = plugins.map(|(name, state)| (name.to_owned(), state.to_owned())).into();
             let details = DetailsView {
+                created_at: Some("2026-11-20T11:30:00Z".into()),
                 queued_ms: 240_000,
                 running_ms: 7_800_000,
                 restarts: 2,

@@ -46,7 +46,8 @@ async fn every_page_is_whole() {
         "/gaps?uid=uid-train",
         "/sources",
         "/?labelSelector=team%3Da",
-        "/?gone=true&range=day&sort=queued",
+        "/?gone=true&range=day&sort=-changed",
+        "/?sort=restarts&namespace=research",
         "/?at=2026-11-20+12:00",
         "/objects/uid-train?all=true",
         "/objects/uid-train?at=2026-11-20+13:50&state=3",
@@ -65,6 +66,7 @@ async fn every_page_is_whole() {
         ("/states/x", 400),
         ("/?phase=odd", 400),
         ("/?x=1", 400),
+        ("/?sort=queued", 400),
         ("/?range=century", 400),
         ("/objects/uid-train?at=soon", 400),
         ("/states/1?as=xml", 400),
@@ -94,6 +96,31 @@ async fn jobs_are_counted_by_phase_and_filtered() {
 }
 
 #[tokio::test]
+async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_around() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/?namespace=research").await.text;
+    assert!(text.contains(
+        "aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""
+    ));
+    for sort in ["phase", "name", "restarts", "created"] {
+        assert!(text.contains(&format!("&amp;sort={sort}\"")), "{sort}");
+    }
+    assert!(
+        !text.contains("sort=queued") && !text.contains("sort=running"),
+        "these hold for no more than a page"
+    );
+    let text = get(&portal, "/?sort=name").await.text;
+    assert!(text.contains("objects, by name"), "{text}");
+    assert!(text.contains("aria-sort=\"ascending\"><a href=\"/?kind=Job&amp;sort=-name\""), "{text}");
+    assert!(
+        text.contains("<input type=\"hidden\" name=\"sort\" value=\"name\">"),
+        "a filter keeps the order"
+    );
+    let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
+    assert!(text.contains("those that have ended since first") && !text.contains("sort="), "{text}");
+}
+
+#[tokio::test]
 async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
     let portal = portal(Fake::default());
     assert!(!get(&portal, "/").await.text.contains("deleted-yesterday"));
@@ -102,6 +129,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         "deleted-yesterday",
         "<span class=\"mark\">gone</span>",
         "<span class=\"phase\" data-phase=\"Failed\">Failed</span> <span class=\"mark\">gone",
+        "title=\"created 2026-11-20 11:30:00 UTC\"",
         "4 m 0 s",
         "2 h 10 m",
         "ana@example.com",
@@ -111,9 +139,10 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
     assert!(
-        text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=queued\""),
+        text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=-changed\""),
         "the order keeps the question"
     );
+    assert!(!text.contains("sort=name"), "what is gone has one order");
     let range = get(&portal, "/?range=hour").await.text;
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
 }

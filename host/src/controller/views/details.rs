@@ -31,17 +31,18 @@ impl HostViews {
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
             let times = Times::of(states, now_ms);
-            let submitter = match states.last() {
-                Some(last) => self.submitter(last).await?,
-                None => None,
+            let about = match states.last() {
+                Some(last) => self.about(last).await?,
+                None => About::default(),
             };
             let is_cut =
                 states.len() >= STATES || states.first().is_some_and(|first| first.previous.is_some());
             view.details = Some(DetailsView {
+                created_at: about.created,
                 queued_ms: times.queued_ms,
                 running_ms: times.running_ms,
                 restarts: times.restarts,
-                submitter,
+                submitter: about.submitter,
                 cut: is_cut,
                 plugins: worst(&deliveries, states),
             });
@@ -50,12 +51,12 @@ impl HostViews {
     }
 
     /// What a page of objects shows of a document.
-    async fn submitter(&self, last: &State) -> Result<Option<String>, ViewError> {
+    async fn about(&self, last: &State) -> Result<About, ViewError> {
         let document = self.last_document(last).await?;
         match self.redaction()?.redact(document.into()) {
-            Ok(shown) => Ok(About::read(&shown).submitter),
+            Ok(shown) => Ok(About::read(&shown)),
             // As of a state without a document.
-            Err(RedactionError::Withheld(_)) => Ok(None),
+            Err(RedactionError::Withheld(_)) => Ok(About::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::document::unpack;
+use kubewitness_core::order::Place;
 use kubewitness_core::ports::{Documents, Lister, Selection, Shown, created_ms};
 use kubewitness_core::search::About;
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
@@ -23,11 +24,17 @@ pub(super) const ROUNDS: usize = 5;
 impl HostViews {
     pub(super) async fn gone(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
         let sources = self.asked(query);
-        let after = match &query.since {
+        let mut after = match &query.since {
             Some(text) => self.before(time("since", text)?).await?,
             None => 0,
         };
-        let mut before = selection.before.unwrap_or(Seq::MAX);
+        let oldest_first = !selection.order.unwrap_or_default().descends();
+        let mut before = Seq::MAX;
+        match &selection.beyond {
+            Some(place) if oldest_first => after = after.max(place.number),
+            Some(place) => before = place.number,
+            None => {}
+        }
         if let Some(text) = &query.until {
             before = before.min(self.before(time("until", text)?).await? + 1);
         }
@@ -36,10 +43,10 @@ impl HostViews {
         let mut documents = DOCUMENTS;
         for _ in 0..ROUNDS {
             let limit = selection.limit - part.objects.len();
-            let ended = EndedQuery { sources: &sources, after, before, limit, fits: &fits };
+            let ended = EndedQuery { sources: &sources, after, before, oldest_first, limit, fits: &fits };
             let page = self.journal.ended(&ended).await.map_err(unavailable)?;
             for Ended { position, state } in page.objects {
-                part.floor = position;
+                part.floor = Some(Place::at(position));
                 if self.is_there_again(&state)
                     || !self.is_meant(&state, query, selection, &mut documents).await?
                 {
@@ -47,15 +54,18 @@ impl HostViews {
                 }
                 let ended_at = Some(calendar::rfc3339(state.observed_ms));
                 let state = self.shown(&state).await?;
-                part.objects.push((position, ObjectView { ended_at, ..ObjectView::from(&*state) }));
+                part.objects
+                    .push((Place::at(position), ObjectView { ended_at, ..ObjectView::from(&*state) }));
                 if documents == 0 {
                     return Ok(part);
                 }
             }
-            part.floor = page.next.unwrap_or_default();
+            part.floor = page.next.map(Place::at);
             match page.next {
-                Some(next) if part.objects.len() < selection.limit && documents > 0 => before = next,
-                _ => break,
+                Some(_) if part.objects.len() >= selection.limit || documents == 0 => break,
+                Some(next) if oldest_first => after = next,
+                Some(next) => before = next,
+                None => break,
             }
         }
         Ok(part)
@@ -78,7 +88,14 @@ impl HostViews {
             // What is looked at is all that is wanted: no state of it is read.
             false
         };
-        let query = EndedQuery { sources: &sources, after: 0, before: Seq::MAX, limit: 1, fits: &fits };
+        let query = EndedQuery {
+            sources: &sources,
+            after: 0,
+            before: Seq::MAX,
+            oldest_first: false,
+            limit: 1,
+            fits: &fits,
+        };
         self.journal.ended(&query).await.map(drop).map_err(unavailable)
     }
 

@@ -39,12 +39,11 @@ pub struct HostViews {
     clock: SystemClock,
     /// Where replicas share the journal.
     election: Option<Election>,
-    ages: within::Ages,
 }
 
 impl HostViews {
     pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>) -> Self {
-        Self { shared, journal, clock: SystemClock::default(), election, ages: within::Ages::default() }
+        Self { shared, journal, clock: SystemClock::default(), election }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {

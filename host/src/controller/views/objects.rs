@@ -1,27 +1,28 @@
-//! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Both are ordered
-//! by positions, so a position is the cursor of both.
+//! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Each has a place in
+//! the order that is asked for, and the place of the last one is the cursor of the next page.
 
-use std::cmp::Reverse;
-
+use kubewitness_core::calendar;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::index::IndexError;
+use kubewitness_core::order::{By, Order, Place};
 use kubewitness_core::ports::{SelectError, Selection};
-use kubewitness_core::views::{Counts, DetailsView, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
-use kubewitness_core::{Seq, calendar};
+use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_watch::SourceHandle;
 
 use super::shapes::is_asked;
-use super::{HostViews, unavailable, within};
+use super::within::{self, first_of};
+use super::{HostViews, unavailable};
 
 /// Rows of one page with details: each takes the object's states and its document.
 const DETAILED: usize = 500;
 
-/// A part of a page, and how far it goes: objects of a lower position may have been left out.
+/// A part of a page, and how far it goes.
 #[derive(Default)]
 pub(super) struct Part {
-    /// Each with the position that orders it.
-    pub objects: Vec<(Seq, ObjectView)>,
-    pub floor: Seq,
+    /// Each with its place in the order that is asked for.
+    pub objects: Vec<(Place, ObjectView)>,
+    /// Objects behind this place may have been left out.
+    pub floor: Option<Place>,
 }
 
 impl HostViews {
@@ -32,28 +33,26 @@ impl HostViews {
             return Err(ViewError::Invalid(told));
         }
         let at_ms = query.at.as_deref().map(|text| time("at", text)).transpose()?;
+        // What is no time is a mistake, also where nothing is asked about an end.
+        for (name, text) in [("since", &query.since), ("until", &query.until)] {
+            text.as_deref().map(|text| time(name, text)).transpose()?;
+        }
         let mut page = match at_ms {
             Some(at_ms) => self.then(query, &selection, at_ms).await?,
             None => self.now(query, selection).await?,
         };
-        let needs = matches!(query.sort.as_deref(), Some("queued" | "running" | "restarts"));
-        if query.details || (needs && page.objects.len() <= DETAILED) {
+        if query.details {
             self.add_details(&mut page.objects, at_ms).await?;
-        }
-        sort(&mut page.objects, query.sort.as_deref())?;
-        if !query.details {
-            page.objects.iter_mut().for_each(|view| view.details = None);
         }
         Ok(page)
     }
 
     async fn now(&self, query: &ObjectQuery, mut selection: Selection) -> Result<ObjectPage, ViewError> {
-        let limit = selection.limit;
-        if selection.index.is_some() && query.gone != Gone::No {
-            let told = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
-            return Err(ViewError::Invalid(told.into()));
+        let (limit, order) = (selection.limit, selection.order.unwrap_or_default());
+        if query.gone != Gone::No {
+            refuse_with_gone(&selection, order)?;
         }
-        selection.before = query.cursor.as_deref().map(position).transpose()?;
+        selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
             Gone::Only => Part::default(),
             Gone::No | Gone::Too => self.live(query, &selection)?,
@@ -62,20 +61,19 @@ impl HostViews {
             Gone::No => Part::default(),
             Gone::Too | Gone::Only => self.gone(query, &selection).await?,
         };
-        let floor = live.floor.max(gone.floor);
+        let floor = first_of(order, live.floor, gone.floor);
         let mut objects = live.objects;
         objects.extend(gone.objects);
-        objects.retain(|(position, _)| *position >= floor);
-        // What changed last comes first.
-        objects.sort_by_key(|(position, _)| Reverse(*position));
+        objects.retain(|(place, _)| floor.as_ref().is_none_or(|floor| !order.is_before(floor, place)));
+        objects.sort_by(|(a, _), (b, _)| if order.descends() { b.cmp(a) } else { a.cmp(b) });
         let next = match objects.get(limit) {
-            Some(_) => objects.get(limit - 1).map(|(position, _)| *position),
-            None => Some(floor).filter(|floor| *floor > 0),
+            Some(_) => objects.get(limit - 1).map(|(place, _)| place.clone()),
+            None => floor,
         };
         objects.truncate(limit);
         let objects = objects.into_iter().map(|(_, view)| view).collect();
         let notices = if query.gone == Gone::Only { Vec::new() } else { self.behind(query) };
-        Ok(ObjectPage { objects, next: next.map(|next| next.to_string()), notices })
+        Ok(ObjectPage { objects, next: next.map(|next| next.cursor()), notices })
     }
 
     /// What makes a list of what is there old or less than all. It tells no number: a reader of one namespace would
@@ -115,14 +113,15 @@ impl HostViews {
                 answered = true;
                 continue;
             }
-            match within::select(&self.ages, &self.shared.listers, source, selection, shown.flatten()) {
+            match within::select(&self.shared.listers, source, selection, shown.flatten()) {
                 // Less than all would be taken for all.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(found) => {
                     answered = true;
-                    part.floor = part.floor.max(found.floor);
-                    for current in found.objects {
-                        part.objects.push((current.seq, self.shown_object(source, current)?));
+                    let order = selection.order.unwrap_or_default();
+                    part.floor = first_of(order, part.floor, found.floor);
+                    for (place, current) in found.objects {
+                        part.objects.push((place, self.shown_object(source, current)?));
                     }
                 }
                 // An answer without this source's objects would tell as much.
@@ -149,14 +148,8 @@ impl HostViews {
             if !is_asked(&spec, query) || shown == Some(None) {
                 continue;
             }
-            match within::tally(
-                &self.ages,
-                &self.shared.listers,
-                handle.name(),
-                &selection,
-                shown.flatten(),
-                &mut counts,
-            ) {
+            let source = handle.name();
+            match within::tally(&self.shared.listers, source, &selection, shown.flatten(), &mut counts) {
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 // An index that this source lacks, or a source that ended a moment ago.
                 Err(SelectError::Index(_) | SelectError::Source { .. }) | Ok(()) => {}
@@ -166,8 +159,21 @@ impl HostViews {
     }
 }
 
-fn position(cursor: &str) -> Result<Seq, ViewError> {
-    cursor.parse().map_err(|_| wrong_cursor(cursor))
+fn place(cursor: &str) -> Result<Place, ViewError> {
+    Place::parse(cursor).ok_or_else(|| wrong_cursor(cursor))
+}
+
+/// The journal finds what is gone by its end alone.
+fn refuse_with_gone(selection: &Selection, order: Order) -> Result<(), ViewError> {
+    let told = match (selection.index.is_some(), order.by) {
+        (true, _) => "`index` looks up what is there: with `gone`, give `labelSelector` or `search`",
+        (false, By::Changed) => return Ok(()),
+        (false, _) => {
+            "this `sort` is for what is there: with `gone`, there are `changed`, which is the order of ends, and \
+             `-changed`"
+        }
+    };
+    Err(ViewError::Invalid(told.into()))
 }
 
 pub(super) fn wrong_cursor(cursor: &str) -> ViewError {
@@ -183,25 +189,4 @@ pub(super) fn time(name: &str, text: &str) -> Result<u64, ViewError> {
             "`{name}` is no time: write it like 2026-11-24T03:00:00Z, and `{text}` is not"
         ))
     })
-}
-
-/// The rows of one page.
-fn sort(objects: &mut [ObjectView], by: Option<&str>) -> Result<(), ViewError> {
-    fn greatest_first<T: Ord + Default>(view: &ObjectView, figure: impl Fn(&DetailsView) -> T) -> Reverse<T> {
-        Reverse(view.details.as_ref().map(figure).unwrap_or_default())
-    }
-    match by {
-        None | Some("changed") => {}
-        Some("name") => objects.sort_by(|a, b| a.object.name.cmp(&b.object.name)),
-        Some("phase") => objects.sort_by(|a, b| a.status.phase.cmp(&b.status.phase)),
-        Some("queued") => objects.sort_by_key(|view| greatest_first(view, |told| told.queued_ms)),
-        Some("running") => objects.sort_by_key(|view| greatest_first(view, |told| told.running_ms)),
-        Some("restarts") => objects.sort_by_key(|view| greatest_first(view, |told| told.restarts)),
-        Some(other) => {
-            return Err(ViewError::Invalid(format!(
-                "`{other}` is no order: there are changed, name, phase, queued, running, restarts"
-            )));
-        }
-    }
-    Ok(())
 }

@@ -5,6 +5,7 @@ use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
+use kubewitness_core::order::Order;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
@@ -169,6 +170,8 @@ pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
             ViewError::Invalid(format!("`{text}` names no index: write NAME=KEY, such as node=worker-7"))
         })
     });
+    let order = query.sort.as_deref().map(Order::parse).transpose();
+    let order = order.map_err(|error| ViewError::Invalid(error.to_string()))?.unwrap_or_default();
     Ok(Selection {
         namespace: query.namespace.clone(),
         name: query.name.clone(),
@@ -177,7 +180,7 @@ pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
         index: index.transpose()?,
         limit: query.limit.unwrap_or(OBJECTS).min(OBJECTS),
         search: query.search.as_deref().and_then(Search::new),
-        newest: true,
+        order: Some(order),
         ..Selection::default()
     })
 }

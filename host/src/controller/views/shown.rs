@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_capability::Redaction;
+use kubewitness_core::order::By;
 use kubewitness_core::ports::{Current, Selection};
 use kubewitness_core::redact::{Redactor, Secrets};
 use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError};
@@ -22,6 +23,9 @@ impl HostViews {
     /// What is asked for. A question that would tell a secret by its answer is refused.
     pub(super) fn selection(&self, query: &ObjectQuery) -> Result<Selection, ViewError> {
         let selection = selection(query)?;
+        if selection.order.is_some_and(|order| order.by == By::Created) {
+            refuse_hidden_creation(&self.redaction()?.rules())?;
+        }
         if selection.labels.is_empty() && selection.index.is_none() && selection.search.is_none() {
             return Ok(selection);
         }
@@ -73,6 +77,18 @@ fn without_texts(status: &Arc<Status>) -> Arc<Status> {
     Secrets::unknown().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
+/// An order by what is hidden would tell it.
+fn refuse_hidden_creation(rules: &Redactor) -> Result<(), ViewError> {
+    match rules.hides(None, &["metadata", "creationTimestamp"]) {
+        false => Ok(()),
+        true => Err(ViewError::Invalid(
+            "when objects were created is hidden by redaction, so nothing can be ordered by it: choose another `sort`, \
+             or ask the operator who keeps `spec.redaction`"
+                .into(),
+        )),
+    }
+}
+
 fn refuse_hidden_labels(selection: &Selection, rules: &Redactor) -> Result<(), ViewError> {
     let hidden = selection.labels.keys().find(|key| rules.hides(None, &["metadata", "labels", key]));
     match hidden {
@@ -91,6 +107,18 @@ mod tests {
     use kubewitness_core::selector::Selector;
 
     use super::*;
+
+    #[test]
+    fn a_creation_that_is_hidden_orders_nothing() {
+        let rules = |pointer: &str| {
+            let fields = vec![RedactedField { kind: None, pointer: pointer.into() }];
+            let redaction = RedactionSpec { fields, ..RedactionSpec::default() };
+            HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+        };
+        let told = refuse_hidden_creation(&rules("/metadata/creationTimestamp")).unwrap_err().to_string();
+        assert!(told.contains("hidden by redaction"), "{told}");
+        assert!(refuse_hidden_creation(&rules("/metadata/labels/code")).is_ok());
+    }
 
     #[test]
     fn a_label_that_is_hidden_selects_nothing_in_any_form() {

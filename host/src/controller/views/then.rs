@@ -23,6 +23,10 @@ impl HostViews {
         if at_ms > self.clock.now_ms() {
             return Err(ViewError::Invalid("`at` is in the future: nobody has witnessed it yet".into()));
         }
+        if query.sort.as_deref().is_some_and(|sort| sort != "changed") {
+            let told = "the objects of a moment have an order of their own: leave `sort` out with `at`";
+            return Err(ViewError::Invalid(told.into()));
+        }
         if selection.index.is_some() {
             let told = "`index` looks up what is there now: with `at`, give `labelSelector` or `search`";
             return Err(ViewError::Invalid(told.into()));

@@ -1,103 +1,76 @@
 //! What is there, for somebody who may see a part of it.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
 
-use kubewitness_core::Seq;
-use kubewitness_core::document::unpack;
-use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection, Shown, created_ms};
+use kubewitness_core::order::{Order, Place};
+use kubewitness_core::ports::{Current, Lister, SelectError, Selected, Selection, Shown};
 use kubewitness_core::views::Counts;
 
 /// Objects that are looked at before others have a turn.
 const PAGE: usize = 1024;
 
-/// Objects whose age is remembered: a uid and a number each. When there are more, their documents are read anew.
-const AGES: usize = 65_536;
-
-/// When objects were created, by uid: it never changes, and to read it takes the whole document.
-#[derive(Default)]
-pub struct Ages(Mutex<HashMap<String, u64>>);
-
-impl Ages {
-    /// Whether it was created in the namespace that is there now.
-    fn is_of(&self, current: &Current, since_ms: u64) -> bool {
-        self.created_ms(current).is_some_and(|created_ms| created_ms >= since_ms)
-    }
-
-    fn created_ms(&self, current: &Current) -> Option<u64> {
-        let uid = &current.object.uid;
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied();
-        if known.is_some() {
-            return known;
-        }
-        let created = created_ms(&unpack(&current.packed).ok()?)?;
-        let mut ages = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ages.len() >= AGES {
-            ages.clear();
-        }
-        ages.insert(uid.clone(), created);
-        Some(created)
-    }
-}
-
 /// Objects, and how far the search for them went.
 #[derive(Default)]
 pub struct Found {
-    pub objects: Vec<Current>,
-    /// Objects whose last change has a lower position may have been left out; 0 where none was.
-    pub floor: Seq,
+    /// Each with its place.
+    pub objects: Vec<(Place, Current)>,
+    /// Objects behind this place may have been left out.
+    pub floor: Option<Place>,
 }
 
 impl Found {
-    fn lower(&mut self, selected: &Selected, limit: usize) {
-        let last = selected.objects.last().filter(|_| selected.objects.len() >= limit).map(|last| last.seq);
-        self.floor = self.floor.max(selected.looked.or(last).unwrap_or_default());
+    fn add(&mut self, selected: Selected, selection: &Selection) {
+        let last = selected.places.last().filter(|_| selected.objects.len() >= selection.limit).cloned();
+        let floor = selected.looked.or(last);
+        self.floor = first_of(selection.order.unwrap_or_default(), self.floor.take(), floor);
+        self.objects.extend(selected.places.into_iter().zip(selected.objects));
     }
+}
+
+/// The place that comes first.
+pub(super) fn first_of(order: Order, a: Option<Place>, b: Option<Place>) -> Option<Place> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if order.is_before(&b, &a) { b } else { a }),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The selections of what is shown: one of all, or one for each namespace, of the objects that were created in the
+/// namespace that is there now.
+fn shown_of(selection: &Selection, shown: Option<&Shown>) -> Vec<Selection> {
+    let Some(Shown::Namespaces(namespaces)) = shown else { return vec![selection.clone()] };
+    let is_asked = |name: &str| selection.namespace.as_ref().is_none_or(|asked| asked == name);
+    let of = |(name, since_ms): (&String, &u64)| Selection {
+        namespace: Some(name.clone()),
+        created_since_ms: Some(*since_ms),
+        ..selection.clone()
+    };
+    namespaces.iter().filter(|(name, _)| is_asked(name)).map(of).collect()
 }
 
 /// As the selection says, of what is shown.
 pub fn select(
-    ages: &Ages,
     listers: &dyn Lister,
     source: &str,
     selection: &Selection,
     shown: Option<&Shown>,
 ) -> Result<Found, SelectError> {
     let mut found = Found::default();
-    let Some(Shown::Namespaces(namespaces)) = shown else {
-        let selected = listers.select(source, selection)?;
-        found.lower(&selected, selection.limit);
-        found.objects = selected.objects;
-        return Ok(found);
-    };
-    let is_asked = |name: &&String| selection.namespace.as_ref().is_none_or(|asked| asked == *name);
-    for name in namespaces.keys().filter(is_asked) {
-        let selection = Selection { namespace: Some(name.clone()), ..selection.clone() };
-        let selected = listers.select(source, &selection)?;
-        found.lower(&selected, selection.limit);
-        let of_now = selected.objects.into_iter().filter(|current| ages.is_of(current, namespaces[name]));
-        found.objects.extend(of_now);
+    for selection in shown_of(selection, shown) {
+        found.add(listers.select(source, &selection)?, &selection);
     }
     Ok(found)
 }
 
 /// Counts what is shown.
 pub fn tally(
-    ages: &Ages,
     listers: &dyn Lister,
     source: &str,
     selection: &Selection,
     shown: Option<&Shown>,
     counts: &mut Counts,
 ) -> Result<(), SelectError> {
-    let Some(Shown::Namespaces(_)) = shown else { return listers.tally(source, selection, counts) };
-    let found = select(ages, listers, source, selection, shown)?;
-    counts.more |= found.floor > 0;
-    for current in found.objects {
-        *counts.phases.entry(current.status.phase.clone()).or_default() += 1;
-        counts.namespaces.insert(current.object.namespace.clone());
-    }
-    Ok(())
+    shown_of(selection, shown).iter().try_for_each(|selection| listers.tally(source, selection, counts))
 }
 
 pub async fn namespaces(
@@ -128,8 +101,9 @@ mod tests {
     use std::sync::Arc;
 
     use async_trait::async_trait;
-    use kubewitness_core::document::pack;
-    use kubewitness_core::{ObjectRef, Status, Version, calendar};
+    use kubewitness_core::document::{pack, unpack};
+    use kubewitness_core::ports::created_ms;
+    use kubewitness_core::{ObjectRef, Seq, Status, Version, calendar};
 
     use super::*;
 
@@ -145,15 +119,22 @@ mod tests {
         fn select(&self, _: &str, selection: &Selection) -> Result<Selected, SelectError> {
             let from = selection.after.unwrap_or_default() as usize;
             let is_in = |current: &&Current| {
+                let created = || created_ms(&unpack(&current.packed).ok()?);
                 selection.namespace.as_ref().is_none_or(|name| *name == current.object.namespace)
+                    && selection
+                        .created_since_ms
+                        .is_none_or(|since| created().is_some_and(|created| created >= since))
             };
             let page = self.0.iter().skip(from).take(2);
             let next = (from + 2 < self.0.len()).then_some(from as u32 + 2);
-            Ok(Selected { objects: page.filter(is_in).cloned().collect(), next, looked: None })
+            let objects: Vec<_> = page.filter(is_in).cloned().collect();
+            let places = objects.iter().map(|current| Place::at(current.seq)).collect();
+            Ok(Selected { objects, places, next, looked: None })
         }
 
-        fn tally(&self, _: &str, _: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
-            counts.phases.insert("all".into(), self.0.len() as u64);
+        fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
+            *counts.phases.entry("all".into()).or_default() +=
+                self.select(source, selection)?.objects.len() as u64;
             Ok(())
         }
 
@@ -185,34 +166,38 @@ mod tests {
     }
 
     #[test]
-    fn no_more_ages_are_remembered_than_there_is_room_for_and_one_is_read_once() {
-        let ages = Ages::default();
-        let mut object = current("a", &created(1_000));
-        assert!(ages.is_of(&object, 1_000) && !ages.is_of(&object, 1_001));
-        object.packed = pack(b"{}");
-        assert!(ages.is_of(&object, 1_000), "its document is not read again");
-        let others = (0..AGES as u64 - 1).map(|number| (number.to_string(), number));
-        ages.0.lock().unwrap().extend(others);
-        assert!(ages.is_of(&current("a", &created(2_000)), 2_000));
-        assert_eq!(ages.0.lock().unwrap().len(), 1);
-    }
-
-    #[test]
     fn an_object_that_is_older_than_its_namespace_or_has_no_age_is_of_another_one() {
-        let cache = Cache(vec![current("a", &created(1_000)), current("a", &created(999))]);
+        let cache = Cache(vec![current("a", &created(2_000)), current("a", &created(1_000))]);
         let none = Cache(vec![current("a", "{}"), current("b", &created(5_000))]);
         let shown = |since| Shown::Namespaces(BTreeMap::from([("a".to_owned(), since)]));
         let found = |cache: &Cache, shown: Option<&Shown>, asked: Option<&str>| {
             let namespace = asked.map(Into::into);
             let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
-            select(&Ages::default(), cache, "jobs", &selection, shown).unwrap().objects.len()
+            let mut counts = Counts::default();
+            tally(cache, "jobs", &selection, shown, &mut counts).unwrap();
+            let found = select(cache, "jobs", &selection, shown).unwrap().objects.len();
+            assert_eq!(counts.phases.get("all").copied().unwrap_or_default(), found as u64);
+            found
         };
-        assert_eq!(found(&cache, Some(&shown(999)), None), 2);
-        assert_eq!(found(&cache, Some(&shown(1_000)), None), 1);
-        assert_eq!(found(&cache, Some(&shown(1_001)), None), 0);
+        assert_eq!(found(&cache, Some(&shown(1_000)), None), 2);
+        assert_eq!(found(&cache, Some(&shown(2_000)), None), 1);
+        assert_eq!(found(&cache, Some(&shown(2_001)), None), 0);
         assert_eq!(found(&cache, Some(&shown(0)), Some("b")), 0);
         assert_eq!(found(&none, Some(&shown(0)), None), 0);
         assert_eq!((found(&none, Some(&Shown::Everything), None), found(&none, None, None)), (2, 2));
+    }
+
+    #[test]
+    fn a_page_of_several_namespaces_goes_no_further_than_the_one_that_was_cut_off_first() {
+        let mut objects = vec![current("a", &created(1_000)), current("b", &created(1_000))];
+        (objects[0].seq, objects[1].seq) = (9, 4);
+        let shown = Shown::Namespaces(BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 0)]));
+        let floor = |order: &str| {
+            let order = Some(Order::parse(order).unwrap());
+            let selection = Selection { order, limit: 1, ..Selection::default() };
+            select(&Cache(objects.clone()), "jobs", &selection, Some(&shown)).unwrap().floor.unwrap()
+        };
+        assert_eq!((floor("changed"), floor("-changed")), (Place::at(9), Place::at(4)));
     }
 
     #[tokio::test]

@@ -2,9 +2,11 @@
 //! end.
 
 use kubewitness_core::Version;
+use kubewitness_core::document::unpack;
 use kubewitness_core::ports::Current;
 
-use super::{Cache, Held, Kept, Multimap, Slot, record};
+use super::orders::Orders;
+use super::{Cache, Held, Kept, Multimap, Slot, created_s, record};
 use crate::version::number;
 
 /// A cache that is being filled. No reader sees it before it is complete.
@@ -30,8 +32,9 @@ impl Filling {
                 continue;
             }
             let kind = cache.kind_of(object);
-            let keys = cache.keys(&current, None);
-            let kept = Kept::Packed(record::write(&kind, &current, &keys));
+            let document = unpack(&current.packed).unwrap_or_default();
+            let keys = cache.keys(&current, &document);
+            let kept = Kept::Packed(record::write(&kind, &current, created_s(&document), &keys));
             let slot = cache.take_slot(Held { kept, status: current.status });
             self.entries.extend(keys.iter().map(|key| (*key, slot)));
         }
@@ -40,6 +43,7 @@ impl Filling {
     pub fn finish(self) -> Cache {
         let Self { mut cache, entries, again } = self;
         cache.by_key = Multimap::of(entries.into_iter());
+        cache.orders = Orders::of(&cache.slots);
         again.iter().for_each(|current| cache.put(current, None));
         cache
     }

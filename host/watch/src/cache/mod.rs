@@ -9,6 +9,7 @@ mod fill;
 mod keys;
 pub(crate) mod known;
 mod multimap;
+mod orders;
 mod recent;
 mod record;
 mod select;
@@ -16,7 +17,6 @@ mod statuses;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -24,13 +24,14 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::index::Indexes;
-use kubewitness_core::ports::Current;
+use kubewitness_core::ports::{Current, created_ms};
 use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::cache::known::Known;
 pub(crate) use fill::Filling;
 pub(crate) use keys::{Keyer, Keys};
 use multimap::Multimap;
+use orders::Orders;
 use recent::RecentOrder;
 pub(crate) use recent::{RECENT_DOCUMENT, RecentObject, ToPack};
 use record::{Kind, Read, Record, Uid};
@@ -100,8 +101,7 @@ pub(crate) struct Cache {
     by_uid: HashTable<Slot>,
     by_name: HashTable<Slot>,
     by_key: Multimap,
-    /// By the position of the last change.
-    by_seq: BTreeSet<(u64, Slot)>,
+    orders: Orders,
     keyer: Arc<Keyer>,
     order: RecentOrder,
     /// The kind of the first object. The records of other objects of this kind leave it out.
@@ -121,7 +121,7 @@ impl Cache {
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
             by_key: Multimap::default(),
-            by_seq: BTreeSet::new(),
+            orders: Orders::default(),
             keyer,
             order: RecentOrder::default(),
             kind: None,
@@ -176,8 +176,17 @@ impl Cache {
     /// uncompressed document, if it is at hand.
     pub fn put(&mut self, current: &Current, document: Option<&[u8]>) {
         let kind = self.kind_of(&current.object);
+        let unpacked;
+        let document = match document {
+            Some(document) => document,
+            None => {
+                unpacked = unpack(&current.packed).unwrap_or_default();
+                &unpacked
+            }
+        };
         let keys = self.keys(current, document);
-        let kept = Kept::Packed(record::write(&kind, current, &keys));
+        let created_s = self.created_s(&current.object.uid, document);
+        let kept = Kept::Packed(record::write(&kind, current, created_s, &keys));
         self.place(&current.object, Held { kept, status: Arc::clone(&current.status) }, &keys);
     }
 
@@ -205,6 +214,7 @@ impl Cache {
     fn insert(&mut self, held: Held, keys: &[u32]) {
         let slot = self.take_slot(held);
         keys.iter().for_each(|key| self.by_key.insert(*key, slot));
+        self.orders.enter(&self.slots, slot);
     }
 
     /// Takes a slot for a new object and enters its uid and its name.
@@ -220,11 +230,9 @@ impl Cache {
         });
         let read = held.kept.read();
         let (by_uid, by_name) = (self.hasher.hash_one(read.uid), self.name_hash(read.namespace, read.name));
-        let seq = read.seq;
         if let Kept::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
-        self.by_seq.insert((seq, slot));
         self.slots[slot as usize] = Some(held);
         let Self { slots, hasher, .. } = self;
         let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
@@ -241,10 +249,8 @@ impl Cache {
         if let Kept::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
-        let seq = held.kept.read().seq;
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
-        self.by_seq.remove(&(before.kept.read().seq, slot));
-        self.by_seq.insert((seq, slot));
+        self.orders.change(&self.slots, slot, &before);
         if let Kept::Plain(recent) = &before.kept {
             self.order.left(recent);
         }
@@ -270,7 +276,7 @@ impl Cache {
         if let Ok(entry) = self.by_name.find_entry(by_name, |held| *held == slot) {
             entry.remove();
         }
-        self.by_seq.remove(&(read.seq, slot));
+        self.orders.leave(&self.slots, slot, &held);
         if let Kept::Plain(recent) = &held.kept {
             self.order.left(recent);
         }
@@ -280,16 +286,16 @@ impl Cache {
     }
 
     /// The hashes of all keys of an object.
-    fn keys(&self, current: &Current, document: Option<&[u8]>) -> Arc<[u32]> {
-        let unpacked;
-        let document = match document {
-            Some(document) => document,
-            None => {
-                unpacked = unpack(&current.packed).unwrap_or_default();
-                &unpacked
-            }
-        };
+    fn keys(&self, current: &Current, document: &[u8]) -> Arc<[u32]> {
         self.keyer.keys(&current.object, current.owner.as_deref(), document, None).hashes
+    }
+
+    /// When an object was created, in seconds. It never changes, so it is read once.
+    fn created_s(&self, uid: &str, document: &[u8]) -> u32 {
+        match self.slot_of_uid(uid).and_then(|slot| self.at(slot)) {
+            Some(held) => held.kept.read().created_s,
+            None => created_s(document),
+        }
     }
 
     fn at(&self, slot: Slot) -> Option<&Held> {
@@ -328,4 +334,9 @@ impl Cache {
     fn name_hash(&self, namespace: &str, name: &str) -> u64 {
         self.hasher.hash_one((namespace, name))
     }
+}
+
+/// 0 where the document does not say so.
+fn created_s(document: &[u8]) -> u32 {
+    created_ms(document).and_then(|ms| u32::try_from(ms / 1_000).ok()).unwrap_or_default()
 }

@@ -4,41 +4,39 @@
 //! All indexes of a source share it. An entry takes about nine bytes, whether many objects share a key or
 //! each has its own. Two keys may have the same hash, so the reader compares with the object.
 
+use std::cmp::Ordering;
+
 /// The most words of a chunk. An insertion moves at most this many.
 const CHUNK: usize = 512;
 /// Chunks grow by this many words, so that a half-full chunk does not reserve room for a full one.
 const STEP: usize = 64;
 
+/// Words in the order that the caller compares them by.
 #[derive(Default)]
-pub(super) struct Multimap {
+pub(super) struct Chunks {
     /// No chunk is empty, and all are in order.
     chunks: Vec<Vec<u64>>,
 }
 
-fn word(hash: u32, slot: u32) -> u64 {
-    u64::from(hash) << 32 | u64::from(slot)
-}
+/// A chunk and a place in it.
+pub(super) type At = (usize, usize);
 
-impl Multimap {
-    /// Builds the map from all entries at once, with a single sort.
-    pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
-        let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
-        words.sort_unstable();
-        words.dedup();
-        // The chunks are half full, like chunks that have grown. So the next insertion splits none.
+impl Chunks {
+    /// The chunks are half full, like chunks that have grown. So the next insertion splits none.
+    pub fn of(words: &[u64]) -> Self {
         Self { chunks: words.chunks(CHUNK / 2).map(<[u64]>::to_vec).collect() }
     }
 
-    /// Where a word is or would be.
-    fn place(&self, word: u64) -> (usize, Result<usize, usize>) {
-        let chunk = self.chunks.partition_point(|chunk| chunk[0] <= word).saturating_sub(1);
-        let within = self.chunks.get(chunk).map_or(Err(0), |chunk| chunk.binary_search(&word));
-        (chunk, within)
+    /// Where a word is or would be, which `compare` compares others with.
+    pub fn place(&self, compare: impl Fn(u64) -> Ordering) -> Result<At, At> {
+        let number =
+            self.chunks.partition_point(|chunk| compare(chunk[0]) != Ordering::Greater).saturating_sub(1);
+        let Some(chunk) = self.chunks.get(number) else { return Err((number, 0)) };
+        let place = chunk.binary_search_by(|word| compare(*word));
+        place.map(|place| (number, place)).map_err(|place| (number, place))
     }
 
-    pub fn insert(&mut self, hash: u32, slot: u32) {
-        let word = word(hash, slot);
-        let (number, Err(place)) = self.place(word) else { return };
+    pub fn insert(&mut self, (number, place): At, word: u64) {
         let Some(chunk) = self.chunks.get_mut(number) else {
             self.chunks.push(vec![word]);
             return;
@@ -54,8 +52,7 @@ impl Multimap {
         }
     }
 
-    pub fn remove(&mut self, hash: u32, slot: u32) {
-        let (number, Ok(place)) = self.place(word(hash, slot)) else { return };
+    pub fn remove(&mut self, (number, place): At) {
         let chunk = &mut self.chunks[number];
         chunk.remove(place);
         if chunk.is_empty() {
@@ -65,24 +62,72 @@ impl Multimap {
         }
     }
 
+    pub fn from(&self, (number, place): At) -> impl Iterator<Item = u64> {
+        self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place).copied()
+    }
+
+    /// Backwards, the word before a place first.
+    pub fn before(&self, (number, place): At) -> impl Iterator<Item = u64> {
+        let within = self.chunks.get(number).map(|chunk| &chunk[..place]).unwrap_or_default();
+        let lower = self.chunks.get(..number).unwrap_or_default();
+        within.iter().rev().chain(lower.iter().rev().flat_map(|chunk| chunk.iter().rev())).copied()
+    }
+
+    /// Behind all words.
+    pub fn end(&self) -> At {
+        (self.chunks.len(), 0)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Multimap(Chunks);
+
+fn word(hash: u32, slot: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(slot)
+}
+
+impl Multimap {
+    /// Builds the map from all entries at once, with a single sort.
+    pub fn of(entries: impl Iterator<Item = (u32, u32)>) -> Self {
+        let mut words: Vec<u64> = entries.map(|(hash, slot)| word(hash, slot)).collect();
+        words.sort_unstable();
+        words.dedup();
+        Self(Chunks::of(&words))
+    }
+
+    fn place(&self, word: u64) -> Result<At, At> {
+        self.0.place(|other| other.cmp(&word))
+    }
+
+    pub fn insert(&mut self, hash: u32, slot: u32) {
+        let word = word(hash, slot);
+        if let Err(at) = self.place(word) {
+            self.0.insert(at, word);
+        }
+    }
+
+    pub fn remove(&mut self, hash: u32, slot: u32) {
+        if let Ok(at) = self.place(word(hash, slot)) {
+            self.0.remove(at);
+        }
+    }
+
     /// The slots of one hash from `slot` on, ascending.
     pub fn from(&self, hash: u32, slot: u32) -> impl Iterator<Item = u32> {
-        let first = word(hash, slot);
-        let (number, Ok(place) | Err(place)) = self.place(first);
-        let rest = self.chunks.get(number..).unwrap_or_default().iter().flatten().skip(place);
-        rest.take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| *word as u32)
+        let (Ok(at) | Err(at)) = self.place(word(hash, slot));
+        self.0.from(at).take_while(move |word| *word >> 32 == u64::from(hash)).map(|word| word as u32)
     }
 
     /// About how many slots have this hash. It counts whole chunks as full.
     pub fn estimate(&self, hash: u32) -> usize {
-        let (first, Ok(low) | Err(low)) = self.place(word(hash, 0));
-        let (last, Ok(high) | Err(high)) = self.place(word(hash, u32::MAX));
+        let (Ok((first, low)) | Err((first, low))) = self.place(word(hash, 0));
+        let (Ok((last, high)) | Err((last, high))) = self.place(word(hash, u32::MAX));
         ((last - first) * CHUNK + high).saturating_sub(low)
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.chunks.iter().map(Vec::len).sum()
+        self.0.chunks.iter().map(Vec::len).sum()
     }
 }
 
@@ -107,7 +152,7 @@ mod tests {
                 one_by_one.insert(hash, slot);
                 at_once.insert(hash, slot);
             }
-            prop_assert_eq!(at_once.chunks.concat(), one_by_one.chunks.concat());
+            prop_assert_eq!(at_once.0.chunks.concat(), one_by_one.0.chunks.concat());
         }
 
         #[test]

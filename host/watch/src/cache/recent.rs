@@ -31,6 +31,8 @@ pub(crate) struct RecentObject {
     pub seq: u64,
     pub observed_ms: u64,
     pub keys: Keys,
+    /// When it was created, in seconds; set as it enters the cache.
+    pub created_s: u32,
     /// A copy of its own. A slice would keep everything in memory that came over the network with it.
     pub document: Bytes,
     /// Its number in the order of the source's changes.
@@ -60,7 +62,12 @@ impl ToPack {
     pub fn packed(self) -> PackedObject {
         let Self { slot, recent, status, kind } = self;
         let current = recent.current(Arc::clone(&status), pack(&recent.document));
-        PackedObject { record: record::write(&kind, &current, &recent.keys.hashes), slot, recent, status }
+        PackedObject {
+            record: record::write(&kind, &current, recent.created_s, &recent.keys.hashes),
+            slot,
+            recent,
+            status,
+        }
     }
 }
 
@@ -82,6 +89,7 @@ impl RecentObject {
             seq,
             observed_ms: state.observed_ms,
             keys,
+            created_s: 0,
             document: Bytes::copy_from_slice(&state.document),
             turn: 0,
         };
@@ -120,6 +128,7 @@ impl Cache {
         self.kind_of(&recent.object);
         self.order.turn += 1;
         recent.turn = self.order.turn;
+        recent.created_s = self.created_s(&recent.object.uid, &recent.document);
         let recent = Arc::new(recent);
         let held = Held { kept: Kept::Plain(Arc::clone(&recent)), status };
         self.place(&recent.object, held, &recent.keys.hashes);

@@ -1,11 +1,12 @@
 //! Searches the cache. It takes a page of candidates under the lock and does everything else outside of it.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
 use kubewitness_core::index::{IndexError, Indexes, Key};
+use kubewitness_core::order::{By, Order, Place};
 use kubewitness_core::ports::{Current, Selected, Selection};
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
@@ -16,30 +17,33 @@ use super::{Cache, Kept, Slot};
 /// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
 
-/// Pages up to this size, newest first, are taken from the index over positions.
+/// Pages up to this size are taken from the index of their order.
 const ORDERED: usize = 1024;
 
 /// Documents that one page of such a search reads: some 100 ms.
 const READ: usize = 4_000;
 
 /// Where the candidates come from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Plan {
     All,
     Name(Slot),
     Keyed(u32),
-    /// Newest change first.
-    Newest,
+    /// Those of a phase, as they were when the search began.
+    Slots(Vec<Slot>),
+    /// As the selection's order says.
+    Ordered,
     Nothing,
 }
 
-/// The records at one moment, and the slot at which the next page begins.
+/// The records at one moment, and where the next page begins.
 pub(crate) struct Page {
     found: Vec<(Slot, Kept, Arc<Status>)>,
     kind: Option<Arc<Kind>>,
+    /// Of a plan without an order.
     pub next: Option<Slot>,
-    /// With [`Plan::Newest`]: below which position the next page begins.
-    pub below: Option<u64>,
+    /// With [`Plan::Ordered`].
+    pub beyond: Option<Place>,
 }
 
 impl Cache {
@@ -55,41 +59,62 @@ impl Cache {
         let hashes = keys.map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
         // A search reads documents, so it must be one that ends early.
-        let is_ordered = selection.newest && (selection.limit <= ORDERED || selection.search.is_some());
-        match fewest {
-            Some((few, hash)) if !is_ordered || few < self.len() / 8 => Plan::Keyed(hash),
-            _ if is_ordered => Plan::Newest,
+        let is_ordered =
+            selection.order.is_some() && (selection.limit <= ORDERED || selection.search.is_some());
+        // Looked through in the order of changes, a phase needs no plan of its own.
+        let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
+        let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
+        let is_few = |few: usize| !is_ordered || few < self.len() / 8;
+        match (fewest, phase) {
+            (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
+                Plan::Slots(self.orders.slots_in_phase(phase))
+            }
+            (Some((few, hash)), _) if is_few(few) => Plan::Keyed(hash),
+            _ if is_ordered => Plan::Ordered,
             _ => Plan::All,
         }
     }
 
-    /// The objects that changed last before a position. An object that changes between two pages is newer than
-    /// both, and in neither.
-    pub fn newest_page(&self, below: u64) -> Page {
-        let slots: Vec<(u64, Slot)> = self.by_seq.range(..(below, 0)).rev().take(PAGE).copied().collect();
-        let below = slots.last().filter(|_| slots.len() == PAGE).map(|(seq, _)| *seq);
-        let held = |(_, slot): (u64, Slot)| {
-            self.at(slot).map(|held| (slot, held.kept.clone(), Arc::clone(&held.status)))
-        };
-        let found = slots.into_iter().filter_map(held).collect();
-        Page { found, kind: self.kind.clone(), next: None, below }
+    /// The objects of the selection's order behind a place. An object that changes between two pages may be in
+    /// neither.
+    pub fn ordered_page(&self, search: &Search<'_>, beyond: Option<&Place>) -> Page {
+        let (order, phase) = (search.order, search.selection.phase.as_deref());
+        let slots = self.orders.page(&self.slots, (order, phase), beyond, PAGE);
+        let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
+        let beyond = last.map(|held| held.kept.read().place(order, &held.status));
+        Page { found: self.held(&slots), kind: self.kind.clone(), next: None, beyond }
     }
 
-    pub fn page(&self, plan: Plan, from: Slot) -> Page {
+    pub fn page(&self, plan: &Plan, from: Slot) -> Page {
         let slots: Vec<Slot> = match plan {
             Plan::All => (from..self.slots.len() as Slot).take(PAGE).collect(),
-            Plan::Name(slot) => (slot >= from).then_some(slot).into_iter().collect(),
-            Plan::Keyed(hash) => self.by_key.from(hash, from).take(PAGE).collect(),
-            Plan::Newest | Plan::Nothing => Vec::new(),
+            Plan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
+            Plan::Keyed(hash) => self.by_key.from(*hash, from).take(PAGE).collect(),
+            Plan::Slots(all) => {
+                let first = all.partition_point(|slot| *slot < from);
+                all[first..].iter().take(PAGE).copied().collect()
+            }
+            Plan::Ordered | Plan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        let held = |slot: Slot| self.at(slot).map(|held| (slot, held.kept.clone(), Arc::clone(&held.status)));
-        Page {
-            found: slots.into_iter().filter_map(held).collect(),
-            kind: self.kind.clone(),
-            next,
-            below: None,
+        Page { found: self.held(&slots), kind: self.kind.clone(), next, beyond: None }
+    }
+
+    fn held(&self, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
+        let held =
+            |slot: &Slot| self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)));
+        slots.iter().filter_map(held).collect()
+    }
+
+    /// Counts what a selection means that needs no look at objects. Returns `false` for any other one.
+    pub fn tally(&self, selection: &Selection, counts: &mut Counts) -> bool {
+        let Selection { namespace, name, phase, labels, index, search, created_since_ms, .. } = selection;
+        let is_plain = name.is_none() && labels.is_empty() && index.is_none() && search.is_none();
+        if is_plain && created_since_ms.is_none() {
+            self.orders.tally(namespace.as_deref(), phase.as_deref(), counts);
+            return true;
         }
+        false
     }
 
     pub fn indexes(&self) -> Arc<Indexes> {
@@ -100,39 +125,47 @@ impl Cache {
 /// A selection that fits the source's indexes, and the objects found so far.
 pub(crate) struct Search<'s> {
     selection: &'s Selection,
+    order: Order,
     key: Option<Key<'s>>,
     indexes: &'s Indexes,
     found: Vec<Current>,
-    newest: BinaryHeap<Reverse<Newest>>,
+    /// With an order: the first objects of it, the last of them on top.
+    first: BinaryHeap<Ranked>,
     next: Option<Slot>,
     read: usize,
-    looked: Option<u64>,
+    /// The last object of which the document was read.
+    last_read: Option<Place>,
+    looked: Option<Place>,
 }
 
-struct Newest {
-    seq: u64,
+/// An object that comes after others in an order is greater than they are.
+struct Ranked {
+    order: Order,
+    place: Place,
+    slot: Slot,
     kept: Kept,
     status: Arc<Status>,
     kind: Arc<Kind>,
 }
 
-impl PartialEq for Newest {
+impl PartialEq for Ranked {
     fn eq(&self, other: &Self) -> bool {
-        self.seq == other.seq
+        self.place == other.place
     }
 }
 
-impl Eq for Newest {}
+impl Eq for Ranked {}
 
-impl PartialOrd for Newest {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Newest {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.seq.cmp(&other.seq)
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let ascending = self.place.cmp(&other.place);
+        if self.order.descends() { ascending.reverse() } else { ascending }
     }
 }
 
@@ -144,38 +177,34 @@ impl<'s> Search<'s> {
         }
         Ok(Self {
             selection,
+            order: selection.order.unwrap_or_default(),
             key,
             indexes,
             found: Vec::new(),
-            newest: BinaryHeap::new(),
+            first: BinaryHeap::new(),
             next: None,
             read: 0,
+            last_read: None,
             looked: None,
         })
+    }
+
+    /// Whether its order goes by phases, so that those of one phase lie together.
+    fn walks_phases(&self) -> bool {
+        self.selection.order.is_some_and(|order| matches!(order.by, By::Changed | By::Phase))
     }
 
     /// Takes the matches of a page. Returns `true` once the search needs no more.
     pub fn take(&mut self, page: Page) -> bool {
         let Some(kind) = page.kind else { return true };
-        let limit = self.selection.limit;
         for (slot, kept, status) in page.found {
+            if self.selection.order.is_some() {
+                self.rank(slot, kept, status, &kind);
+                continue;
+            }
             let read = kept.read();
-            if self.selection.newest {
-                if self.selection.before.is_some_and(|before| read.seq >= before) {
-                    continue;
-                }
-                let old = self.newest.len() >= limit
-                    && self.newest.peek().is_none_or(|Reverse(oldest)| oldest.seq >= read.seq);
-                if old || !self.matches(&read, &status) {
-                    continue;
-                }
-                let (seq, kind) = (read.seq, Arc::clone(&kind));
-                self.newest.push(Reverse(Newest { seq, kept, status, kind }));
-                if self.newest.len() > limit {
-                    self.newest.pop();
-                }
-            } else if self.matches(&read, &status) {
-                if self.found.len() >= limit {
+            if self.matches(&read, &status) {
+                if self.found.len() >= self.selection.limit {
                     self.next = Some(slot);
                     return true;
                 }
@@ -185,19 +214,44 @@ impl<'s> Search<'s> {
         false
     }
 
-    /// Takes the matches of a page that is newest first. Returns `true` once the search needs no more.
-    pub fn take_newest(&mut self, page: Page) -> bool {
-        let below = page.below;
-        let is_over = self.take(page);
-        if let Some(below) = below.filter(|_| !is_over && self.read >= READ) {
-            self.looked = Some(below);
-            return true;
+    /// Keeps a match if it is among the first.
+    fn rank(&mut self, slot: Slot, kept: Kept, status: Arc<Status>, kind: &Arc<Kind>) {
+        let (order, limit) = (self.order, self.selection.limit);
+        let read = kept.read();
+        let place = read.place(order, &status);
+        if self.selection.beyond.as_ref().is_some_and(|beyond| !order.is_before(beyond, &place)) {
+            return;
         }
-        is_over || self.newest.len() >= self.selection.limit
+        let is_full = self.first.len() >= limit;
+        if is_full && self.first.peek().is_none_or(|last| !order.is_before(&place, &last.place)) {
+            return;
+        }
+        let before = self.read;
+        let is_match = self.matches(&read, &status);
+        if self.read > before {
+            self.last_read = Some(place.clone());
+        }
+        if is_match {
+            self.first.push(Ranked { order, place, slot, kept, status, kind: Arc::clone(kind) });
+            if self.first.len() > limit {
+                self.first.pop();
+            }
+        }
     }
 
-    /// Counts the matches of a page.
-    pub fn tally(&mut self, page: Page, counts: &mut Counts) {
+    /// Takes the matches of a page that is in order. Returns `true` once the search needs no more.
+    pub fn take_ordered(&mut self, page: Page) -> bool {
+        let goes_on = page.beyond.is_some();
+        let is_over = self.take(page);
+        if goes_on && !is_over && self.read >= READ {
+            self.looked.clone_from(&self.last_read);
+            return true;
+        }
+        is_over || self.first.len() >= self.selection.limit
+    }
+
+    /// Counts the matches of a page. Returns `true` once it has read as many documents as it may.
+    pub fn tally(&mut self, page: Page, counts: &mut Counts) -> bool {
         for (_, kept, status) in page.found {
             let read = kept.read();
             if !self.matches(&read, &status) {
@@ -211,26 +265,37 @@ impl<'s> Search<'s> {
                 counts.namespaces.insert(read.namespace.to_owned());
             }
         }
+        self.read >= READ
     }
 
-    /// The objects found, and the slot from which a further search begins.
+    /// The objects found, and where a further search begins.
     pub fn end(self) -> Selected {
         let Self { found, next, looked, .. } = self;
-        if !self.selection.newest {
-            return Selected { objects: found, next, looked: None };
+        if self.selection.order.is_none() {
+            return Selected { objects: found, next, ..Selected::default() };
         }
-        // The heap holds reversed values, so this is ascending: the newest comes first.
-        let newest = self.newest.into_sorted_vec().into_iter();
-        let current = |Reverse(Newest { kept, status, kind, .. })| kept.read().current(&kind, status);
-        Selected { objects: newest.map(current).collect(), next: None, looked }
+        let mut selected = Selected { looked, ..Selected::default() };
+        let mut slots = HashSet::new();
+        for Ranked { place, slot, kept, status, kind, .. } in self.first.into_sorted_vec() {
+            // An object that changes meanwhile may be found at both of its places. The page is short then, and not the
+            // last one.
+            if !slots.insert(slot) {
+                selected.looked.get_or_insert(place);
+                continue;
+            }
+            selected.objects.push(kept.read().current(&kind, status));
+            selected.places.push(place);
+        }
+        selected
     }
 
     /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
     fn matches(&mut self, read: &Read<'_>, status: &Status) -> bool {
-        let Selection { namespace, name, phase, labels, search, .. } = self.selection;
+        let Selection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
             || name.as_deref().is_some_and(|name| name != read.name)
             || phase.as_deref().is_some_and(|phase| !phase.eq_ignore_ascii_case(&status.phase))
+            || created_since_ms.is_some_and(|since_ms| !read.is_created_since(since_ms))
         {
             return false;
         }

@@ -1,14 +1,17 @@
 //! Tests of the cache against a model.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering::{Greater, Less};
+use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_core::Version;
 use kubewitness_core::config::IndexSpec;
 use kubewitness_core::document::pack;
+use kubewitness_core::order::{ORDERS, Order, Place, Placed};
 use kubewitness_core::ports::{SelectError, Selected, Selection, Witnessed};
 use kubewitness_core::project::Outline;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::state::{Change, StateId};
+use kubewitness_core::views::Counts;
+use kubewitness_core::{Version, calendar};
 use proptest::prelude::*;
 
 use super::*;
@@ -58,13 +61,23 @@ struct Model {
     labels: BTreeMap<String, String>,
     zones: Vec<u8>,
     phase: String,
+    attempt: u32,
+    /// 0 in a document that does not say so.
+    created_s: u32,
 }
 
 impl Model {
+    fn place(&self, order: Order, uid: &str) -> Place {
+        let status = Status { phase: self.phase.clone(), attempt: self.attempt, ..Status::default() };
+        let (seq, created_s) = (self.seq, self.created_s);
+        order.place(&Placed { seq, created_s, name: &self.name, status: &status }, || uid.to_owned())
+    }
+
     fn document(&self) -> String {
         let owners: Vec<_> = self.owners.iter().map(|uid| serde_json::json!({"uid": uid})).collect();
+        let created = (self.created_s > 0).then(|| calendar::rfc3339(u64::from(self.created_s) * 1_000));
         serde_json::json!({
-            "metadata": {"labels": self.labels, "ownerReferences": owners},
+            "metadata": {"labels": self.labels, "ownerReferences": owners, "creationTimestamp": created},
             "spec": {"nodeName": self.node, "zones": self.zones},
         })
         .to_string()
@@ -80,7 +93,11 @@ impl Model {
             object: object(uid, &self.name),
             owner: self.outermost.as_ref().map(|owner| object(owner, "owner")),
             resource_version: Version::new(&self.seq.to_string()),
-            status: Arc::new(Status { phase: self.phase.clone(), ..Status::default() }),
+            status: Arc::new(Status {
+                phase: self.phase.clone(),
+                attempt: self.attempt,
+                ..Status::default()
+            }),
             seq: self.seq,
             observed_ms: 0,
             packed: pack(document.as_bytes()),
@@ -101,20 +118,19 @@ fn select(cache: &Cache, selection: &Selection) -> Selected {
     let indexes = cache.indexes();
     let mut search = Search::new(selection, &indexes).unwrap();
     let plan = cache.plan(&search);
-    if let Plan::Newest = plan {
-        let mut below = Some(selection.before.unwrap_or(u64::MAX));
-        while let Some(at) = below {
-            let page = cache.newest_page(at);
-            below = page.below;
-            if search.take_newest(page) {
-                break;
+    if let Plan::Ordered = plan {
+        let mut beyond = selection.beyond.clone();
+        loop {
+            let page = cache.ordered_page(&search, beyond.as_ref());
+            beyond = page.beyond.clone();
+            if search.take_ordered(page) || beyond.is_none() {
+                return search.end();
             }
         }
-        return search.end();
     }
     let mut from = Some(selection.after.unwrap_or_default());
     while let Some(slot) = from {
-        let page = cache.page(plan, slot);
+        let page = cache.page(&plan, slot);
         from = page.next;
         if search.take(page) {
             break;
@@ -146,6 +162,7 @@ fn another_uid_under_a_name_makes_the_old_one_leave_every_index() {
     assert_eq!(uids(&select(&cache, &by("owner", "o2"))), ["u2"]);
     cache.remove("u2");
     assert_eq!((cache.len(), cache.by_key.len()), (0, 0));
+    assert!(cache.orders.is_empty());
 }
 
 #[test]
@@ -176,7 +193,8 @@ fn pages_of_any_size_show_each_object_once() {
         let expected: Vec<_> = (0..300).map(|half| format!("u{:03}", half * 2 + 1)).collect();
         assert_eq!(seen, expected, "pages of {size}");
     }
-    let newest = select(&cache, &Selection { newest: true, limit: 3, ..Selection::default() });
+    let newest =
+        select(&cache, &Selection { order: Some(Order::default()), limit: 3, ..Selection::default() });
     let seqs: Vec<_> = newest.objects.iter().map(|current| current.seq).collect();
     assert_eq!((seqs, newest.next), (vec![599, 598, 597], None));
 }
@@ -240,9 +258,9 @@ fn model() -> impl Strategy<Value = Model> {
         "n[12]",
         labels,
         prop::collection::vec(0u8..3, 0..3),
-        phase,
+        (phase, 0u32..3),
     )
-        .prop_map(|(namespace, owners, outermost, node, labels, zones, phase)| Model {
+        .prop_map(|(namespace, owners, outermost, node, labels, zones, (phase, attempt))| Model {
             namespace: format!("s{namespace}"),
             owners,
             outermost,
@@ -250,6 +268,7 @@ fn model() -> impl Strategy<Value = Model> {
             labels,
             zones,
             phase: phase.into(),
+            attempt,
             ..Model::default()
         })
 }
@@ -269,16 +288,18 @@ fn selection() -> impl Strategy<Value = Selection> {
         prop::option::of("(running|Failed)"),
         labels,
         prop::option::of(index),
-        any::<bool>(),
+        prop::option::of(prop::sample::select(ORDERS.to_vec())),
+        prop::option::of(0u64..4_000),
     )
-        .prop_map(|(namespace, name, phase, labels, index, newest)| Selection {
+        .prop_map(|(namespace, name, phase, labels, index, order, created_since_ms)| Selection {
             namespace,
             name,
             phase,
             labels: Selector::parse(labels).unwrap(),
             index,
             limit: usize::MAX,
-            newest,
+            order: order.map(|word| Order::parse(word).unwrap()),
+            created_since_ms,
             ..Selection::default()
         })
 }
@@ -295,7 +316,9 @@ fn holds(model: &Model, selection: &Selection) -> bool {
         "label" => model.labels.iter().any(|(label, value)| format!("{label}={value}") == *key),
         _ => model.zones.iter().any(|zone| zone.to_string() == *key),
     });
+    let is_young = |since_ms: u64| model.created_s > 0 && u64::from(model.created_s) * 1_000 >= since_ms;
     index
+        && selection.created_since_ms.is_none_or(is_young)
         && selection.namespace.as_ref().is_none_or(|namespace| model.namespace == *namespace)
         && selection.name.as_ref().is_none_or(|name| model.name == *name)
         && selection.phase.as_ref().is_none_or(|phase| model.phase.eq_ignore_ascii_case(phase))
@@ -310,15 +333,16 @@ fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
         model.put(&mut cache, &format!("u{seq}"), Put::Plain);
     }
     let search = kubewitness_core::search::Search::new("nobody");
-    let mut selection = Selection { newest: true, limit: usize::MAX, search, ..Selection::default() };
+    let order = Some(Order::default());
+    let mut selection = Selection { order, limit: usize::MAX, search, ..Selection::default() };
     let first = select(&cache, &selection);
     assert!(first.objects.is_empty());
     let looked = first.looked.expect("it has not looked at all of them");
-    assert!((1..1_000).contains(&looked), "{looked}");
-    selection.before = Some(looked);
+    assert!((1..=1_001).contains(&looked.number), "{looked:?}");
+    selection.beyond = Some(looked);
     assert_eq!(select(&cache, &selection).looked, None);
     selection.search = kubewitness_core::search::Search::new("X4999");
-    selection.before = None;
+    selection.beyond = None;
     assert_eq!(uids(&select(&cache, &selection)), ["u4999"]);
 }
 
@@ -336,6 +360,8 @@ proptest! {
                     // A uid keeps its namespace and name, as in a cluster.
                     let uid = format!("u{id}-{}", model.namespace);
                     (model.name, model.seq) = (format!("x{id}"), seq as u64);
+                    // Nor does its creation change; some are created in the same second.
+                    model.created_s = u32::from(id) / 3;
                     model.put(&mut cache, &uid, how);
                     models.insert(uid, model);
                 }
@@ -356,21 +382,36 @@ proptest! {
             prop_assert_eq!(&known.document().unwrap()[..], document.as_bytes());
             prop_assert_eq!(&cache.by_name(&model.namespace, &model.name).unwrap().object.uid, uid);
         }
-        // Page by page, the newest change first: each object once, in order.
-        let mut newest = Selection { newest: true, limit: 2, ..Selection::default() };
-        let mut pages: Vec<u64> = Vec::new();
-        loop {
-            let page = select(&cache, &newest);
-            let Some(last) = page.objects.last() else { break };
-            newest.before = Some(last.seq);
-            pages.extend(page.objects.iter().map(|current| current.seq));
+        // Page by page in each order, of all objects and of a phase: each object once, in order.
+        for (word, phase) in ORDERS.into_iter().flat_map(|word| [(word, None), (word, Some("failed"))]) {
+            let order = Order::parse(word).unwrap();
+            let phase = phase.map(str::to_owned);
+            let mut paged = Selection { order: Some(order), limit: 2, phase, ..Selection::default() };
+            let mut pages: Vec<Place> = Vec::new();
+            loop {
+                let page = select(&cache, &paged);
+                prop_assert_eq!(page.places.len(), page.objects.len());
+                let Some(last) = page.places.last() else { break };
+                paged.beyond = Some(last.clone());
+                pages.extend(page.places);
+            }
+            let meant = models.iter().filter(|(_, model)| holds(model, &paged));
+            let mut expected: Vec<Place> = meant.map(|(uid, model)| model.place(order, uid)).collect();
+            expected.sort_unstable_by(|a, b| if order.is_before(a, b) { Less } else { Greater });
+            prop_assert_eq!(pages, expected, "{}", word);
         }
-        let mut expected: Vec<u64> = models.values().map(|model| model.seq).collect();
-        expected.sort_unstable_by(|a, b| b.cmp(a));
-        prop_assert_eq!(pages, expected);
-        let indexes = cache.indexes();
-        let found = Search::new(&newest, &indexes).unwrap();
-        prop_assert!(matches!(cache.plan(&found), Plan::Newest));
+        for namespace in [None, Some("s1")] {
+            let namespace = namespace.map(str::to_owned);
+            let selection = Selection { namespace, limit: usize::MAX, ..Selection::default() };
+            let mut counts = Counts::default();
+            prop_assert!(cache.tally(&selection, &mut counts));
+            let meant: Vec<_> = models.values().filter(|model| holds(model, &selection)).collect();
+            prop_assert_eq!(counts.phases.values().sum::<u64>(), meant.len() as u64);
+            let failed = meant.iter().filter(|model| model.phase == "Failed").count();
+            prop_assert_eq!(counts.phases.get("Failed").copied().unwrap_or_default(), failed as u64);
+            let namespaces: BTreeSet<_> = meant.iter().map(|model| model.namespace.clone()).collect();
+            prop_assert_eq!(counts.namespaces, namespaces);
+        }
         // As after a restart: all objects at once, and one of them twice.
         let held = models.keys().chain(models.keys().next()).map(|uid| cache.by_uid(uid).unwrap());
         let held: Vec<_> = held.collect();
@@ -382,8 +423,8 @@ proptest! {
             let found = select(&cache, &selection);
             prop_assert_eq!(uids(&select(&started, &selection)), expected.clone());
             prop_assert_eq!(uids(&found), expected);
-            if selection.newest {
-                prop_assert!(found.objects.is_sorted_by_key(|current| std::cmp::Reverse(current.seq)));
+            if let Some(order) = selection.order {
+                prop_assert!(found.places.is_sorted_by(|a, b| order.is_before(a, b)));
             }
         }
         put_packed(&mut cache, usize::MAX);

@@ -89,28 +89,28 @@ impl Lister for Listers {
     }
 
     /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
-    /// before or after its change. An object that exists throughout is found once. A short page of the newest
-    /// changes may lack an object that changes meanwhile: its change is newer than the page.
+    /// before or after its change. An object that exists throughout is found once. A short page of an order may
+    /// lack an object that changes meanwhile: its new place may lie before the page.
     fn select(&self, source: &str, selection: &Selection) -> Result<Selected, SelectError> {
         let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(selection, &indexes)?;
         let plan = handle.shared.read().plan(&search);
-        if let Plan::Newest = plan {
-            let mut below = selection.before.unwrap_or(u64::MAX);
+        if let Plan::Ordered = plan {
+            let mut beyond = selection.beyond.clone();
             loop {
-                let page = handle.shared.read().newest_page(below);
-                let next = page.below;
-                let enough = search.take_newest(page);
+                let page = handle.shared.read().ordered_page(&search, beyond.as_ref());
+                let next = page.beyond.clone();
+                let is_enough = search.take_ordered(page);
                 match next {
-                    Some(next) if !enough => below = next,
+                    Some(_) if !is_enough => beyond = next,
                     _ => return Ok(search.end()),
                 }
             }
         }
         let mut from = selection.after.unwrap_or_default();
         loop {
-            let page = handle.shared.read().page(plan, from);
+            let page = handle.shared.read().page(&plan, from);
             let next = page.next;
             let enough = search.take(page);
             match next {
@@ -122,16 +122,22 @@ impl Lister for Listers {
     }
 
     fn tally(&self, source: &str, selection: &Selection, counts: &mut Counts) -> Result<(), SelectError> {
-        let selection = Selection { newest: false, after: None, ..selection.clone() };
+        let selection = Selection { order: None, after: None, ..selection.clone() };
         let handle = self.loaded(source)?;
+        if handle.shared.read().tally(&selection, counts) {
+            return Ok(());
+        }
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(&selection, &indexes)?;
         let plan = handle.shared.read().plan(&search);
         let mut from = Some(0);
         while let Some(slot) = from {
-            let page = handle.shared.read().page(plan, slot);
+            let page = handle.shared.read().page(&plan, slot);
             from = page.next;
-            search.tally(page, counts);
+            if search.tally(page, counts) && from.is_some() {
+                counts.more = true;
+                break;
+            }
         }
         Ok(())
     }
@@ -156,6 +162,7 @@ mod tests {
     use crate::source::handle::Shared;
     use kubewitness_core::Version;
     use kubewitness_core::document::{pack, unpack};
+    use kubewitness_core::order::Order;
     use kubewitness_core::selector::Selector;
     use kubewitness_core::state::Status;
 
@@ -257,7 +264,7 @@ mod tests {
                     while !is_over.load(Ordering::Relaxed) || rounds == 0 {
                         let selection = Selection {
                             labels: Selector::parse("all=yes").unwrap(),
-                            newest: reader == 1,
+                            order: (reader == 1).then(Order::default),
                             limit: usize::MAX,
                             ..Selection::default()
                         };
@@ -286,6 +293,25 @@ mod tests {
             ..Selection::default()
         };
         assert!(listers.select("jobs", &odd).unwrap().objects.is_empty(), "{ROUNDS} is even");
+    }
+
+    #[test]
+    fn a_count_reads_no_more_documents_than_its_bound_and_says_so() {
+        let listers = Listers::default();
+        let shared = Arc::new(Shared::new("jobs", &[]));
+        listers.add(SourceHandle { shared: Arc::clone(&shared) });
+        (0..5_000).for_each(|name| shared.write().put(&version(name, 1), None));
+        shared.set_shown(1);
+        let count = |labels: &str| {
+            let labels = Selector::parse(labels).unwrap();
+            let (selection, mut counts) = (Selection { labels, ..Selection::default() }, Counts::default());
+            listers.tally("jobs", &selection, &mut counts).unwrap();
+            (counts.phases.values().sum::<u64>(), counts.more)
+        };
+        assert_eq!(count(""), (5_000, false), "without a look at any document");
+        assert_eq!(count("all=yes"), (OBJECTS as u64, false), "an index finds few");
+        let (found, more) = count("parity");
+        assert!((4_000..5_000).contains(&found) && more, "{found}");
     }
 
     #[tokio::test]

@@ -8,27 +8,57 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::browser::{Browser, DRIVER, WITHIN, playground};
+use crate::browser::{Browser, DRIVER, WITHIN, playground, token_of};
 
 /// What axe-core finds, a line each: the rule, and the first elements that break it.
 const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(\
     (found) => `${found.id} (${found.help}): ` + found.nodes.slice(0, 3).map((node) => node.html + ' ' + \
     (node.any.concat(node.all)[0] || {message: ''}).message).join(' | ')))";
 
-#[tokio::test]
-async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
-    const NAME: &str = "accessible::no_page_keeps_anybody_out";
+/// What looks at the pages; `None` where it can't be had, and the test is skipped.
+async fn axe(test: &str) -> Option<String> {
     if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip(NAME, "chromedriver is not on the PATH");
+        skip(test, "chromedriver is not on the PATH");
+        return None;
     }
     let script = services_folder().map(|folder| folder.join("axe/node_modules/axe-core/axe.min.js"));
-    let Some(axe) = script.ok().and_then(|path| std::fs::read_to_string(path).ok()) else {
-        return skip_where_there_is_no_tool(NAME, "axe-core can't be had from npm's registry");
-    };
+    let axe = script.ok().and_then(|path| std::fs::read_to_string(path).ok());
+    if axe.is_none() {
+        skip_where_there_is_no_tool(test, "axe-core can't be had from npm's registry");
+    }
+    axe
+}
+
+#[tokio::test]
+async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
+    let Some(axe) = axe("accessible::no_page_keeps_anybody_out").await else { return };
     in_scratch("accessible", async |scratch| {
         let port = free_port()?;
-        let mut playground = playground(scratch, port)?;
-        let result = look(scratch, &format!("http://127.0.0.1:{port}"), &axe).await;
+        let mut playground = playground(scratch, port, &[])?;
+        let portal = format!("http://127.0.0.1:{port}");
+        let result = async {
+            let pages = until(WITHIN, "a job with a story and Events", async || pages(&portal).await).await?;
+            let browser = Browser::start(scratch.path()).await?;
+            look(&browser, &portal, &pages, &axe).await?;
+            browser.close().await
+        };
+        let result = result.await.with_context(|| playground.say());
+        let ended = playground.terminate(WITHIN).await?;
+        result?;
+        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn neither_the_page_that_signs_in_nor_those_that_submit_keep_anybody_out() {
+    let Some(axe) = axe("accessible::neither_the_page_that_signs_in").await else { return };
+    in_scratch("accessible-login", async |scratch| {
+        let port = free_port()?;
+        let mut playground = playground(scratch, port, &["--auth", "kubernetes"])?;
+        let token = token_of(&mut playground, "ada").await?;
+        let result = sign_in_and_look(scratch, &format!("http://127.0.0.1:{port}"), &token, &axe).await;
         let result = result.with_context(|| playground.say());
         let ended = playground.terminate(WITHIN).await?;
         result?;
@@ -38,36 +68,64 @@ async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
     .await;
 }
 
-async fn look(scratch: &Scratch, portal: &str, axe: &str) -> Result<()> {
-    let pages = until(WITHIN, "a job with a story and Events", async || pages(portal).await).await?;
+async fn sign_in_and_look(scratch: &Scratch, portal: &str, token: &str, axe: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
+    look(&browser, portal, &["/login".to_owned()], axe).await?;
+    browser.open(&format!("{portal}/login")).await?;
+    let enter = "const field = document.querySelector('[name=token]'); field.value = ";
+    browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+    let is_in = async || Ok(browser.text().await?.contains("Submit a Job").then_some(()));
+    until(WITHIN, "the page of jobs of somebody who has signed in", is_in).await?;
+    browser.open(&format!("{portal}/submit")).await?;
+    let templates =
+        "return [...document.querySelectorAll('main a[href^=\"/submit/\"]')].map((it) => it.pathname)";
+    let templates: Vec<String> = serde_json::from_value(browser.script(templates).await?)?;
+    ensure!(!templates.is_empty(), "no template is offered: {}", browser.text().await?);
+    let pages: Vec<_> = ["/submit".to_owned()].into_iter().chain(templates).collect();
+    look(&browser, portal, &pages, axe).await?;
+    browser.close().await
+}
+
+async fn look(browser: &Browser, portal: &str, pages: &[String], axe: &str) -> Result<()> {
     let mut found = Vec::new();
     for theme in ["light", "dark"] {
-        browser.open(portal).await?;
+        browser.open(&format!("{portal}{}", pages[0])).await?;
         browser.script(&format!("localStorage.setItem('theme', '{theme}')")).await?;
         for width in [1400, 400] {
             browser.resize(width, 1000).await?;
-            for page in &pages {
-                browser.open(&format!("{portal}{page}")).await?;
-                let told = browser.console().await?;
-                let told = told.iter().filter(|line| line.contains("Content Security Policy"));
-                found.extend(told.map(|line| format!("{page}: {line}")));
-                let at = format!("{page} ({theme}, {width} px)");
-                let shown = browser.script("return document.documentElement.dataset.theme").await?;
-                ensure!(shown == theme, "{at} is shown in {shown}");
-                let violations = browser.script(&format!("{axe}; {LOOK}")).await?;
-                let violations = violations.as_array().context("what axe-core found")?;
-                found.extend(violations.iter().filter_map(Value::as_str).map(|text| format!("{at}: {text}")));
-                let wider = "const {scrollWidth, clientWidth} = document.documentElement; return scrollWidth - clientWidth";
-                let wider = browser.script(wider).await?;
-                if wider != json!(0) {
-                    found.push(format!("{at}: the page is {wider} px wider than the window"));
-                }
+            for page in pages {
+                look_at(browser, (portal, page), (theme, width), axe, &mut found).await?;
             }
         }
     }
     ensure!(found.is_empty(), "{} findings:\n{}", found.len(), found.join("\n"));
-    browser.close().await
+    Ok(())
+}
+
+async fn look_at(
+    browser: &Browser,
+    (portal, page): (&str, &str),
+    (theme, width): (&str, u32),
+    axe: &str,
+    found: &mut Vec<String>,
+) -> Result<()> {
+    browser.open(&format!("{portal}{page}")).await?;
+    let told = browser.console().await?;
+    let told = told.iter().filter(|line| line.contains("Content Security Policy"));
+    found.extend(told.map(|line| format!("{page}: {line}")));
+    let at = format!("{page} ({theme}, {width} px)");
+    let shown = browser.script("return document.documentElement.dataset.theme").await?;
+    ensure!(shown == theme, "{at} is shown in {shown}");
+    let violations = browser.script(&format!("{axe}; {LOOK}")).await?;
+    let violations = violations.as_array().context("what axe-core found")?;
+    found.extend(violations.iter().filter_map(Value::as_str).map(|text| format!("{at}: {text}")));
+    let wider =
+        "const {scrollWidth, clientWidth} = document.documentElement; return scrollWidth - clientWidth";
+    let wider = browser.script(wider).await?;
+    if wider != json!(0) {
+        found.push(format!("{at}: the page is {wider} px wider than the window"));
+    }
+    Ok(())
 }
 
 /// The addresses, once there is a job that has pods and Events.

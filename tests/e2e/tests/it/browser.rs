@@ -27,7 +27,7 @@ async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
     }
     in_scratch("browser", async |scratch| {
         let port = free_port()?;
-        let mut playground = playground(scratch, port)?;
+        let mut playground = playground(scratch, port, &[])?;
         let result = look(scratch, &format!("http://127.0.0.1:{port}")).await;
         let result = result.with_context(|| playground.say());
         let ended = playground.terminate(WITHIN).await?;
@@ -80,11 +80,11 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
     .await;
 }
 
-pub fn playground(scratch: &Scratch, port: u16) -> Result<Process> {
+pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
     command.args(["playground", "--rate", "40", "--seed", "3", "--listen", &listen, "--data"]);
-    command.arg(scratch.path().join("data")).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
+    command.arg(scratch.path().join("data")).args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
     Process::start("playground", &mut command, scratch.path())
 }
 
@@ -195,6 +195,16 @@ async fn elsewhere(browser: &Browser, portal: &str) -> Result<()> {
     let utc = async || Ok((browser.script(told).await? == "2026-11-20 20:30:00 UTC").then_some(()));
     until(WITHIN, "times of UTC again", utc).await?;
     browser.zone("UTC").await
+}
+
+/// The token of a person, as a playground with `--auth kubernetes` prints it.
+pub async fn token_of(playground: &mut Process, person: &str) -> Result<String> {
+    let of_person = |line: &str| {
+        let (name, rest) = line.trim().split_once(' ')?;
+        let token = rest.split_once("KUBEWITNESS_TOKEN=")?.1.split(' ').next()?;
+        (name == person).then(|| token.to_owned())
+    };
+    playground.line(0, WITHIN, of_person).await
 }
 
 async fn some_running_job(portal: &str) -> Result<Option<Value>> {

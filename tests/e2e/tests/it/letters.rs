@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, skip, until,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::process::Command;
 
+use crate::browser::{Browser, DRIVER};
 use crate::support::{create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -100,7 +103,7 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
     in_scratch("letters", async |scratch| {
         let (_simulator, options) = lab(scratch).await?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
-        let four = |status: &kubewitness_core::views::StatusView| {
+        let four = |status: &StatusView| {
             status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4 && p.waiting == 0)
         };
         let status = run.status_when(WITHIN, "four dead letters", four).await?;
@@ -187,6 +190,42 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
         ensure!(probe.observed == sum && probe.dead == 4, "{probe:?}");
         run.stop().await?;
         proofs(&options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser() {
+    if Command::new(DRIVER).arg("--version").output().await.is_err() {
+        return skip("letters::a_dead_letter_is_chosen", "chromedriver is not on the PATH");
+    }
+    in_scratch("letters-browser", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let four = |status: &StatusView| status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4);
+        run.status_when(WITHIN, "four dead letters", four).await?;
+        let portal = format!("http://{}", run.address());
+        let list = async || command_json(&["deadletters", "list", "--server", &portal, "-o", "json"]).await;
+        let seq = named(&list().await?, "traps")["seq"].to_string();
+        let browser = Browser::start(scratch.path()).await?;
+        browser.open(&format!("{portal}/deadletters?plugin=probe")).await?;
+        let press = async |button: &str, wanted: &str| {
+            let choose = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";
+            let fill = format!("of('[value=\"{seq}\"]').checked = true; of('[name=reason]').value = 'it is mended';");
+            browser.script(&format!("{choose} {fill} of('{button}').click()")).await?;
+            let told = async || Ok(browser.text().await?.contains(wanted).then_some(()));
+            until(WITHIN, wanted, told).await
+        };
+        press("[name=dry_run]", "1 would be taken; nothing was changed").await?;
+        ensure!(named(&list().await?, "traps")["attempts"] == 2, "nothing was changed");
+        press("button.strong", "1 state was taken back").await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("What was done") && text.contains("it is mended"), "{text}");
+        let again = async || Ok((named(&list().await?, "traps")["attempts"] == 4).then_some(()));
+        until(WITHIN, "the letter that fails again", again).await?;
+        ensure!(named(&list().await?, "loops")["attempts"] == 2, "no other one was taken");
+        browser.close().await?;
+        run.stop().await
     })
     .await;
 }

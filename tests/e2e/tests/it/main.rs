@@ -11,6 +11,7 @@ mod cluster;
 mod compile;
 mod compiling;
 mod conformance;
+mod contract;
 mod dashboard;
 mod databases;
 mod destinations;

@@ -63,6 +63,7 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
             Ok(())
         })
         .await?;
+        orders_hold_over_all_pages(&lab).await?;
         let then = now()?;
         tokio::time::sleep(Duration::from_millis(50)).await;
         delete(&lab.simulator, "past-2").await?;
@@ -88,27 +89,55 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
             (format!("kind=Job&gone=only&since={then}"), vec!["past-1", "past-2"]),
             (format!("kind=Job&gone=only&until={then}"), vec![]),
             ("kind=Job&gone=only&search=AST-1".into(), vec!["past-1"]),
-            ("kind=Job&gone=true&search=past&sort=name".into(), vec!["past-1", "past-2", "past-3"]),
+            ("kind=Job&gone=only&sort=-changed".into(), vec!["past-2", "past-1"]),
+            ("kind=Job&gone=true&search=past&sort=-changed".into(), vec!["past-3", "past-2", "past-1"]),
         ] {
             let found = objects(&lab, &query).await?.objects;
             ensure!(names(&found) == wanted, "{query}: {found:?}");
         }
 
         // At the moment before, all three were there, with the version that was the newest then.
-        let found = objects(&lab, &format!("kind=Job&at={then}&sort=name&details=true")).await?.objects;
-        ensure!(names(&found) == ["past-1", "past-2", "past-3"], "{found:?}");
+        let found = objects(&lab, &format!("kind=Job&at={then}&details=true")).await?.objects;
+        ensure!(names(&found) == ["past-2", "past-1", "past-3"], "{found:?}");
         ensure!(
-            found[1]["resource_version"] == version.as_str() && found[1]["then"]["known"] == "exact",
+            found[0]["resource_version"] == version.as_str() && found[0]["then"]["known"] == "exact",
             "{found:?}"
         );
-        ensure!(found[1]["details"]["plugins"].is_object(), "{found:?}");
-        let document = format!("{}/api/v1/states/{}/document", lab.url(), found[1]["seq"]);
+        ensure!(found[0]["details"]["plugins"].is_object(), "{found:?}");
+        let document = format!("{}/api/v1/states/{}/document", lab.url(), found[0]["seq"]);
         let document: Value = http().get(document).send().await?.json().await?;
         ensure!(document["metadata"]["annotations"]["n"] == "before", "{document}");
         commands_find_it(&lab, &then).await?;
         lab.kubewitness.stop().await
     })
     .await;
+}
+
+/// Of three jobs, of which the second changed last.
+async fn orders_hold_over_all_pages(lab: &Lab<'_>) -> Result<()> {
+    for (sort, wanted) in [
+        ("changed", ["past-2", "past-3", "past-1"]),
+        ("-changed", ["past-1", "past-3", "past-2"]),
+        ("name", ["past-1", "past-2", "past-3"]),
+        ("-name", ["past-3", "past-2", "past-1"]),
+    ] {
+        let (mut query, mut found) = (format!("kind=Job&limit=1&sort={sort}"), Vec::new());
+        loop {
+            let page = objects(lab, &query).await?;
+            found.extend(page.objects);
+            let Some(next) = page.next else { break };
+            query = next;
+        }
+        ensure!(names(&found) == wanted, "{sort}: {found:?}");
+        let told = lab.ask(&["jobs", "--sort", sort, "-o", "name"]).await?;
+        let told: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("job.batch/")).collect();
+        ensure!(told == wanted, "{sort}: {told:?}");
+    }
+    for refused in ["sort=queued", "sort=name&gone=true", "sort=name&at=2026-01-01T00:00:00Z"] {
+        let answer = http().get(format!("{}/api/v1/objects?{refused}", lab.url())).send().await?;
+        ensure!(answer.status() == 400, "{refused}: {}", answer.text().await?);
+    }
+    Ok(())
 }
 
 /// The same on the command line, whose times are the reader's.

@@ -382,6 +382,31 @@ pub fn bookmark_version(object: &[u8]) -> Result<Cow<'_, str>, ProjectError> {
     }
 }
 
+/// When an object was created, as its document says; `None` where it says nothing, or is no object.
+pub fn created(object: &[u8]) -> Option<Cow<'_, str>> {
+    let mut created = Cow::Borrowed("");
+    let read = Scanner::new(object).members(|key, value| {
+        if !key.is(b"metadata") {
+            value.skip()?;
+            return Ok(Flow::Next);
+        }
+        if is_null(value)? {
+            return Ok(Flow::Enough);
+        }
+        value.members(|key, value| {
+            if !key.is(b"creationTimestamp") {
+                value.skip()?;
+                return Ok(Flow::Next);
+            }
+            created = optional_text(value)?;
+            Ok(Flow::Enough)
+        })?;
+        // What stands behind it says nothing of it, and may be long.
+        Ok(Flow::Enough)
+    });
+    read.ok().map(|_| created).filter(|created| !created.is_empty())
+}
+
 /// Whether a BOOKMARK says that the initial events of a streaming list are complete.
 pub fn ends_initial_events(object: &[u8]) -> Result<bool, ProjectError> {
     let mut ends = false;

@@ -2,6 +2,7 @@
 
 use axum::http::Uri;
 use kubewitness_core::calendar;
+use kubewitness_core::order::{By, Order, UnknownOrder};
 use kubewitness_core::views::{Gone, ObjectQuery};
 
 use crate::answer::params::Params;
@@ -34,6 +35,15 @@ const PARAMETERS: [&str; 12] = [
     "cursor",
 ];
 
+/// The journal knows what is gone by its end, and what was there at a moment in an order of its own.
+fn is_ordered(gone: Gone, at: Option<&str>, by: By) -> bool {
+    at.is_none() && (gone == Gone::No || by == By::Changed)
+}
+
+fn unknown_order(error: &UnknownOrder) -> Problem {
+    Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
+}
+
 pub(super) struct Asked {
     /// As it was typed; `all` for every kind.
     pub kind: String,
@@ -46,7 +56,7 @@ pub(super) struct Asked {
     pub since: Option<String>,
     pub until: Option<String>,
     pub at: Option<String>,
-    pub sort: Option<String>,
+    pub order: Order,
     pub cursor: Option<String>,
 }
 
@@ -67,6 +77,13 @@ impl Asked {
             Gone::No if !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
             gone => gone,
         };
+        let at = params.owned("at");
+        let order = match params.text("sort") {
+            Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
+            None => Order::default(),
+        };
+        // A question that has no such order is asked in its own.
+        let order = if is_ordered(gone, at.as_deref(), order.by) { order } else { Order::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
@@ -77,8 +94,8 @@ impl Asked {
             range,
             since,
             until,
-            at: params.owned("at"),
-            sort: params.owned("sort"),
+            at,
+            order,
             cursor: params.owned("cursor"),
         })
     }
@@ -124,12 +141,22 @@ impl Asked {
             since: since.or_else(|| typed(&self.since)),
             until: typed(&self.until),
             at: typed(&self.at),
-            sort: self.sort.clone(),
+            sort: self.sort().map(str::to_owned),
             cursor: self.cursor.clone(),
             details: true,
             limit: Some(ROWS),
             ..ObjectQuery::default()
         }
+    }
+
+    /// As an address says it; left out where it goes without saying.
+    pub fn sort(&self) -> Option<&'static str> {
+        Some(self.order.word()).filter(|_| self.order != Order::default())
+    }
+
+    /// Whether it can be asked for in this order.
+    pub fn has_order(&self, by: By) -> bool {
+        is_ordered(self.gone, self.at.as_deref(), by)
     }
 
     /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.
@@ -151,7 +178,7 @@ impl Asked {
             ("since", self.since.as_deref()),
             ("until", self.until.as_deref()),
             ("at", self.at.as_deref()),
-            ("sort", self.sort.as_deref()),
+            ("sort", self.sort()),
             ("cursor", None),
         ];
         for (known, kept) in pairs {

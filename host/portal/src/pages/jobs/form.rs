@@ -12,6 +12,7 @@ use crate::pages::parts::{encode, figure};
 pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
     html! {
         form.filters role="search" aria-label="Filter" method="get" action="/" {
+            @if let Some(sort) = asked.sort() { input type="hidden" name="sort" value=(sort); }
             label { span { "Search" }
                 input #search type="search" name="search" value=[asked.search.as_deref()] placeholder="name, uid, submitter, label" autocomplete="off" spellcheck="false";
             }

@@ -27,7 +27,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     // Before the objects are read: what changes in between comes again, and is known by its position.
     let after = *app.views.newest().borrow();
     let sight = Sight::new(&app, &viewer);
-    let mut query = asked.query(SystemClock::default().now_ms());
+    let now_ms = SystemClock::default().now_ms();
+    let mut query = asked.query(now_ms);
     query.within = match sight.within(&query).await {
         Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
         within => within?,
@@ -60,13 +61,14 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         next: page.next.as_deref(),
         total,
         after,
+        now_ms: query.at.as_deref().and_then(kubewitness_core::calendar::moment).unwrap_or(now_ms),
     };
     let content = html! {
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
-        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() { (counts_bar(&asked, &counts)) }
+        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more { (counts_bar(&asked, &counts)) }
         (held(&now_held))
         p #summary.quiet-live aria-live="polite" {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }

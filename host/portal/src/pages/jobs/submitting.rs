@@ -184,7 +184,7 @@ fn namespace(template: &TemplateSpec, typed: &Typed, faults: &BTreeMap<&str, Vec
     let described = wrong.then_some("fault-namespace");
     html! {
         label {
-            span { "Namespace" }
+            span { "Namespace" @if template.namespaces.is_empty() { " (required)" } }
             @if template.namespaces.is_empty() {
                 input name=(NAMESPACE) required value=(chosen) autocomplete="off" spellcheck="false" aria-invalid=[wrong.then_some("true")] aria-describedby=[described];
             } @else {

@@ -1,11 +1,13 @@
 //! The list itself.
 
+use kubewitness_core::calendar::moment;
+use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{Gone, ObjectView};
 use maud::{Markup, html};
 
 use super::asked::Asked;
-use crate::answer::time::span;
+use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, figure, plural, why};
 
 pub(super) struct List<'a> {
@@ -17,17 +19,25 @@ pub(super) struct List<'a> {
     pub total: Option<u64>,
     /// From where on the script follows.
     pub after: u64,
+    /// The moment that the rows are of.
+    pub now_ms: u64,
 }
 
-/// What the rows can be ordered by, as the address and the caption say it.
-const ORDERS: [(&str, &str); 6] = [
-    ("changed", "newest change first"),
-    ("name", "by name"),
-    ("phase", "by phase"),
-    ("queued", "by the time that they waited, longest first"),
-    ("running", "by the time that they ran, longest first"),
-    ("restarts", "by restarts, most first"),
-];
+/// How an order is told.
+fn told(order: Order) -> &'static str {
+    match (order.by, order.turned) {
+        (By::Changed, false) => "newest change first",
+        (By::Changed, true) => "oldest change first",
+        (By::Created, false) => "newest first",
+        (By::Created, true) => "oldest first",
+        (By::Name, false) => "by name",
+        (By::Name, true) => "by name, from the end",
+        (By::Phase, false) => "by phase",
+        (By::Phase, true) => "by phase, from the end",
+        (By::Restarts, false) => "most restarts first",
+        (By::Restarts, true) => "fewest restarts first",
+    }
+}
 
 impl List<'_> {
     pub fn draw(&self) -> Markup {
@@ -38,73 +48,70 @@ impl List<'_> {
             div.over { button #fresh.fresh type="button" hidden {} }
             div.scroll {
                 table.dense.stacked id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
-                    data-labels=[asked.labels.as_deref().or(asked.search.as_deref())] data-namespace=[asked.namespace.as_deref()]
+                    data-labels=[asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort())] data-namespace=[asked.namespace.as_deref()]
                     data-phase=[asked.phase] data-gone=[(asked.gone != Gone::No).then_some("")] {
                     caption { (self.caption()) }
                     thead { tr {
-                        (self.head("phase", "Phase", ""))
-                        (self.head("name", "Name", ""))
+                        (self.head(By::Phase, "Phase", ""))
+                        (self.head(By::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
                         th scope="col" { "Namespace" }
-                        (self.head("queued", "Waited", "num"))
-                        (self.head("running", "Ran", "num"))
-                        (self.head("restarts", "Restarts", "num"))
+                        th.num scope="col" { "Waited" }
+                        th.num scope="col" { "Ran" }
+                        (self.head(By::Restarts, "Restarts", "num"))
                         th.num scope="col" { "Ready" }
                         th scope="col" { "Submitter" }
                         th scope="col" { "Plugins" }
                         th.wide scope="col" { "Reason" }
-                        (self.head("changed", "Last change", ""))
+                        (self.head(By::Created, "Age", "num"))
+                        (self.head(By::Changed, "Last change", ""))
                     } }
-                    tbody { @for view in *objects { (row(view, asked)) } }
+                    tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
                 }
             }
-            template #row { (row(&ObjectView::default(), asked)) }
+            template #row { (row(&ObjectView::default(), asked, self.now_ms)) }
             (self.pages())
         }
     }
 
     fn caption(&self) -> Markup {
-        let sort = self.asked.sort.as_deref().unwrap_or("changed");
-        let order = ORDERS.into_iter().find(|(known, _)| *known == sort).map_or("", |(_, told)| told);
-        let order = if self.asked.at.is_some() && sort == "changed" {
-            "those that have ended since first"
-        } else {
-            order
+        let order = match self.asked.at {
+            Some(_) => "those that have ended since first",
+            None => told(self.asked.order),
         };
         let count = self.objects.len() as u64;
         html! {
             @match self.total {
-                Some(total) if total > count => { (figure(count)) " of " (figure(total)) " objects, " }
+                // A page that has all is not compared with a count of a moment later.
+                Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
-            @if self.sorts_a_part() { "this page " } (order)
+            (order)
         }
     }
 
-    /// Pages follow each other by the newest change. Another order holds within one page.
-    fn sorts_a_part(&self) -> bool {
-        self.asked.sort.as_deref().is_some_and(|sort| sort != "changed")
-            && (self.next.is_some() || self.asked.cursor.is_some())
-    }
-
-    fn head(&self, sort: &str, name: &str, class: &str) -> Markup {
-        let is_sorted = self.asked.sort.as_deref().unwrap_or("changed") == sort;
-        let value = Some(sort).filter(|sort| *sort != "changed");
+    /// A click orders by this column, and another one turns the order around.
+    fn head(&self, by: By, name: &str, class: &str) -> Markup {
+        let asked = self.asked;
+        let is_sorted = asked.at.is_none() && asked.order.by == by;
+        let order = Order { by, turned: is_sorted && !asked.order.turned };
+        let value = Some(order.word()).filter(|_| order != Order::default());
+        // The newest object has the lowest age.
+        let (sign, way) = match asked.order.descends() != (by == By::Created) {
+            true => (" ↓", "descending"),
+            false => (" ↑", "ascending"),
+        };
         html! {
-            th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(if matches!(sort, "name" | "phase") { "ascending" } else { "descending" })] {
-                a href=(self.asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { " ↓" } } }
+            th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(way)] {
+                @if asked.has_order(by) {
+                    a href=(asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
+                } @else { (name) }
             }
         }
     }
 
     fn pages(&self) -> Markup {
         html! {
-            @if self.sorts_a_part() {
-                p.hint.part {
-                    "Only this page is sorted. The pages themselves follow each other by the newest change. "
-                    "Filter the list until it fits one page, and all of it is sorted."
-                }
-            }
             @if self.next.is_some() || self.asked.cursor.is_some() {
                 nav.pages aria-label="Pages" {
                     @if self.asked.cursor.is_some() { a.button href=(self.asked.address("cursor", None)) { "First page" } }
@@ -116,7 +123,7 @@ impl List<'_> {
 }
 
 /// A row; one without a uid is filled by the script for an object that it has not seen before.
-fn row(view: &ObjectView, asked: &Asked) -> Markup {
+fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // Of what was deleted, how it went: that it is gone is told beside it.
@@ -134,7 +141,18 @@ fn row(view: &ObjectView, asked: &Asked) -> Markup {
             td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
             td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             td.wide data-label="Reason" data-f="why" { (why(status)) @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
             td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
+        }
+    }
+}
+
+/// How long ago it was created, and when.
+fn age_of(created: &str, now_ms: u64) -> Markup {
+    html! {
+        @match moment(created) {
+            Some(ms) => span title={ "created " (readable(ms)) " UTC" } { (age(now_ms.saturating_sub(ms))) },
+            None => (created),
         }
     }
 }

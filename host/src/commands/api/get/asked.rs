@@ -67,6 +67,7 @@ impl Asked {
             since: time(list.since),
             until: time(list.until),
             at: at.map(calendar::rfc3339),
+            sort: list.sort.clone(),
             details: list.output == GetOutput::Wide && !list.watch,
             ..ObjectQuery::default()
         };
@@ -116,7 +117,7 @@ impl Asked {
             header.insert(0, "KIND");
         }
         if self.output == GetOutput::Wide {
-            header.extend(["QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
+            header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
         Table::new(&header).whole(self.output == GetOutput::Wide)
@@ -176,12 +177,13 @@ impl Asked {
 
 /// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
 /// changes has none of it.
-fn details(view: &ObjectView) -> [String; 5] {
+fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
     let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
     let time = |ms: u64| if ms > 0 { format!("{more}{}", age(ms as f64 / 1000.0)) } else { String::new() };
     [
+        details.created_at.as_deref().map(since).unwrap_or_default(),
         time(details.queued_ms),
         time(details.running_ms),
         format!("{more}{}", details.restarts),
@@ -211,6 +213,7 @@ pub(super) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
         ("since", &query.since),
         ("until", &query.until),
         ("at", &query.at),
+        ("sort", &query.sort),
         ("limit", &limit),
         ("details", &query.details.then(|| "true".to_owned())),
     ];
@@ -233,7 +236,7 @@ fn reason(status: &Status, change: Change) -> String {
 
 /// How long ago a time was; the time itself where it is not known.
 fn since(at: &str) -> String {
-    match calendar::parse(at) {
+    match calendar::moment(at) {
         Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
         None => at.to_owned(),
     }
@@ -366,6 +369,7 @@ mod tests {
         let text = asked(&["all", "-o", "wide"]).unwrap().table_of(&[view("jobs", "x")]);
         assert!(text.starts_with("KIND   NAMESPACE") && text.contains("UID"), "{text}");
         let told = DetailsView {
+            created_at: Some("not a time".into()),
             queued_ms: 240_000,
             running_ms: 7_800_000,
             restarts: 2,
@@ -376,8 +380,11 @@ mod tests {
         let told = ObjectView { details: Some(told), ..view("jobs", "x") };
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(columns.contains("QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
-        assert!(columns.contains("4 m >2 h >2 ada@example.com audit:delivered sql:dead"), "{text}");
+        assert!(columns.contains("AGE QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
+        assert!(
+            columns.contains("not a time >4 m >2 h >2 ada@example.com audit:delivered sql:dead"),
+            "{text}"
+        );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
     }
 

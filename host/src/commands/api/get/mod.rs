@@ -43,7 +43,7 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     if more {
         eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
     }
-    if asked.when != When::Gone {
+    if asked.when != When::Gone && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
     }
     if objects.is_empty() && asked.query.name.is_some() {

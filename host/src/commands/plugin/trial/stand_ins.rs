@@ -195,7 +195,7 @@ impl Lister for StandIns {
             }
         };
         let there = self.there(source).into_iter().filter(has).take(selection.limit);
-        Ok(Selected { objects: there.map(current).collect(), next: None, looked: None })
+        Ok(Selected { objects: there.map(current).collect(), ..Selected::default() })
     }
 
     fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {

@@ -46,7 +46,7 @@ async fn the_steps_in_the_portal_work_as_they_stand() {
     }
     in_scratch("ten-tasks", async |scratch| {
         let port = free_port()?;
-        let mut running = playground(scratch, port)?;
+        let mut running = playground(scratch, port, &[])?;
         let portal = format!("http://127.0.0.1:{port}");
         let result = async {
             steps(scratch, &portal).await.context("in the portal")?;

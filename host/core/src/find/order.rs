@@ -1,0 +1,184 @@
+//! How the objects of a list follow each other, over all of its pages.
+//!
+//! Each object has a place in an order, and the next page begins behind the place of the last object. A place is a
+//! value and a uid, so it stays what it is while other objects come and go.
+
+use thiserror::Error;
+
+use crate::state::{Seq, Status};
+
+/// What objects are ordered by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// The position of the last change.
+    #[default]
+    Changed,
+    Created,
+    Name,
+    Phase,
+    /// The attempt of the status.
+    Restarts,
+}
+
+/// The words of the orders. A `-` before one turns it around.
+pub const ORDERS: [&str; 10] = [
+    "changed",
+    "created",
+    "name",
+    "phase",
+    "restarts",
+    "-changed",
+    "-created",
+    "-name",
+    "-phase",
+    "-restarts",
+];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    pub by: By,
+    /// The oldest change, the oldest object, `z`, or the fewest restarts first.
+    pub turned: bool,
+}
+
+/// Where an object stands in an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Of names and phases.
+    pub text: String,
+    /// Of a phase: a newer change has a lower number.
+    pub number: u64,
+    /// Empty where the number alone says which object it is.
+    pub uid: String,
+}
+
+/// What an object says of its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    pub seq: Seq,
+    /// In seconds; 0 where it is not known.
+    pub created_s: u32,
+    pub name: &'a str,
+    pub status: &'a Status,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is no order: there are {list}, and each with a `-` before it to turn it around", list = ORDERS[..5].join(", "))]
+pub struct UnknownOrder(pub String);
+
+impl Order {
+    pub fn parse(text: &str) -> Result<Self, UnknownOrder> {
+        let (turned, word) = text.strip_prefix('-').map_or((false, text), |word| (true, word));
+        let by = match word {
+            "changed" => By::Changed,
+            "created" => By::Created,
+            "name" => By::Name,
+            "phase" => By::Phase,
+            "restarts" => By::Restarts,
+            _ => return Err(UnknownOrder(text.to_owned())),
+        };
+        Ok(Self { by, turned })
+    }
+
+    pub fn word(self) -> &'static str {
+        let by = match self.by {
+            By::Changed => 0,
+            By::Created => 1,
+            By::Name => 2,
+            By::Phase => 3,
+            By::Restarts => 4,
+        };
+        ORDERS[by + if self.turned { ORDERS.len() / 2 } else { 0 }]
+    }
+
+    /// Whether the greater place comes first. Names and phases ascend; of all else, people want the most first.
+    pub fn descends(self) -> bool {
+        matches!(self.by, By::Changed | By::Created | By::Restarts) != self.turned
+    }
+
+    pub fn place(self, object: &Placed<'_>, uid: impl FnOnce() -> String) -> Place {
+        let text = |text: &str| text.to_owned();
+        match self.by {
+            By::Changed => Place { number: object.seq, ..Place::default() },
+            By::Phase => {
+                Place { text: text(&object.status.phase), number: u64::MAX - object.seq, ..Place::default() }
+            }
+            By::Created => Place { number: object.created_s.into(), uid: uid(), ..Place::default() },
+            By::Restarts => Place { number: object.status.attempt.into(), uid: uid(), ..Place::default() },
+            By::Name => Place { text: text(object.name), uid: uid(), ..Place::default() },
+        }
+    }
+
+    /// Whether a place comes before another one.
+    pub fn is_before(self, place: &Place, other: &Place) -> bool {
+        if self.descends() { place > other } else { place < other }
+    }
+}
+
+impl Place {
+    /// Of a change, or of an end.
+    pub fn at(seq: Seq) -> Self {
+        Self { number: seq, ..Self::default() }
+    }
+
+    /// As the cursor of a page: a number, a uid, and a text, in which anything may stand.
+    pub fn cursor(&self) -> String {
+        match (&*self.text, &*self.uid) {
+            ("", "") => self.number.to_string(),
+            (text, uid) => format!("{}/{uid}/{text}", self.number),
+        }
+    }
+
+    pub fn parse(cursor: &str) -> Option<Self> {
+        let mut parts = cursor.splitn(3, '/');
+        let number = parts.next()?.parse().ok()?;
+        let mut text = || parts.next().unwrap_or_default().to_owned();
+        Some(Self { number, uid: text(), text: text() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_has_a_word_and_another_word_is_told_with_those_that_there_are() {
+        for word in ORDERS {
+            let order = Order::parse(word).unwrap();
+            assert_eq!((order.turned, order.word()), (word.starts_with('-'), word));
+        }
+        assert_eq!(Order::parse("changed").unwrap(), Order::default());
+        for wrong in ["", "-", "--name", "queued", "Name"] {
+            let told = Order::parse(wrong).unwrap_err().to_string();
+            assert!(told.contains("there are changed, created, name, phase, restarts"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_place_comes_back_from_its_cursor_whatever_the_name_is() {
+        let places = [
+            Place::at(7),
+            Place { text: "a/b c".into(), number: 0, uid: "u-1".into() },
+            Place { text: "Running".into(), number: u64::MAX, uid: String::new() },
+        ];
+        for place in places {
+            assert_eq!(Place::parse(&place.cursor()), Some(place));
+        }
+        assert_eq!(Place::parse("ended-7"), None);
+    }
+
+    #[test]
+    fn the_newest_comes_first_and_names_ascend_unless_the_order_is_turned() {
+        let before = |order: &str, a: &Place, b: &Place| Order::parse(order).unwrap().is_before(a, b);
+        assert!(before("changed", &Place::at(2), &Place::at(1)));
+        assert!(before("-created", &Place::at(1), &Place::at(2)));
+        let named = |name: &str| Place { text: name.into(), ..Place::default() };
+        assert!(before("name", &named("a"), &named("b")) && before("-name", &named("b"), &named("a")));
+        let status = Status { phase: "Failed".into(), ..Status::default() };
+        let of = |seq| {
+            let placed = Placed { seq, created_s: 0, name: "x", status: &status };
+            Order { by: By::Phase, turned: false }.place(&placed, String::new)
+        };
+        assert!(before("phase", &of(9), &of(8)), "within a phase the newest change comes first");
+    }
+}
