@@ -7,6 +7,7 @@ mod capabilities;
 mod fit;
 mod fixture;
 mod hostile;
+mod interface;
 mod isolation;
 mod limits;
 mod pool;
