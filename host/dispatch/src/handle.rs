@@ -14,6 +14,7 @@ use crate::keeper::Keeper;
 use crate::paused::{Changed, Order};
 use crate::reader::Reader;
 use crate::resync::Resync;
+use crate::ticks::Ticks;
 use crate::{DispatchError, DispatchStats};
 
 /// The requests that may wait. Further callers wait for a place.
@@ -67,6 +68,7 @@ impl Shared {
         reader: &Reader,
         breaker: &Breaker,
         keeper: &Keeper,
+        ticks: Option<&Ticks>,
         error: &Option<Arc<str>>,
     ) {
         let of = lanes.stats();
@@ -89,6 +91,7 @@ impl Shared {
             open: breaker.is_open(),
             paused: None,
             resync: resync.stats(&of),
+            tick: ticks.map(Ticks::stats),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,
             longest: Duration::ZERO,

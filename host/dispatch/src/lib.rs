@@ -16,13 +16,14 @@ mod paused;
 mod reader;
 mod resync;
 mod run;
+mod ticks;
 mod verdicts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start};
+use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start, TickSpec};
 use kubewitness_core::lanes::QueueStats;
 use kubewitness_core::ports::{Backlog, Handler, JournalError, Paused, StateFilter};
 use thiserror::Error;
@@ -58,6 +59,8 @@ pub struct DispatchOptions {
     pub delivery: DeliverySpec,
     /// The most calls at the same time.
     pub concurrency: u32,
+    /// The schedule on which the plugin is called besides; `None`: never.
+    pub tick: Option<TickSpec>,
 }
 
 #[derive(Debug, Error)]
@@ -108,6 +111,8 @@ pub struct DispatchStats {
     pub unclear: u64,
     pub filter_error: Option<String>,
     pub resync: ResyncStats,
+    /// `None` for a plugin without a schedule.
+    pub tick: Option<TickStats>,
     pub queue: QueueStats,
     /// How long the states in calls have been there, summed, and the longest of them.
     pub unfinished: Duration,
@@ -125,6 +130,21 @@ pub struct ResyncStats {
     pub skipped: u64,
     /// States that failed every try and were dropped.
     pub failed: u64,
+}
+
+/// The ticks of a plugin since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TickStats {
+    /// Ticks that have ended.
+    pub ticks: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    pub is_running: bool,
+    /// When the last one began, and when the next is due, in milliseconds since 1970.
+    pub last_ms: Option<u64>,
+    pub next_ms: Option<u64>,
+    /// Why the last one failed; `None` where it did not.
+    pub last_error: Option<Arc<str>>,
 }
 
 /// The delivery of one plugin's states, not yet running.

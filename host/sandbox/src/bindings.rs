@@ -14,3 +14,15 @@ wasmtime::component::bindgen!({
 });
 
 pub use kubewitness::plugin::{clock, config, documents, http, kv, ledger, lister, log, sql, types};
+
+/// The export that a plugin may have besides.
+pub mod ticks {
+    wasmtime::component::bindgen!({
+        path: "../../wit",
+        world: "ticks",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
+
+    pub use exports::kubewitness::plugin::ticker::Occasion;
+}

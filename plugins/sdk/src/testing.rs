@@ -114,7 +114,7 @@ pub trait Host {
 }
 
 /// Grants nothing.
-struct Nothing;
+pub struct Nothing;
 
 impl Host for Nothing {}
 

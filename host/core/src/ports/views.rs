@@ -16,7 +16,7 @@ pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
 pub use super::plugins::{
-    GrantUseView, GrantView, HistogramView, ManifestView, PausedView, PluginView, QueueView,
+    GrantUseView, GrantView, HistogramView, ManifestView, PausedView, PluginView, QueueView, TickView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;

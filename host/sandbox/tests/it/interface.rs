@@ -1,9 +1,10 @@
 //! Versions of the interface: what was built against an old one keeps working.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec, PluginSpec};
-use kubewitness_core::ports::{Delivery, Handler, Verdict};
+use kubewitness_core::ports::{CallError, Delivery, Handler, Tick, Verdict};
 use kubewitness_core::{State, Status};
 use kubewitness_sandbox::Component;
 
@@ -41,7 +42,7 @@ fn spec(config: serde_json::Value) -> PluginSpec {
 #[tokio::test]
 async fn a_plugin_of_interface_1_0_works_as_it_did() {
     let component = of_1_0().await;
-    assert_eq!(component.interface(), "1.0.0");
+    assert_eq!((component.interface(), component.ticks()), ("1.0.0", false));
     let said = component.describe().await.unwrap();
     assert_eq!((said.name.as_str(), said.needs.len()), ("interface-1.0", 6));
     assert_eq!(component.check(&spec(serde_json::json!({}))).await.unwrap(), []);
@@ -85,4 +86,19 @@ async fn a_plugin_of_interface_1_0_works_as_it_did() {
     let record = bench.record();
     assert_eq!(record.requests[0].headers, [("x-of".to_string(), "1.0".to_string())]);
     assert_eq!(record.committed, [[1]], "what is rejected and what waits has no receipt");
+}
+
+#[tokio::test]
+async fn a_schedule_for_a_plugin_of_interface_1_0_is_refused_by_name() {
+    let component = of_1_0().await;
+    let tick = serde_json::from_str(r#"{"every": "30s"}"#).unwrap();
+    let spec = PluginSpec { tick: Some(tick), ..spec(serde_json::json!({})) };
+    let faults = component.check(&spec).await.unwrap();
+    let [fault] = faults.as_slice() else { panic!("{faults:?}") };
+    assert_eq!(fault.field, "spec.tick");
+    assert!(fault.message.contains("`kubewitness:plugin/ticker`") && fault.message.contains("speaks 1.0.0"));
+    assert!(component.warnings(&spec).is_empty());
+    let bench = Bench::of(&component, Fake::default(), LimitsSpec::default());
+    let tick = Tick { due_ms: 0, timeout: Duration::from_secs(10) };
+    assert!(matches!(bench.plugin.tick(tick).await, Err(CallError::Protocol(_))));
 }

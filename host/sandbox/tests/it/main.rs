@@ -11,3 +11,4 @@ mod interface;
 mod isolation;
 mod limits;
 mod pool;
+mod tick;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    ComponentsSpec, HostSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant,
+    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant, TickSpec,
 };
+use kubewitness_core::limits::TICK_LEAST;
 use kubewitness_sandbox::{Component, Engine};
 use serde_json::{Map, Value};
 
@@ -116,6 +117,7 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
         grants: Default::default(),
         limits: Default::default(),
         delivery: Default::default(),
+        tick: None,
         config,
     };
     for need in &said.needs {
@@ -128,6 +130,8 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
+            // States alone are handed over, but the component checks that it would be called.
+            "tick" => spec.tick = Some(TickSpec { every: Duration(TICK_LEAST), timeout: None }),
             _ => bail!("the component needs `{}`, which this host does not know", clean(need)),
         }
     }
