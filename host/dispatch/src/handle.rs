@@ -9,12 +9,12 @@ use kubewitness_core::lanes::Lanes;
 use kubewitness_core::ports::Paused;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::breaker::Breaker;
 use crate::keeper::Keeper;
+use crate::pacing::breaker::Breaker;
+use crate::pacing::ticks::Ticks;
 use crate::paused::{Changed, Order};
 use crate::reader::Reader;
 use crate::resync::Resync;
-use crate::ticks::Ticks;
 use crate::{DispatchError, DispatchStats};
 
 /// The requests that may wait. Further callers wait for a place.

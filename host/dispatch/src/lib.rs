@@ -6,17 +6,15 @@
 //! `core::ports`. `core::lanes` decides the order of states; this crate does the waiting. It does no I/O of
 //! its own, and it takes the time from a `core` clock and from tokio.
 
-mod breaker;
 mod handle;
 mod interest;
 mod keeper;
 mod load;
-mod pause;
+mod pacing;
 mod paused;
 mod reader;
 mod resync;
 mod run;
-mod ticks;
 mod verdicts;
 
 use std::sync::Arc;
@@ -32,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
 use handle::Shared;
+pub use pacing::ticks::TickStats;
 pub use paused::Changed;
 use run::{Parts, Run};
 
@@ -130,21 +129,6 @@ pub struct ResyncStats {
     pub skipped: u64,
     /// States that failed every try and were dropped.
     pub failed: u64,
-}
-
-/// The ticks of a plugin since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TickStats {
-    /// Ticks that have ended.
-    pub ticks: u64,
-    /// Of these, those that failed.
-    pub failed: u64,
-    pub is_running: bool,
-    /// When the last one began, and when the next is due, in milliseconds since 1970.
-    pub last_ms: Option<u64>,
-    pub next_ms: Option<u64>,
-    /// Why the last one failed; `None` where it did not.
-    pub last_error: Option<Arc<str>>,
 }
 
 /// The delivery of one plugin's states, not yet running.

@@ -9,7 +9,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::lanes::Lanes;
+use kubewitness_core::lanes::{Lanes, Now};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{
     Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, KvWrite, Outcome, Paused,
@@ -17,15 +17,15 @@ use kubewitness_core::ports::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::breaker::{Allowed, Breaker};
 use crate::handle::{Act, Command, Letters, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
+use crate::pacing::breaker::{Allowed, Breaker};
+use crate::pacing::ticks::Ticks;
 use crate::paused::{self, Ordered};
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
-use crate::ticks::Ticks;
 use crate::{DispatchError, DispatchOptions};
 
 /// The time for the last save of a drain.
@@ -55,9 +55,9 @@ struct Recalled {
 
 /// The futures in progress. Dropping it equals a kill.
 #[derive(Default)]
-pub(crate) struct Work {
-    pub(crate) calls: FuturesUnordered<BoxFuture<'static, Called>>,
-    pub(crate) ticking: Option<BoxFuture<'static, Result<Vec<KvWrite>, CallError>>>,
+struct Work {
+    calls: FuturesUnordered<BoxFuture<'static, Called>>,
+    ticking: Option<BoxFuture<'static, Result<Vec<KvWrite>, CallError>>>,
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
     fetching: Option<BoxFuture<'static, (Fetch, Result<Answer, JournalError>)>>,
     recalling: Option<BoxFuture<'static, Recalled>>,
@@ -90,8 +90,8 @@ pub(crate) struct Run {
     pub(crate) splits: Vec<Vec<Delivery>>,
     pub(crate) last_error: Option<Arc<str>>,
     /// No call begins while it is there.
-    pub(crate) paused: Option<Arc<Paused>>,
-    pub(crate) ticks: Option<Ticks>,
+    paused: Option<Arc<Paused>>,
+    ticks: Option<Ticks>,
     is_deaf: bool,
     is_orphaned: bool,
 }
@@ -217,6 +217,39 @@ impl Run {
                 }
                 .boxed(),
             );
+        }
+    }
+
+    /// Begins the tick that is due once no call is in progress. So a plugin may read `kv` and write it back in a
+    /// tick, and no state is handed over in between. Tells whether states wait for it.
+    fn start_tick(&mut self, work: &mut Work) -> bool {
+        let now = Now::read(&*self.parts.clock);
+        let Some(ticks) = &mut self.ticks else { return false };
+        ticks.plan(now, self.paused.is_some());
+        let is_free = work.calls.is_empty() && work.ticking.is_none();
+        let is_kept = !self.keeper.is_full() && !self.keeper.is_failing();
+        if !ticks.is_turn(now.elapsed) {
+            return false;
+        }
+        if is_free && is_kept {
+            let (tick, handler) = (ticks.begin(now), Arc::clone(&self.parts.handler));
+            work.ticking = Some(async move { handler.tick(tick).await }.boxed());
+        }
+        true
+    }
+
+    /// A tick is no evidence for the breaker: it says nothing about whether states can be handled.
+    fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
+        let now = Now::read(&*self.parts.clock);
+        if let Some(ticks) = &mut self.ticks {
+            ticks.ended(ticked.as_ref().err(), now);
+        }
+        match ticked {
+            Ok(kv) if kv.is_empty() => {}
+            Ok(kv) => self.keeper.finished(0, kv),
+            Err(error) => {
+                tracing::warn!(plugin = self.parts.options.plugin, %error, "a tick failed");
+            }
         }
     }
 

@@ -209,6 +209,7 @@ fn missing_grants(imports: &[String], needs: &[String], grants: &GrantsSpec) -> 
         let granted = match import.as_str() {
             "sql" => !grants.sql.is_empty(),
             "http" => !grants.http.is_empty(),
+            "mail" => !grants.mail.is_empty(),
             // One interface for two grants: a plugin may only sign.
             "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
             "kv" => grants.kv,
@@ -246,6 +247,7 @@ fn is_met(need: &str, grants: &GrantsSpec) -> bool {
     match capability {
         "sql" => grants.sql.iter().any(|grant| meets(&grant.name)),
         "http" => grants.http.iter().any(|grant| meets(&grant.name)),
+        "mail" => grants.mail.iter().any(|grant| meets(&grant.name)),
         "ledger" => grants.ledger.iter().any(|grant| meets(&grant.name)),
         "key" => grants.keys.iter().any(|grant| meets(&grant.name)),
         "lister" => grants.lister.iter().any(meets),

@@ -80,7 +80,7 @@ pub mod bindings {
 pub use bindings::kubewitness::plugin::types::{
     Change, Error, FieldError, ObjectRef, RetryLater, State, Status, Verdict,
 };
-pub use capability::{clock, documents, http, kv, ledger, lister, log, sql};
+pub use capability::{clock, documents, http, kv, ledger, lister, log, mail, sql};
 pub use plugin::{About, Plugin, Ticking};
 
 #[doc(hidden)]

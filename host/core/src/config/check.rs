@@ -150,6 +150,7 @@ impl HostSpec {
         check_names("sources", self.sources.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("databases", self.databases.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("destinations", self.destinations.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("mail", self.mail.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("ledgers", self.ledgers.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
@@ -202,6 +203,9 @@ impl HostSpec {
         }
         for (index, destination) in self.destinations.iter().enumerate() {
             destinations::check(&format!("spec.destinations[{index}]"), destination, &mut faults);
+        }
+        for (index, mail) in self.mail.iter().enumerate() {
+            destinations::check_mail(&format!("spec.mail[{index}]"), mail, &mut faults);
         }
         components::check(&self.limits, &mut faults);
         check_keys(&self.modules.signed_by, &mut faults);
@@ -349,6 +353,9 @@ impl PluginSpec {
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.http.iter().map(|g| (g.name.as_str(), g.destination.as_str()));
         check_grants("http", "destination", pairs, &destinations, faults);
+        let mail: Vec<_> = host.mail.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.mail.iter().map(|g| (g.name.as_str(), g.server.as_str()));
+        check_grants("mail", "server", pairs, &mail, faults);
         let ledgers: Vec<_> = host.ledgers.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.ledger.iter().map(|g| (g.name.as_str(), g.ledger.as_str()));
         check_grants("ledger", "ledger", pairs, &ledgers, faults);

@@ -205,6 +205,9 @@ pub struct GrantsSpec {
     /// The destinations that the plugin may send requests to.
     #[serde(default)]
     pub http: Vec<HttpGrant>,
+    /// The mail servers that the plugin may write through.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mail: Vec<MailGrant>,
     /// The ledger that the plugin may append to.
     #[cfg_attr(test, schemars(length(max = 1)))]
     #[serde(default)]
@@ -260,6 +263,18 @@ pub struct HttpGrant {
     pub name: String,
     /// What the host calls the destination.
     pub destination: String,
+}
+
+/// A granted mail server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MailGrant {
+    /// What the plugin calls the mail server.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
+    pub name: String,
+    /// What the host calls the mail server.
+    pub server: String,
 }
 
 /// A granted ledger.

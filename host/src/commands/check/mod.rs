@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec, SecretRef,
-    SourceSpec, SqliteSpec,
+    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec, Manifest, PluginSpec,
+    SecretRef, SourceSpec, SqliteSpec,
 };
 use kubewitness_sandbox::Engine;
 use serde::Serialize;
@@ -248,6 +248,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
             .into_iter()
             .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
             .collect(),
+        mail: grants.mail.into_iter().map(|g| MailSpec::of(&g.server)).collect(),
         ledgers: grants
             .ledger
             .into_iter()

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant, TickSpec,
+    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, PluginSpec, SqlGrant,
+    TickSpec,
 };
 use kubewitness_core::limits::TICK_LEAST;
 use kubewitness_sandbox::{Component, Engine};
@@ -127,6 +128,7 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
             "kv" => spec.grants.kv = true,
             "sql" => spec.grants.sql.push(SqlGrant { database: name.clone(), name }),
             "http" => spec.grants.http.push(HttpGrant { destination: name.clone(), name }),
+            "mail" => spec.grants.mail.push(MailGrant { server: name.clone(), name }),
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),

@@ -12,7 +12,8 @@ use crate::support::{create_job, example_copy, plugin_manifest, simulator, write
 
 const WITHIN: Duration = Duration::from_secs(60);
 
-const PROBE: &str = "module: {file: probe.wasm}
+/// With a database that is called `second`.
+pub const PROBE: &str = "module: {file: probe.wasm}
 subscribe: [{source: jobs, mode: every, start: beginning}]
 grants:
   kv: true
@@ -24,7 +25,8 @@ tick: {every: 1s}
 delivery: {batch: 8, retries: 8, backoff: 10ms}
 config: CONFIG";
 
-const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
+/// What it is granted, below the ledgers of the host's settings.
+pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
       destinations:
         - {name: nobody, url: 'http://127.0.0.1:9'}
 ";

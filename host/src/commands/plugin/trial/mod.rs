@@ -114,7 +114,7 @@ async fn hand_each(subject: &Subject, seen: &[Observed], replies: Vec<Reply>) ->
         newest: seen.len() as u64,
     };
     let grants = capabilities.grants(name, spec, backing).await?;
-    let recorder = Arc::new(Recorder::new(grants, &spec.grants.http, replies));
+    let recorder = Arc::new(Recorder::new(grants, &spec.grants, replies));
     let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
     let mut handed = Vec::new();
     for state in stand_ins.states() {

@@ -6,14 +6,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use kubewitness_core::calendar;
 use kubewitness_core::config::TickSpec;
 use kubewitness_core::lanes::Now;
-use kubewitness_core::ports::{CallError, KvWrite, Tick};
+use kubewitness_core::ports::{CallError, Tick};
 
-use crate::TickStats;
-use crate::run::{Run, Work};
+/// The ticks of a plugin since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TickStats {
+    /// Ticks that have ended.
+    pub ticks: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    pub is_running: bool,
+    /// When the last one began, and when the next is due, in milliseconds since 1970.
+    pub last_ms: Option<u64>,
+    pub next_ms: Option<u64>,
+    /// Why the last one failed; `None` where it did not.
+    pub last_error: Option<Arc<str>>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Ticks {
@@ -81,41 +92,6 @@ impl Ticks {
 
     pub fn stats(&self) -> TickStats {
         TickStats { next_ms: self.next.map(|due| due.ms), is_running: self.is_running, ..self.stats.clone() }
-    }
-}
-
-impl Run {
-    /// Begins the tick that is due once no call is in progress. So a plugin may read `kv` and write it back in a
-    /// tick, and no state is handed over in between. Tells whether states wait for it.
-    pub(crate) fn start_tick(&mut self, work: &mut Work) -> bool {
-        let now = Now::read(&*self.parts.clock);
-        let Some(ticks) = &mut self.ticks else { return false };
-        ticks.plan(now, self.paused.is_some());
-        let is_free = work.calls.is_empty() && work.ticking.is_none();
-        let is_kept = !self.keeper.is_full() && !self.keeper.is_failing();
-        if !ticks.is_turn(now.elapsed) {
-            return false;
-        }
-        if is_free && is_kept {
-            let (tick, handler) = (ticks.begin(now), Arc::clone(&self.parts.handler));
-            work.ticking = Some(async move { handler.tick(tick).await }.boxed());
-        }
-        true
-    }
-
-    /// A tick is no evidence for the breaker: it says nothing about whether states can be handled.
-    pub(crate) fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
-        let now = Now::read(&*self.parts.clock);
-        if let Some(ticks) = &mut self.ticks {
-            ticks.ended(ticked.as_ref().err(), now);
-        }
-        match ticked {
-            Ok(kv) if kv.is_empty() => {}
-            Ok(kv) => self.keeper.finished(0, kv),
-            Err(error) => {
-                tracing::warn!(plugin = self.parts.options.plugin, %error, "a tick failed");
-            }
-        }
     }
 }
 
