@@ -1,17 +1,17 @@
-//! The capabilities that plugins are granted: databases, destinations, ledgers, keys, `kv`, documents, the cache, the
+//! The capabilities that plugins are granted: databases, destinations, mail servers, ledgers, keys, `kv`, documents, the cache, the
 //! log and the clock. Addresses, files and secrets end here; a plugin sees names.
 //!
 //! Each capability is one file or folder of its name. [`grants`] opens them from the host's settings. [`session`]
 //! puts the effects of one call together, and keeps all of them with the receipt of the states, or none. Nothing
 //! here knows of Wasm, of the journal's store, or of when a plugin is called.
 
-mod documents;
 mod grants;
 mod http;
 mod kv;
 mod ledger;
-mod lister;
 mod log;
+mod mail;
+mod objects;
 mod receipts;
 pub mod secrets;
 mod session;

@@ -9,8 +9,9 @@ use kubewitness_core::lanes::Lanes;
 use kubewitness_core::ports::Paused;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::breaker::Breaker;
 use crate::keeper::Keeper;
+use crate::pacing::breaker::Breaker;
+use crate::pacing::ticks::Ticks;
 use crate::paused::{Changed, Order};
 use crate::reader::Reader;
 use crate::resync::Resync;
@@ -67,6 +68,7 @@ impl Shared {
         reader: &Reader,
         breaker: &Breaker,
         keeper: &Keeper,
+        ticks: Option<&Ticks>,
         error: &Option<Arc<str>>,
     ) {
         let of = lanes.stats();
@@ -89,6 +91,7 @@ impl Shared {
             open: breaker.is_open(),
             paused: None,
             resync: resync.stats(&of),
+            tick: ticks.map(Ticks::stats),
             queue: lanes.queue(),
             unfinished: Duration::ZERO,
             longest: Duration::ZERO,

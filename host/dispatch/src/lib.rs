@@ -6,12 +6,11 @@
 //! `core::ports`. `core::lanes` decides the order of states; this crate does the waiting. It does no I/O of
 //! its own, and it takes the time from a `core` clock and from tokio.
 
-mod breaker;
 mod handle;
 mod interest;
 mod keeper;
 mod load;
-mod pause;
+mod pacing;
 mod paused;
 mod reader;
 mod resync;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start};
+use kubewitness_core::config::{DeliverySpec, Mode, RateSpec, Start, TickSpec};
 use kubewitness_core::lanes::QueueStats;
 use kubewitness_core::ports::{Backlog, Handler, JournalError, Paused, StateFilter};
 use thiserror::Error;
@@ -31,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
 use handle::Shared;
+pub use pacing::ticks::TickStats;
 pub use paused::Changed;
 use run::{Parts, Run};
 
@@ -58,6 +58,8 @@ pub struct DispatchOptions {
     pub delivery: DeliverySpec,
     /// The most calls at the same time.
     pub concurrency: u32,
+    /// The schedule on which the plugin is called besides; `None`: never.
+    pub tick: Option<TickSpec>,
 }
 
 #[derive(Debug, Error)]
@@ -108,6 +110,8 @@ pub struct DispatchStats {
     pub unclear: u64,
     pub filter_error: Option<String>,
     pub resync: ResyncStats,
+    /// `None` for a plugin without a schedule.
+    pub tick: Option<TickStats>,
     pub queue: QueueStats,
     /// How long the states in calls have been there, summed, and the longest of them.
     pub unfinished: Duration,

@@ -8,7 +8,7 @@ use kubewitness_core::ports::{Backlog, JournalError, Outside, Present};
 use kubewitness_core::{Seq, State};
 
 use crate::interest::{Fitted, Interest};
-use crate::pause::Pause;
+use crate::pacing::pause::Pause;
 
 /// States in one read: enough to make a read cheap, few enough to start calls early.
 pub(crate) const CHUNK: usize = 1024;

@@ -9,19 +9,20 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::lanes::Lanes;
+use kubewitness_core::lanes::{Lanes, Now};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{
-    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, Outcome, Paused,
+    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, KvWrite, Outcome, Paused,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::breaker::{Allowed, Breaker};
 use crate::handle::{Act, Command, Letters, Shared};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
+use crate::pacing::breaker::{Allowed, Breaker};
+use crate::pacing::ticks::Ticks;
 use crate::paused::{self, Ordered};
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
@@ -56,6 +57,7 @@ struct Recalled {
 #[derive(Default)]
 struct Work {
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
+    ticking: Option<BoxFuture<'static, Result<Vec<KvWrite>, CallError>>>,
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
     fetching: Option<BoxFuture<'static, (Fetch, Result<Answer, JournalError>)>>,
     recalling: Option<BoxFuture<'static, Recalled>>,
@@ -64,6 +66,7 @@ struct Work {
 
 enum Event {
     Called(Called),
+    Ticked(Result<Vec<KvWrite>, CallError>),
     Saved(Result<(), JournalError>),
     Fetched(Fetch, Result<Answer, JournalError>),
     Recalled(Recalled),
@@ -88,6 +91,7 @@ pub(crate) struct Run {
     pub(crate) last_error: Option<Arc<str>>,
     /// No call begins while it is there.
     paused: Option<Arc<Paused>>,
+    ticks: Option<Ticks>,
     is_deaf: bool,
     is_orphaned: bool,
 }
@@ -104,6 +108,7 @@ impl Run {
             lanes,
             reader,
             resync: Resync::default(),
+            ticks: parts.options.tick.map(Ticks::new),
             parts,
             splits: Vec::new(),
             last_error: None,
@@ -149,6 +154,7 @@ impl Run {
             recalled = finished(&mut work.recalling) => Event::Recalled(recalled),
             ordered = finished(&mut work.ordering) => Event::Ordered(ordered),
             command = self.parts.commands.recv(), if is_idle && !self.is_deaf => Event::Command(command),
+            ticked = finished(&mut work.ticking) => Event::Ticked(ticked),
             Some(called) = work.calls.next(), if !work.calls.is_empty() => Event::Called(called),
             grown = self.newest.changed(), if !self.is_orphaned => Event::Grown(grown.is_ok()),
             () = sleep(wake) => Event::Woken,
@@ -158,6 +164,7 @@ impl Run {
     fn take_in(&mut self, event: Event, work: &mut Work) -> Result<(), DispatchError> {
         match event {
             Event::Called(called) => self.on_called(called),
+            Event::Ticked(ticked) => self.on_ticked(ticked),
             Event::Saved(saved) => self.on_saved(saved)?,
             Event::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
             Event::Recalled(recalled) => self.on_recalled(recalled)?,
@@ -179,7 +186,8 @@ impl Run {
 
     fn start_calls(&mut self, work: &mut Work, now: Duration) {
         let batch = self.parts.options.delivery.batch.max(1) as usize;
-        if self.paused.is_some() {
+        let is_ticks_turn = self.start_tick(work);
+        if is_ticks_turn || self.paused.is_some() {
             return;
         }
         while work.calls.len() < self.parts.options.concurrency.max(1) as usize {
@@ -209,6 +217,39 @@ impl Run {
                 }
                 .boxed(),
             );
+        }
+    }
+
+    /// Begins the tick that is due once no call is in progress. So a plugin may read `kv` and write it back in a
+    /// tick, and no state is handed over in between. Tells whether states wait for it.
+    fn start_tick(&mut self, work: &mut Work) -> bool {
+        let now = Now::read(&*self.parts.clock);
+        let Some(ticks) = &mut self.ticks else { return false };
+        ticks.plan(now, self.paused.is_some());
+        let is_free = work.calls.is_empty() && work.ticking.is_none();
+        let is_kept = !self.keeper.is_full() && !self.keeper.is_failing();
+        if !ticks.is_turn(now.elapsed) {
+            return false;
+        }
+        if is_free && is_kept {
+            let (tick, handler) = (ticks.begin(now), Arc::clone(&self.parts.handler));
+            work.ticking = Some(async move { handler.tick(tick).await }.boxed());
+        }
+        true
+    }
+
+    /// A tick is no evidence for the breaker: it says nothing about whether states can be handled.
+    fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
+        let now = Now::read(&*self.parts.clock);
+        if let Some(ticks) = &mut self.ticks {
+            ticks.ended(ticked.as_ref().err(), now);
+        }
+        match ticked {
+            Ok(kv) if kv.is_empty() => {}
+            Ok(kv) => self.keeper.finished(0, kv),
+            Err(error) => {
+                tracing::warn!(plugin = self.parts.options.plugin, %error, "a tick failed");
+            }
         }
     }
 
@@ -363,7 +404,9 @@ impl Run {
             Allowed::Not(at) => at,
             Allowed::Freely | Allowed::Probe { .. } => self.lanes.next_wake(),
         };
-        let wakes = [probe, self.keeper.due(), self.reader.wake(&self.lanes, newest), self.lanes.past_due()];
+        let tick = self.ticks.as_ref().and_then(Ticks::wake);
+        let reader = self.reader.wake(&self.lanes, newest);
+        let wakes = [probe, self.keeper.due(), reader, self.lanes.past_due(), tick];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 
@@ -374,6 +417,7 @@ impl Run {
             &self.reader,
             &self.breaker,
             &self.keeper,
+            self.ticks.as_ref(),
             &self.last_error,
         );
     }
@@ -383,18 +427,19 @@ impl Run {
     async fn wind_down(mut self, mut work: Work, abort: &CancellationToken) -> Result<(), DispatchError> {
         let deadline = tokio::time::sleep(limits::DRAIN);
         tokio::pin!(deadline);
-        while !work.calls.is_empty() {
+        while !work.calls.is_empty() || work.ticking.is_some() {
             tokio::select! {
                 biased;
                 () = abort.cancelled() => break,
                 () = &mut deadline => break,
+                ticked = finished(&mut work.ticking) => self.on_ticked(ticked),
                 Some(called) = work.calls.next() => self.on_called(called),
                 saved = finished(&mut work.saving) => self.on_saved(saved)?,
             }
             self.start_save(&mut work, self.parts.clock.elapsed());
             self.publish();
         }
-        let given_up = work.calls.len();
+        let given_up = work.calls.len() + usize::from(work.ticking.is_some());
         if given_up > 0 {
             tracing::warn!(
                 plugin = self.parts.options.plugin,
@@ -403,6 +448,7 @@ impl Run {
             );
         }
         work.calls.clear();
+        work.ticking = None;
         let limit = if abort.is_cancelled() { ABORTED_SAVE } else { FINAL_SAVE };
         let kept = tokio::time::timeout(limit, self.save_all(&mut work)).await;
         self.publish();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::lanes::{Now, Settled};
 use kubewitness_core::ports::{CallError, Delivery, Outcome, Verdict};
 
-use crate::breaker::Failure;
+use crate::pacing::breaker::Failure;
 use crate::run::{Called, Run};
 
 impl Run {

@@ -7,10 +7,23 @@ wasmtime::component::bindgen!({
         "kubewitness:plugin/documents": async,
         "kubewitness:plugin/sql": async,
         "kubewitness:plugin/http": async,
+        "kubewitness:plugin/mail": async,
         "kubewitness:plugin/ledger": async,
     },
     exports: { default: async },
     ownership: Borrowing { duplicate_if_necessary: true },
 });
 
-pub use kubewitness::plugin::{clock, config, documents, http, kv, ledger, lister, log, sql, types};
+pub use kubewitness::plugin::{clock, config, documents, http, kv, ledger, lister, log, mail, sql, types};
+
+/// The export that a plugin may have besides.
+pub mod ticks {
+    wasmtime::component::bindgen!({
+        path: "../../wit",
+        world: "ticks",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
+
+    pub use exports::kubewitness::plugin::ticker::Occasion;
+}

@@ -4,16 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec};
+use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec};
 use kubewitness_core::ports::Grants;
 use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
-use wasmtime::component::Linker;
+use wasmtime::Store;
+use wasmtime::component::{InstancePre, Linker};
 
 use crate::bindings::exports::kubewitness::plugin::handler;
-use crate::bindings::{FullPre, types::FieldError};
+use crate::bindings::ticks::{Ticks, TicksIndices};
+use crate::bindings::{Full, FullIndices, types::FieldError};
 use crate::compile::Loaded;
+use crate::compile::shape::TICKER;
 use crate::engine::Engine;
 use crate::error::SandboxError;
 use crate::guest::Guest;
@@ -55,6 +58,14 @@ pub(crate) struct Face {
     pub interface: String,
     pub imports: Vec<String>,
     pub compile_time: Duration,
+    /// Whether it exports `ticker`.
+    pub ticks: bool,
+}
+
+/// The functions of one instance.
+pub(crate) struct Exports {
+    pub handler: Full,
+    pub ticker: Option<Ticks>,
 }
 
 struct Inner {
@@ -62,7 +73,10 @@ struct Inner {
     face: Face,
     /// The next plugin with the same bytes finds it, as long as this one is there.
     loaded: Arc<Loaded>,
-    pre: FullPre<Guest>,
+    pre: InstancePre<Guest>,
+    handler: FullIndices,
+    /// None where it exports no `ticker`.
+    ticker: Option<TicksIndices>,
     description: OnceCell<Description>,
 }
 
@@ -73,13 +87,16 @@ impl Component {
         loaded: Arc<Loaded>,
         linker: &Linker<Guest>,
     ) -> Result<Self, SandboxError> {
-        let pre = linker.instantiate_pre(&loaded.code).and_then(FullPre::new).map_err(|error| {
+        let other = |error: wasmtime::Error| {
             SandboxError::Unfit(format!(
                 "the component was built against other interfaces than the host's: {error:#}"
             ))
-        })?;
+        };
+        let pre = linker.instantiate_pre(&loaded.code).map_err(other)?;
+        let handler = FullIndices::new(&pre).map_err(other)?;
+        let ticker = face.ticks.then(|| TicksIndices::new(&pre)).transpose().map_err(other)?;
         let description = OnceCell::new();
-        Ok(Self { inner: Arc::new(Inner { engine, face, loaded, pre, description }) })
+        Ok(Self { inner: Arc::new(Inner { engine, face, loaded, pre, handler, ticker, description }) })
     }
 
     /// The file.
@@ -107,6 +124,11 @@ impl Component {
         self.inner.face.compile_time
     }
 
+    /// Whether it can be called on a schedule.
+    pub fn ticks(&self) -> bool {
+        self.inner.face.ticks
+    }
+
     /// Asked of the component once.
     pub async fn describe(&self) -> Result<Description, SandboxError> {
         let ask = async || {
@@ -121,12 +143,25 @@ impl Component {
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<Fault>, SandboxError> {
         let needs = self.describe().await?.needs;
         let mut faults = missing_grants(self.imports(), &needs, &spec.grants);
+        faults.extend(wrong_schedule(self.ticks(), self.interface(), &needs, spec.tick));
         let config = serde_json::Value::Object(spec.config.clone()).to_string();
         let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
         let said =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
         faults.extend(said.into_iter().take(FAULTS).map(config_fault));
         Ok(faults)
+    }
+
+    /// What fits, and is probably not what was meant.
+    pub fn warnings(&self, spec: &PluginSpec) -> Vec<Fault> {
+        if !self.ticks() || spec.tick.is_some() {
+            return Vec::new();
+        }
+        let message = format!(
+            "the component exports `{TICKER}`, and is never called on a schedule: add `spec.tick`, such as \
+             `tick: {{every: 30s}}`, unless its own page says that it can do without"
+        );
+        vec![Fault { field: "spec.tick".into(), message }]
     }
 
     /// Ready to be called. Nothing is instantiated yet.
@@ -149,8 +184,10 @@ impl Component {
         &self.inner.engine
     }
 
-    pub(crate) fn pre(&self) -> &FullPre<Guest> {
-        &self.inner.pre
+    pub(crate) async fn instantiate(&self, store: &mut Store<Guest>) -> wasmtime::Result<Exports> {
+        let instance = self.inner.pre.instantiate_async(&mut *store).await?;
+        let ticker = self.inner.ticker.as_ref().map(|ticker| ticker.load(&mut *store, &instance));
+        Ok(Exports { handler: self.inner.handler.load(store, &instance)?, ticker: ticker.transpose()? })
     }
 }
 
@@ -163,6 +200,23 @@ fn config_fault(error: FieldError) -> Fault {
     Fault { field, message: error.message }
 }
 
+/// A schedule without the function for it, or a need of one.
+fn wrong_schedule(ticks: bool, interface: &str, needs: &[String], tick: Option<TickSpec>) -> Option<Fault> {
+    let message = match tick {
+        Some(_) if !ticks => format!(
+            "the component can't be called on a schedule: it exports no `{TICKER}`, which interface 1.1 has (it speaks \
+             {interface}). Build it with that export, or take `spec.tick` out"
+        ),
+        None if needs.iter().any(|need| need == "tick") => {
+            "the component needs `tick`, and is never called on a schedule: add `spec.tick`, such as \
+             `tick: {every: 30s}`"
+                .into()
+        }
+        _ => return None,
+    };
+    Some(Fault { field: "spec.tick".into(), message })
+}
+
 /// Imports that nothing is granted for, then needs that no grant meets.
 fn missing_grants(imports: &[String], needs: &[String], grants: &GrantsSpec) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -170,6 +224,7 @@ fn missing_grants(imports: &[String], needs: &[String], grants: &GrantsSpec) -> 
         let granted = match import.as_str() {
             "sql" => !grants.sql.is_empty(),
             "http" => !grants.http.is_empty(),
+            "mail" => !grants.mail.is_empty(),
             // One interface for two grants: a plugin may only sign.
             "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
             "kv" => grants.kv,
@@ -207,10 +262,13 @@ fn is_met(need: &str, grants: &GrantsSpec) -> bool {
     match capability {
         "sql" => grants.sql.iter().any(|grant| meets(&grant.name)),
         "http" => grants.http.iter().any(|grant| meets(&grant.name)),
+        "mail" => grants.mail.iter().any(|grant| meets(&grant.name)),
         "ledger" => grants.ledger.iter().any(|grant| meets(&grant.name)),
         "key" => grants.keys.iter().any(|grant| meets(&grant.name)),
         "lister" => grants.lister.iter().any(meets),
         "kv" => grants.kv,
+        // A schedule is no grant: `wrong_schedule` looks at it.
+        "tick" => true,
         // What every plugin has is met; what no host has is not.
         "documents" | "config" | "log" | "clock" => true,
         _ => false,
@@ -260,6 +318,24 @@ mod tests {
         assert_eq!(fields(&["sql"], &["sql:other"], granted()), ["spec.grants.sql"]);
         assert_eq!(fields(&[], &["key:audit"], granted()), ["spec.grants.keys"]);
         assert_eq!(fields(&[], &["gpu"], granted()), ["spec.grants.gpu"]);
+    }
+
+    #[test]
+    fn a_schedule_and_the_export_for_it_need_each_other() {
+        let tick = serde_json::from_str(r#"{"every": "30s"}"#).unwrap();
+        let needs = ["tick".to_string()];
+        let told =
+            |ticks, needs: &[String], tick| wrong_schedule(ticks, "1.0.0", needs, tick).map(|it| it.message);
+        assert_eq!(
+            (told(true, &needs, tick), told(false, &[], None), told(true, &[], None)),
+            (None, None, None)
+        );
+        let message = told(false, &[], tick).unwrap();
+        assert!(
+            message.contains("exports no `kubewitness:plugin/ticker`") && message.contains("speaks 1.0.0")
+        );
+        assert!(told(true, &needs, None).unwrap().contains("add `spec.tick`"));
+        assert!(missing_grants(&[], &needs, &GrantsSpec::default()).is_empty(), "it is told once");
     }
 
     #[test]

@@ -74,9 +74,10 @@ impl Engine {
     pub async fn load(&self, bytes: &Arc<[u8]>, limits: &ComponentsSpec) -> Result<Component, SandboxError> {
         let outline = CodeStore::outline(bytes, limits).await?;
         let interface = shape::version(outline.exports.iter().map(String::as_str))?;
+        let ticks = shape::ticks(outline.exports.iter().map(String::as_str))?;
         let imports = shape::capabilities(outline.imports.iter().map(String::as_str))?;
         let compiled = self.inner.code.code(bytes, limits).await?;
-        let face = Face { digest: compiled.digest, interface, imports, compile_time: compiled.took };
+        let face = Face { digest: compiled.digest, interface, imports, ticks, compile_time: compiled.took };
         Component::new(self.clone(), face, compiled.loaded, &self.inner.linker)
     }
 

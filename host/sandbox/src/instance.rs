@@ -8,10 +8,10 @@ use kubewitness_core::config::{Bytes, LimitsSpec};
 use kubewitness_core::ports::{CallError, Session};
 use wasmtime::{Store, Trap, UpdateDeadline};
 
-use crate::bindings::Full;
+use crate::bindings::ticks::Occasion;
 use crate::bindings::types::{FieldError, State, Verdict};
 use crate::capability::clip;
-use crate::component::{Component, Description};
+use crate::component::{Component, Description, Exports};
 use crate::guest::Guest;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
 use crate::guest::memory::Refused;
@@ -19,9 +19,9 @@ use crate::tally::Tally;
 
 pub struct Instance {
     store: Store<Guest>,
-    bindings: Full,
+    exports: Exports,
     limits: LimitsSpec,
-    /// Batches that it has handled.
+    /// Batches and ticks that it has handled.
     pub batches: u32,
 }
 
@@ -42,17 +42,17 @@ impl Instance {
             Ok(UpdateDeadline::Yield(1))
         });
         store.set_epoch_deadline(1);
-        let begun = flat(timed(clock, component.pre().instantiate_async(&mut store)).await);
+        let begun = flat(timed(clock, component.instantiate(&mut store)).await);
         store.data_mut().end();
         match begun {
-            Ok(bindings) => Ok(Self { store, bindings, limits: limits.clone(), batches: 0 }),
+            Ok(exports) => Ok(Self { store, exports, limits: limits.clone(), batches: 0 }),
             Err(error) => Err(fate(store.data(), limits, &error)),
         }
     }
 
     pub async fn describe(&mut self) -> Result<Description, CallError> {
         let clock = self.begin(None, Vec::new());
-        let call = self.bindings.kubewitness_plugin_handler().call_describe(&mut self.store);
+        let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
         let said = flat(timed(clock, call).await);
         let said = self.end(said).1?;
         Ok(said.into())
@@ -61,7 +61,7 @@ impl Instance {
     /// The faults that the guest finds in a configuration.
     pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
         let clock = self.begin(None, Vec::new());
-        let call = self.bindings.kubewitness_plugin_handler().call_check(&mut self.store, config);
+        let call = self.exports.handler.kubewitness_plugin_handler().call_check(&mut self.store, config);
         let said = flat(timed(clock, call).await);
         Ok(self.end(said).1?.err().unwrap_or_default())
     }
@@ -76,7 +76,25 @@ impl Instance {
         self.batches += 1;
         let clock = self.begin(Some(session), seqs);
         self.store.data_mut().work.handed(states);
-        let call = self.bindings.kubewitness_plugin_handler().call_handle(&mut self.store, states);
+        let call = self.exports.handler.kubewitness_plugin_handler().call_handle(&mut self.store, states);
+        let said = flat(timed(clock, call).await);
+        self.end(said)
+    }
+
+    /// One tick within a session. What the plugin finds wrong is an error like a trap, but for the instance.
+    pub async fn tick(
+        &mut self,
+        session: Box<dyn Session>,
+        due_ms: u64,
+    ) -> (Option<Box<dyn Session>>, Result<Result<(), String>, CallError>) {
+        self.batches += 1;
+        let clock = self.begin(Some(session), Vec::new());
+        let Some(ticker) = &self.exports.ticker else {
+            let error = CallError::Protocol("it exports no `ticker`".into());
+            return (self.store.data_mut().end(), Err(error));
+        };
+        let occasion = Occasion { due_ms, extra: &[] };
+        let call = ticker.kubewitness_plugin_ticker().call_tick(&mut self.store, occasion);
         let said = flat(timed(clock, call).await);
         self.end(said)
     }

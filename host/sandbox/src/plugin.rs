@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, Outcome, Session, ShownState, Verdict,
+    CallError, Delivery, GrantError, Grants, Handler, KvWrite, Outcome, Session, ShownState, Tick, Verdict,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -143,6 +143,39 @@ impl Plugin {
         (session, verdicts)
     }
 
+    /// Calls the guest for one tick. What the guest wrote is still in the session.
+    async fn call_tick(&self, due_ms: u64) -> Result<Box<dyn Session>, CallError> {
+        let session = self.grants.open(&[]).await.map_err(|error| unavailable(&error))?;
+        let mut instance = match self.take().await {
+            Ok(instance) => instance,
+            Err(error) => {
+                session.rollback().await;
+                return Err(error);
+            }
+        };
+        let (session, answer) = instance.tick(session, due_ms).await;
+        let session = session.ok_or_else(lost)?;
+        let failed = match answer {
+            Ok(Ok(())) => None,
+            Ok(Err(mut why)) => {
+                clip(&mut why);
+                Some(CallError::Failed(why))
+            }
+            Err(error) => {
+                session.rollback().await;
+                return Err(error);
+            }
+        };
+        self.give_back(instance);
+        match failed {
+            None => Ok(session),
+            Some(error) => {
+                session.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
     async fn hand_over(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
@@ -156,7 +189,6 @@ impl Plugin {
             [] => (Some(session), Ok(Vec::new())),
             fresh => self.call(session, fresh).await,
         };
-        let lost = || CallError::Unavailable("the session was lost".to_string());
         let session = session.ok_or_else(lost)?;
         let verdicts = match answer {
             Ok(verdicts) => verdicts,
@@ -183,12 +215,26 @@ impl Plugin {
     }
 }
 
+fn lost() -> CallError {
+    CallError::Unavailable("the session was lost".to_string())
+}
+
 #[async_trait]
 impl Handler for Plugin {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
         let called = self.hand_over(batch).await;
         self.tally.ended(&called);
         called
+    }
+
+    /// The time-out ends before the commit: a commit that is cut off is in doubt, and has bounds of its own.
+    async fn tick(&self, Tick { due_ms, timeout }: Tick) -> Result<Vec<KvWrite>, CallError> {
+        let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
+        let _permit = self.permits.acquire().await.map_err(closed)?;
+        let limit_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let called = tokio::time::timeout(timeout, self.call_tick(due_ms)).await;
+        let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
+        session.commit(&[]).await.map_err(refused)
     }
 }
 

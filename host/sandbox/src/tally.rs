@@ -27,10 +27,11 @@ pub enum Capability {
     Ledger,
     Lister,
     Log,
+    Mail,
     Sql,
 }
 
-const CAPABILITIES: [(Capability, &str); 9] = [
+const CAPABILITIES: [(Capability, &str); 10] = [
     (Capability::Clock, "clock"),
     (Capability::Config, "config"),
     (Capability::Documents, "documents"),
@@ -39,6 +40,7 @@ const CAPABILITIES: [(Capability, &str); 9] = [
     (Capability::Ledger, "ledger"),
     (Capability::Lister, "lister"),
     (Capability::Log, "log"),
+    (Capability::Mail, "mail"),
     (Capability::Sql, "sql"),
 ];
 

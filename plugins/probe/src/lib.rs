@@ -6,7 +6,7 @@
 mod capabilities;
 mod harm;
 
-use kubewitness_sdk::{About, FieldError, Plugin, State, Verdict, log};
+use kubewitness_sdk::{About, Change, FieldError, ObjectRef, Plugin, State, Status, Ticking, Verdict, log};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -17,6 +17,9 @@ struct Config {
     /// The command for states without one.
     #[serde(default)]
     command: String,
+    /// The commands of a tick.
+    #[serde(default)]
+    tick: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -56,7 +59,56 @@ impl Plugin for Probe {
     }
 }
 
-kubewitness_sdk::export!(Probe);
+impl Ticking for Probe {
+    /// Obeys its commands as if for a state of the moment; `fail WHY` ends it.
+    fn tick(config: &Config, due_ms: u64) -> Result<(), String> {
+        for command in &config.tick {
+            if let Some(why) = command.strip_prefix("fail ") {
+                return Err(why.to_string());
+            }
+            obey(command, &occasion(due_ms));
+        }
+        Ok(())
+    }
+}
+
+kubewitness_sdk::export!(Probe, tick);
+
+/// What stands for a state in a tick.
+fn occasion(due_ms: u64) -> State {
+    let object = ObjectRef {
+        group: String::new(),
+        version: String::new(),
+        kind: "Tick".to_string(),
+        namespace: String::new(),
+        name: "tick".to_string(),
+        uid: String::new(),
+    };
+    let status = Status {
+        phase: String::new(),
+        reason: String::new(),
+        message: String::new(),
+        terminal: false,
+        attempt: 0,
+        ready: 0,
+        total: 0,
+        exit_code: None,
+    };
+    State {
+        id: format!("tick/{due_ms}"),
+        seq: 0,
+        source: String::new(),
+        change: Change::Present,
+        object,
+        owner: None,
+        resource_version: String::new(),
+        status,
+        previous: None,
+        observed_ms: due_ms,
+        attempt: 1,
+        extra: Vec::new(),
+    }
+}
 
 /// Runs a command. Its first word is the command's name.
 fn obey(command: &str, state: &State) -> Verdict {

@@ -174,6 +174,18 @@ pub mod http {
     }
 }
 
+/// Messages to people, through granted mail servers.
+pub mod mail {
+    use super::raw;
+    use crate::Error;
+    pub use crate::bindings::kubewitness::plugin::mail::{Message, Refusal};
+
+    /// Hands one message over. Returns the recipients that the server refused; the others have it.
+    pub fn send(server: &str, message: &Message) -> Result<Vec<Refusal>, Error> {
+        raw::mail::send(server, message)
+    }
+}
+
 /// Small durable values of this plugin, committed with the batch.
 pub mod kv {
     use super::raw;

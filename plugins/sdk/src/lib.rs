@@ -61,23 +61,64 @@ pub mod bindings {
         default_bindings_module: "kubewitness_sdk::bindings",
         generate_unused_types: true,
     });
+
+    /// The export of a plugin that is called on a schedule.
+    pub mod ticks {
+        wit_bindgen::generate!({
+            path: "wit",
+            world: "ticks",
+            additional_derives: [PartialEq, Clone],
+            pub_export_macro: true,
+            export_macro_name: "export_ticker",
+            default_bindings_module: "kubewitness_sdk::bindings::ticks",
+            // Only what exports it may say that it does.
+            disable_custom_section_link_helpers: true,
+        });
+    }
 }
 
 pub use bindings::kubewitness::plugin::types::{
     Change, Error, FieldError, ObjectRef, RetryLater, State, Status, Verdict,
 };
-pub use capability::{clock, documents, http, kv, ledger, lister, log, sql};
-pub use plugin::{About, Plugin};
+pub use capability::{clock, documents, http, kv, ledger, lister, log, mail, sql};
+pub use plugin::{About, Plugin, Ticking};
 
 #[doc(hidden)]
 pub mod glue {
-    pub use crate::plugin::{check, describe, handle};
+    pub use crate::plugin::{check, describe, handle, tick};
 }
 
-/// Makes a [`Plugin`] the component's handler. Use it once in a crate.
+/// Makes a [`Plugin`] the component's handler. Use it once in a crate. With `tick` behind the type, which is then
+/// [`Ticking`] too, the host can also call it on a schedule.
 #[macro_export]
 macro_rules! export {
     ($plugin:ty) => {
+        $crate::export_with!($plugin,);
+    };
+    ($plugin:ty, tick) => {
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn(&<$plugin as $crate::Plugin>::Config, u64) -> Result<(), ::std::string::String> =
+            <$plugin as $crate::Ticking>::tick;
+
+        $crate::export_with!(
+            $plugin,
+            use $crate::bindings::ticks::exports::kubewitness::plugin::ticker;
+
+            impl ticker::Guest for Exported {
+                fn tick(occasion: ticker::Occasion) -> Result<(), ::std::string::String> {
+                    CONFIG.with(|config| $crate::glue::tick::<$plugin>(config, occasion.due_ms))
+                }
+            }
+
+            $crate::bindings::ticks::export_ticker!(Exported with_types_in $crate::bindings::ticks);
+        );
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_with {
+    ($plugin:ty, $($more:item)*) => {
         // A native build exports nothing, but still checks the type.
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn() -> $crate::About = <$plugin as $crate::Plugin>::about;
@@ -109,7 +150,9 @@ macro_rules! export {
                 }
             }
 
-    $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
+            $crate::bindings::export_handler!(Exported with_types_in $crate::bindings);
+
+            $($more)*
         };
     };
 }

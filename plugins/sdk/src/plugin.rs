@@ -30,12 +30,22 @@ pub trait Plugin {
     fn handle(config: &Self::Config, states: &[State]) -> Vec<Verdict>;
 }
 
+/// A plugin that the host also calls on a schedule, if its manifest says `spec.tick`. `export!(Type, tick)` exports it.
+pub trait Ticking: Plugin {
+    /// Called when a tick is due, though no state has come. No `handle` of the plugin runs meanwhile. After an error
+    /// nothing that it wrote is kept, and the host calls again when the next tick is due.
+    ///
+    /// `due_ms` are milliseconds since 1970. The tick before may have been missed: compare times, and don't count.
+    fn tick(config: &Self::Config, due_ms: u64) -> Result<(), String>;
+}
+
 /// What a plugin says of itself, beside its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// The JSON Schema of the configuration.
     pub config_schema: &'static str,
-    /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …
+    /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …; and `tick` where it does not work without
+    /// a schedule.
     pub needs: Vec<String>,
 }
 
@@ -59,22 +69,25 @@ pub fn check<P: Plugin>(config: &str) -> Result<(), Vec<FieldError>> {
 }
 
 pub fn handle<P: Plugin>(config: &OnceCell<P::Config>, states: &[State]) -> Vec<Verdict> {
+    match parsed::<P>(config) {
+        Ok(config) => P::handle(config, states),
+        Err(reason) => vec![Verdict::retry(reason); states.len()],
+    }
+}
+
+pub fn tick<P: Ticking>(config: &OnceCell<P::Config>, due_ms: u64) -> Result<(), String> {
+    P::tick(parsed::<P>(config)?, due_ms)
+}
+
+/// `check` has refused a configuration that can't be read. If one gets here anyway, an operator can still correct it.
+fn parsed<P: Plugin>(config: &OnceCell<P::Config>) -> Result<&P::Config, String> {
     if config.get().is_none() {
-        match serde_json::from_str(&crate::capability::config_text()) {
-            // It can't be set already: nothing else sets it, and this is not re-entered.
-            Ok(parsed) => drop(config.set(parsed)),
-            // `check` has refused such a configuration. If one gets here anyway, an operator can still
-            // correct it.
-            Err(error) => {
-                let reason = format!("the configuration can't be read: {error}");
-                return vec![Verdict::retry(reason); states.len()];
-            }
-        }
+        let parsed = serde_json::from_str(&crate::capability::config_text());
+        let parsed = parsed.map_err(|error| format!("the configuration can't be read: {error}"))?;
+        // It can't be set already: nothing else sets it, and this is not re-entered.
+        drop(config.set(parsed));
     }
-    match config.get() {
-        Some(config) => P::handle(config, states),
-        None => vec![Verdict::retry("the configuration is missing"); states.len()],
-    }
+    config.get().ok_or_else(|| "the configuration is missing".into())
 }
 
 impl State {
@@ -133,6 +146,13 @@ impl Error {
             Self::RateLimited(after_ms) => format!("rate limited, {after_ms} ms"),
             Self::Other(text) => text.clone(),
         }
+    }
+}
+
+/// So that `?` ends a tick.
+impl From<Error> for String {
+    fn from(error: Error) -> Self {
+        error.text()
     }
 }
 
@@ -198,6 +218,46 @@ mod tests {
             }
         });
         assert_eq!(host.0.get(), 1);
+    }
+
+    struct Timed;
+
+    impl Plugin for Timed {
+        const NAME: &'static str = "timed";
+        type Config = Config;
+
+        fn handle(_: &Config, states: &[State]) -> Vec<Verdict> {
+            vec![Verdict::Done; states.len()]
+        }
+    }
+
+    impl Ticking for Timed {
+        fn tick(config: &Config, due_ms: u64) -> Result<(), String> {
+            if due_ms > config.limit {
+                crate::kv::set("over", b"1")?;
+            }
+            Ok(())
+        }
+    }
+
+    crate::export!(Timed, tick);
+
+    #[test]
+    fn a_tick_has_the_configuration_and_ends_with_the_error_of_a_capability() {
+        struct Five;
+        impl testing::Host for Five {
+            fn config(&self) -> String {
+                r#"{"limit": 5}"#.to_string()
+            }
+        }
+        let config = OnceCell::new();
+        testing::with_host(std::rc::Rc::new(Five), || {
+            assert_eq!(tick::<Timed>(&config, 5), Ok(()));
+            assert!(tick::<Timed>(&config, 6).unwrap_err().starts_with("denied: "));
+        });
+        testing::with_host(std::rc::Rc::new(testing::Nothing), || {
+            assert!(tick::<Timed>(&OnceCell::new(), 5).unwrap_err().contains("can't be read"));
+        });
     }
 
     #[test]

@@ -23,6 +23,7 @@ use std::rc::Rc;
 
 use crate::http::{Request, Response};
 use crate::log::Level;
+use crate::mail::{Message, Refusal};
 use crate::sql::{Dialect, TableCopy, TableWrite, Value};
 use crate::{Change, Error, ObjectRef, State, Status};
 
@@ -86,6 +87,9 @@ pub trait Host {
     fn http_send(&self, destination: &str, request: &Request) -> Result<Response, Error> {
         denied("http")
     }
+    fn mail_send(&self, server: &str, message: &Message) -> Result<Vec<Refusal>, Error> {
+        denied("mail")
+    }
     fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         denied("kv")
     }
@@ -114,7 +118,7 @@ pub trait Host {
 }
 
 /// Grants nothing.
-struct Nothing;
+pub struct Nothing;
 
 impl Host for Nothing {}
 
@@ -211,6 +215,7 @@ pub(crate) mod raw {
             query => sql_query(database: &str, statement: &str, params: &[Value]) -> Result<Vec<Vec<Value>>, Error>;
         }
         http { send => http_send(destination: &str, request: &Request) -> Result<Response, Error>; }
+        mail { send => mail_send(server: &str, message: &Message) -> Result<Vec<Refusal>, Error>; }
         kv {
             get => kv_get(key: &str) -> Result<Option<Vec<u8>>, Error>;
             set => kv_set(key: &str, value: &[u8]) -> Result<(), Error>;

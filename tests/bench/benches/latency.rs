@@ -82,6 +82,7 @@ async fn run() -> Result<()> {
         subscriptions: vec![subscription],
         delivery: DeliverySpec::default(),
         concurrency: 1,
+        tick: None,
     };
     let backlog = Arc::clone(&journal) as Arc<dyn Backlog>;
     let (dispatcher, _handle) = Dispatcher::new(options, backlog, Arc::new(Called(called)), clock);

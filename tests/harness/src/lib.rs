@@ -5,6 +5,7 @@
 use std::io::Write;
 
 mod dice;
+mod mail;
 mod poll;
 mod ports;
 mod programs;
@@ -16,6 +17,7 @@ mod truth;
 mod wire;
 
 pub use dice::{Dice, kills, seed};
+pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
 pub use ports::free_port;
 pub use programs::{

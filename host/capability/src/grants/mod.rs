@@ -21,12 +21,14 @@ use thiserror::Error;
 
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
+use crate::mail::Relay;
+use crate::objects::lister;
 use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::session::uses::Uses;
-use crate::{kv, lister, log, sql};
-use open::{Opener, load_keys, open_database, open_destinations, open_ledgers};
+use crate::{kv, log, sql};
+use open::{Opener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
 use places::Unclaimed;
 
 /// Everything that plugins can be granted, opened once and shared by them.
@@ -36,6 +38,7 @@ pub struct Capabilities {
     /// The same, by name.
     deciders: Databases,
     destinations: Arc<HashMap<String, Arc<Destination>>>,
+    relays: Arc<HashMap<String, Arc<Relay>>>,
     ledgers: Arc<HashMap<String, Arc<Ledger>>>,
     keys: Arc<HashMap<String, Arc<Key>>>,
     redaction: Arc<Redaction>,
@@ -135,6 +138,7 @@ impl Capabilities {
         let deciders: Databases = Arc::new(by_name.collect());
         let ledgers = open_ledgers(old, host, data, &deciders, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
+        let relays = open_relays(old, host, &mut opener).await;
         let keys = load_keys(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
             Some(old) => old.redaction.clone(),
@@ -155,6 +159,7 @@ impl Capabilities {
             databases: Arc::new(databases),
             deciders,
             destinations: Arc::new(destinations),
+            relays: Arc::new(relays),
             ledgers: Arc::new(ledgers),
             keys: Arc::new(keys),
             redaction,
@@ -193,6 +198,7 @@ impl Capabilities {
             let of_host = match list {
                 "sql" => "databases",
                 "http" => "destinations",
+                "mail" => "mail",
                 "ledger" => "ledgers",
                 _ => "keys",
             };
@@ -217,6 +223,7 @@ impl Capabilities {
             standing: self.standing(plugin),
             sql: Default::default(),
             http: Default::default(),
+            mail: Default::default(),
             ledgers: Default::default(),
             keys: Default::default(),
             kv: None,
@@ -243,6 +250,11 @@ impl Capabilities {
             let found = self.destinations.get(&grant.destination);
             let found = found.ok_or_else(|| missing("http", index, &grant.destination))?;
             granted.http.insert(grant.name.clone(), found.clone());
+        }
+        for (index, grant) in grants.mail.iter().enumerate() {
+            let found =
+                self.relays.get(&grant.server).ok_or_else(|| missing("mail", index, &grant.server))?;
+            granted.mail.insert(grant.name.clone(), found.clone());
         }
         for (index, grant) in grants.ledger.iter().enumerate() {
             let found =

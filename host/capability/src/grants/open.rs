@@ -8,12 +8,13 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kubewitness_core::config::{
-    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec,
+    DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
 };
 
 use super::{Capabilities, fault};
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
+use crate::mail::Relay;
 use crate::secrets::signing_keys::Key;
 use crate::sql;
 
@@ -143,6 +144,25 @@ pub async fn open_destinations<'a>(
         (spec.name.clone(), opening.boxed())
     };
     opener.open_all("destinations", host.destinations.iter().map(open)).await.into_iter().collect()
+}
+
+pub async fn open_relays<'a>(
+    old: Option<&'a Capabilities>,
+    host: &'a HostSpec,
+    opener: &mut Opener,
+) -> HashMap<String, Arc<Relay>> {
+    let open = |spec: &'a MailSpec| {
+        let opening = async move {
+            let same = old.and_then(|old| old.relays.get(&spec.name)).filter(|before| before.spec == *spec);
+            let opened = match same {
+                Some(relay) => Ok(relay.clone()),
+                None => Relay::open(spec).await.map(Arc::new),
+            };
+            opened.map(|relay| (spec.name.clone(), relay))
+        };
+        (spec.name.clone(), opening.boxed())
+    };
+    opener.open_all("mail", host.mail.iter().map(open)).await.into_iter().collect()
 }
 
 pub async fn load_keys<'a>(

@@ -4,7 +4,7 @@
 //! The client is reqwest beside kube's hyper: without it the host has 398 crates and not 400 (`cargo tree`), and
 //! pools, timeouts and their errors would have to be written here.
 
-mod resolver;
+pub mod resolver;
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use reqwest::{Client, Method, Url, redirect};
 use tokio::time::Instant;
 
 use crate::secrets;
-use resolver::{Forbidden, Guard};
+use resolver::{Forbidden, Guard, Unresolved};
 
 const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
@@ -303,7 +303,10 @@ fn refusal(error: &reqwest::Error) -> GrantError {
 
 fn forbidden(error: &reqwest::Error) -> Option<&Forbidden> {
     let mut sources = std::iter::successors(error.source(), |error| (*error).source());
-    sources.find_map(|error| error.downcast_ref())
+    sources.find_map(|error| match error.downcast_ref()? {
+        Unresolved::Forbidden(forbidden) => Some(forbidden),
+        Unresolved::Lookup(_) => None,
+    })
 }
 
 #[cfg(test)]

@@ -24,6 +24,16 @@ type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAdd
 #[error("resolves to {0}")]
 pub struct Forbidden(pub AddressKind);
 
+/// Why a name has no address to connect to.
+#[derive(Debug, Error)]
+pub enum Unresolved {
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    #[error(transparent)]
+    Lookup(#[from] std::io::Error),
+}
+
+#[derive(Clone)]
 pub struct Guard {
     destination: String,
     reachable: Arc<[AddressRange]>,
@@ -46,24 +56,30 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// The addresses of a name that may be connected to.
+    pub async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
+        let found = (self.lookup)(name.to_owned()).await?;
+        let is_reachable = |address: &IpAddr| self.reachable.iter().any(|range| range.contains(*address));
+        let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
+        if let (true, Some(first)) = (kept.is_empty(), found.first()) {
+            let kind = AddressKind::of(*first);
+            tell(&self.destination, *first, kind, &self.told);
+            return Err(Forbidden(kind).into());
+        }
+        Ok(kept)
+    }
+}
+
 async fn system(name: String) -> std::io::Result<Vec<IpAddr>> {
     Ok(tokio::net::lookup_host((name, 0)).await?.take(ADDRESSES).map(|address| address.ip()).collect())
 }
 
 impl Resolve for Guard {
     fn resolve(&self, name: Name) -> Resolving {
-        let found = (self.lookup)(name.as_str().to_owned());
-        let (destination, reachable, told) =
-            (self.destination.clone(), self.reachable.clone(), self.told.clone());
+        let (guard, name) = (self.clone(), name.as_str().to_owned());
         Box::pin(async move {
-            let found = found.await?;
-            let is_reachable = |address: &IpAddr| reachable.iter().any(|range| range.contains(*address));
-            let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
-            if let (true, Some(first)) = (kept.is_empty(), found.first()) {
-                let kind = AddressKind::of(*first);
-                tell(&destination, *first, kind, &told);
-                return Err(Forbidden(kind).into());
-            }
+            let kept = guard.addresses(&name).await?;
             Ok(Box::new(kept.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
     }

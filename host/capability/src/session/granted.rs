@@ -14,10 +14,12 @@ use super::uses::Uses;
 use crate::http::Destination;
 use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};
+use crate::mail::Relay;
+use crate::objects::lister;
 use crate::receipts::{Applied, Mark};
 use crate::secrets::redaction::Redaction;
 use crate::secrets::signing_keys::Key;
-use crate::{lister, log, sql};
+use crate::{log, sql};
 
 /// Receipts behind the cursor are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
@@ -148,6 +150,7 @@ pub struct Granted {
     pub standing: Arc<Standing>,
     pub sql: BTreeMap<String, Database>,
     pub http: BTreeMap<String, Arc<Destination>>,
+    pub mail: BTreeMap<String, Arc<Relay>>,
     pub ledgers: BTreeMap<String, Arc<Ledger>>,
     pub keys: BTreeMap<String, Arc<Key>>,
     pub kv: Option<Kv>,

@@ -16,15 +16,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::ports::{
-    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, ShownState, SqlValue,
-    TableCopy, TableWrite,
+    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage, MailRefusal, Session,
+    ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::documents::{self, Batch};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
+use crate::objects::documents::{self, Batch};
 use crate::receipts::Mark;
 use crate::sql::guard::{self, Purpose};
 use crate::sql::receipt::Receipt;
@@ -224,6 +224,17 @@ impl Session for CallSession {
         let granted = self.granted.http.get(destination);
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
         granted.send(request, self.only.as_ref()).await
+    }
+
+    async fn mail_send(
+        &mut self,
+        server: &str,
+        message: MailMessage,
+    ) -> Result<Vec<MailRefusal>, GrantError> {
+        self.granted.uses.count("mail", server);
+        let granted = self.granted.mail.get(server);
+        let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
+        granted.send(&message, self.granted.clock.now_ms()).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

@@ -477,8 +477,11 @@ async fn changed_settings_share_what_stayed_the_same() {
 
 #[test]
 fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
-    let granted =
-        crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string(), "pods".to_string()], None);
+    let granted = crate::objects::lister::Granted::new(
+        Arc::new(Cache),
+        &["jobs".to_string(), "pods".to_string()],
+        None,
+    );
     assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
     assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
     let known = "there is no index `rack`; this source has namespace, owner, node, label";
@@ -491,11 +494,11 @@ fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
-    let granted = crate::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
+    let granted = crate::objects::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
     assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
     let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
     assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
-    let elsewhere = crate::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
+    let elsewhere = crate::objects::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
     assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
 }
 

@@ -13,10 +13,11 @@ pub struct Uses(BTreeMap<&'static str, BTreeMap<String, AtomicU64>>);
 impl Uses {
     pub fn of(grants: &GrantsSpec) -> Self {
         let mut uses = Self::default();
-        let GrantsSpec { sql, http, ledger, keys, kv, lister, documents: _ } = grants;
-        let names: [(&str, Vec<&str>); 6] = [
+        let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, documents: _ } = grants;
+        let names: [(&str, Vec<&str>); 7] = [
             ("sql", sql.iter().map(|grant| grant.name.as_str()).collect()),
             ("http", http.iter().map(|grant| grant.name.as_str()).collect()),
+            ("mail", mail.iter().map(|grant| grant.name.as_str()).collect()),
             ("ledger", ledger.iter().map(|grant| grant.name.as_str()).collect()),
             ("key", keys.iter().map(|grant| grant.name.as_str()).collect()),
             ("kv", kv.then_some("").into_iter().collect()),

@@ -2,11 +2,11 @@
 
 use super::components::{check_keys, check_module};
 use super::{
-    DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, SecretRef,
-    components, destinations, streams,
+    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec,
+    SecretRef, TickSpec, components, destinations, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
-use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST};
+use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
 use crate::model::fault::{Fault, fault};
 use crate::model::kinds::is_name;
 use crate::redact::Redactor;
@@ -150,6 +150,7 @@ impl HostSpec {
         check_names("sources", self.sources.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("databases", self.databases.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("destinations", self.destinations.iter().map(|s| s.name.as_str()), &mut faults);
+        check_names("mail", self.mail.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("ledgers", self.ledgers.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
@@ -203,6 +204,9 @@ impl HostSpec {
         for (index, destination) in self.destinations.iter().enumerate() {
             destinations::check(&format!("spec.destinations[{index}]"), destination, &mut faults);
         }
+        for (index, mail) in self.mail.iter().enumerate() {
+            destinations::check_mail(&format!("spec.mail[{index}]"), mail, &mut faults);
+        }
         components::check(&self.limits, &mut faults);
         check_keys(&self.modules.signed_by, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
@@ -234,6 +238,20 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
     }
 }
 
+fn wrong_tick(tick: TickSpec) -> Option<Fault> {
+    let every = tick.every;
+    if !(TICK_LEAST..=TICK_MOST).contains(&every.0) {
+        let (least, most) = (Duration(TICK_LEAST), Duration(TICK_MOST));
+        return Some(fault("spec.tick.every", format!("is {every}: write {least} to {most}")));
+    }
+    let timeout = tick.timeout?;
+    let most = Duration(TICK_TIMEOUT_MOST.min(every.0));
+    let is_wrong = timeout.0.is_zero() || timeout.0 > most.0;
+    let message =
+        format!("is {timeout}: write more than 0s and at most {most}, because states wait meanwhile");
+    is_wrong.then(|| fault("spec.tick.timeout", message))
+}
+
 impl PluginSpec {
     /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
@@ -263,6 +281,7 @@ impl PluginSpec {
             let message = format!("is over {BATCH_MOST}, the most that one call may carry");
             faults.push(fault("spec.delivery.batch", message));
         }
+        faults.extend(self.tick.and_then(wrong_tick));
         faults.extend(host.limits.plugins.check(self));
         faults
     }
@@ -334,6 +353,9 @@ impl PluginSpec {
         let destinations: Vec<_> = host.destinations.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.http.iter().map(|g| (g.name.as_str(), g.destination.as_str()));
         check_grants("http", "destination", pairs, &destinations, faults);
+        let mail: Vec<_> = host.mail.iter().map(|s| s.name.as_str()).collect();
+        let pairs = grants.mail.iter().map(|g| (g.name.as_str(), g.server.as_str()));
+        check_grants("mail", "server", pairs, &mail, faults);
         let ledgers: Vec<_> = host.ledgers.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.ledger.iter().map(|g| (g.name.as_str(), g.ledger.as_str()));
         check_grants("ledger", "ledger", pairs, &ledgers, faults);
@@ -400,6 +422,41 @@ mod tests {
         assert_eq!(faults(named("postgres", address)), ["spec.databases[0].postgres.urlFrom"]);
         let many = serde_json::json!({"urlFrom": {"env": "URL"}, "connections": 0});
         assert_eq!(faults(named("postgres", many)), ["spec.databases[0].postgres.connections"]);
+    }
+
+    #[test]
+    fn a_schedule_has_bounds_and_a_tick_ends_before_the_next() {
+        for (tick, told) in [
+            (r#"{"every": "999ms"}"#, "spec.tick.every: is 999ms: write 1s to 1d"),
+            (r#"{"every": "25h"}"#, "spec.tick.every: is 25h: write 1s to 1d"),
+            (
+                r#"{"every": "2s", "timeout": "3s"}"#,
+                "spec.tick.timeout: is 3s: write more than 0s and at most 2s",
+            ),
+            (
+                r#"{"every": "1h", "timeout": "61s"}"#,
+                "spec.tick.timeout: is 61s: write more than 0s and at most 1m",
+            ),
+            (r#"{"every": "1h", "timeout": "0s"}"#, "spec.tick.timeout: is 0ms: write more"),
+        ] {
+            let fault = wrong_tick(serde_json::from_str(tick).unwrap()).unwrap();
+            let text = format!("{}: {}", fault.field, fault.message);
+            assert!(text.starts_with(told), "{text}");
+        }
+        for (fine, timeout) in [
+            (r#"{"every": "1s"}"#, 1),
+            (r#"{"every": "1d"}"#, 10),
+            (r#"{"every": "1m", "timeout": "1m"}"#, 60),
+        ] {
+            let tick: TickSpec = serde_json::from_str(fine).unwrap();
+            assert_eq!((wrong_tick(tick), tick.timeout().as_secs()), (None, timeout), "{fine}");
+        }
+        let spec = plugin(serde_json::json!({
+            "module": {"file": "p.wasm"},
+            "subscribe": [{"source": "jobs"}],
+            "tick": {"every": "1ms"},
+        }));
+        assert_eq!(spec.check(&host())[0].field, "spec.tick.every");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
 use super::{
-    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, RedactionSpec, StreamSpec, SubmitSpec,
+    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, MailSpec, RedactionSpec, StreamSpec,
+    SubmitSpec,
 };
 use crate::find::index::IndexSpec;
 #[cfg(test)]
@@ -29,6 +30,9 @@ pub struct HostSpec {
     /// HTTP destinations that plugins may be granted under `grants.http`.
     #[serde(default)]
     pub destinations: Vec<DestinationSpec>,
+    /// Mail servers that plugins may be granted under `grants.mail`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mail: Vec<MailSpec>,
     /// Append-only files that plugins may be granted under `grants.ledger`.
     #[serde(default)]
     pub ledgers: Vec<LedgerSpec>,

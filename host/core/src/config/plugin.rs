@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::check::RATE_MOST;
 use super::{Bytes, Duration};
 use crate::calendar;
+use crate::limits::TICK_TIMEOUT;
 #[cfg(test)]
-use crate::limits::BATCH_MOST;
+use crate::limits::{BATCH_MOST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
 
 #[cfg(test)]
 const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
@@ -31,9 +32,35 @@ pub struct PluginSpec {
     /// How states are handed over, retried and parked.
     #[serde(default)]
     pub delivery: DeliverySpec,
+    /// Calls the plugin on a schedule, also when no state comes. The component has to export `ticker`. Left out:
+    /// never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick: Option<TickSpec>,
     /// The configuration of the plugin itself, as its own schema describes it. The plugin reads it as JSON.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The schedule on which a plugin is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TickSpec {
+    /// How often. The moments are multiples of it since 1970 in UTC: `1h` is each full hour. The plugin's next tick
+    /// is the same after a restart, and missed ticks are not made up for.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("{} to {}", Duration(TICK_LEAST), Duration(TICK_MOST)))))]
+    pub every: Duration,
+    /// How long one tick may take, the work of the host included. States wait meanwhile. A tick that takes longer is
+    /// stopped, and counts as failed. Left out: 10s, or `every` where that is shorter.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("more than 0; at most {} and `every`", Duration(TICK_TIMEOUT_MOST)))))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+}
+
+impl TickSpec {
+    pub fn timeout(self) -> std::time::Duration {
+        self.timeout.map_or(TICK_TIMEOUT.min(self.every.0), |timeout| timeout.0)
+    }
 }
 
 /// Where the component is: exactly one of `file`, `configMapKey`, `oci` and `url`.
@@ -178,6 +205,9 @@ pub struct GrantsSpec {
     /// The destinations that the plugin may send requests to.
     #[serde(default)]
     pub http: Vec<HttpGrant>,
+    /// The mail servers that the plugin may write through.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mail: Vec<MailGrant>,
     /// The ledger that the plugin may append to.
     #[cfg_attr(test, schemars(length(max = 1)))]
     #[serde(default)]
@@ -233,6 +263,18 @@ pub struct HttpGrant {
     pub name: String,
     /// What the host calls the destination.
     pub destination: String,
+}
+
+/// A granted mail server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MailGrant {
+    /// What the plugin calls the mail server.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
+    pub name: String,
+    /// What the host calls the mail server.
+    pub server: String,
 }
 
 /// A granted ledger.

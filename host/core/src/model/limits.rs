@@ -61,6 +61,16 @@ pub const RESYNC_LEAST: Duration = Duration::from_secs(10);
 /// The shortest pause between two audits of a source. Each audit is a consistent list of all objects.
 pub const AUDIT_LEAST: Duration = Duration::from_secs(10);
 
+/// The shortest and the longest pause between two ticks of a plugin. States wait while a tick runs; a schedule of
+/// more than a day is a calendar, which the plugin keeps in `kv`.
+pub const TICK_LEAST: Duration = Duration::from_secs(1);
+pub const TICK_MOST: Duration = Duration::from_hours(24);
+
+/// How long a tick may take unless its manifest says otherwise, and the most that a manifest may say: no state is
+/// handed over meanwhile.
+pub const TICK_TIMEOUT: Duration = Duration::from_secs(10);
+pub const TICK_TIMEOUT_MOST: Duration = Duration::from_secs(60);
+
 /// States of one call, at most: the host and the plugin hold all of them in memory at once.
 pub const BATCH_MOST: u32 = 1024;
 

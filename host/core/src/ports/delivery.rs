@@ -1,6 +1,7 @@
 //! Dispatch → sandbox: batches of states, and their verdicts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
@@ -49,6 +50,9 @@ pub enum CallError {
     /// The store refused the call's writes because of their content.
     #[error("{0}")]
     Refused(String),
+    /// The plugin says that its tick failed.
+    #[error("the plugin says: {0}")]
+    Failed(String),
     /// Not the plugin's fault: a database, a ledger or the host itself failed.
     #[error("{0}")]
     Unavailable(String),
@@ -82,7 +86,8 @@ impl CallError {
             Self::Timeout { .. } => CallEnd::TimedOut,
             Self::Memory { .. } => CallEnd::OutOfMemory,
             Self::Protocol(_) => CallEnd::Invalid,
-            Self::Refused(_) => CallEnd::Refused,
+            // A tick that failed by its own word is counted with the ticks.
+            Self::Refused(_) | Self::Failed(_) => CallEnd::Refused,
             Self::Unavailable(_) => CallEnd::Unavailable,
         }
     }
@@ -93,8 +98,22 @@ impl CallError {
     }
 }
 
+/// One call on the schedule of a plugin's manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// When it was due, in milliseconds since 1970. The call may begin later.
+    pub due_ms: u64,
+    /// How long it may take, the host's work included.
+    pub timeout: Duration,
+}
+
 /// A plugin that is ready to be called.
 #[async_trait]
 pub trait Handler: Send + Sync {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError>;
+
+    /// Calls the plugin without a state. It answers the writes to `kv`. A plugin without a schedule refuses.
+    async fn tick(&self, _tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+        Err(CallError::Protocol("it exports no `ticker`".into()))
+    }
 }

@@ -64,12 +64,34 @@ pub struct PluginView {
     /// Left out where the plugin is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
+    /// Its schedule. Left out where its manifest has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick: Option<TickView>,
     /// What its manifest says; left out where no version of it runs in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Arc<ManifestView>>,
     /// What its manifest grants it. Left out where it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
+}
+
+/// The ticks of a plugin since its dispatcher started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Tick"))]
+pub struct TickView {
+    /// Ticks that have ended.
+    pub ticks: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// When the last one began. Left out before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// When the next is due. Left out while one runs and while the plugin is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Why the last one failed. Left out where it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// One grant of a plugin.

@@ -129,6 +129,26 @@ pub struct HttpResponse {
     pub body: Vec<u8>,
 }
 
+/// A message to people, as a plugin writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MailMessage {
+    pub to: Vec<String>,
+    pub subject: String,
+    pub text: String,
+    pub html: Option<String>,
+    /// The same for each repeat of the same message.
+    pub id: String,
+}
+
+/// A recipient that the mail server refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailRefusal {
+    pub recipient: String,
+    /// Whether a later try is of no use.
+    pub is_permanent: bool,
+    pub reason: String,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
     Trace,
@@ -189,6 +209,10 @@ pub trait Session: Send {
         destination: &str,
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError>;
+
+    /// Hands the message over for all recipients but those that it answers.
+    async fn mail_send(&mut self, server: &str, message: MailMessage)
+    -> Result<Vec<MailRefusal>, GrantError>;
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>>;
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError>;

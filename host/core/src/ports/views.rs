@@ -17,7 +17,7 @@ pub use super::objects::{
 };
 pub use super::plugins::{
     CallEndsView, CallFailureView, CallsView, GrantUseView, GrantView, HistogramView, ManifestView,
-    PausedView, PluginView, QueueView, VerdictsView,
+    PausedView, PluginView, QueueView, TickView, VerdictsView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;

@@ -119,6 +119,11 @@ impl Journal {
     }
 
     /// Whether a state's end is durable, so that it must not be handed over again.
+    /// What a plugin's `kv` holds durably under this key.
+    pub fn kv_of(&self, key: &str) -> Option<Vec<u8>> {
+        self.with(|kept| kept.kv.iter().rev().find(|write| write.key == key)?.value.clone())
+    }
+
     pub fn is_finished(&self, plugin: &str, seq: Seq) -> bool {
         self.with(|kept| {
             let Some(progress) = kept.progress.get(plugin) else { return false };

@@ -15,6 +15,7 @@ mod rng;
 mod rows;
 mod simulation;
 mod subscriptions;
+mod ticks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,7 @@ fn options(plugin: &str) -> DispatchOptions {
         subscriptions: vec![subscribe("jobs", Mode::Every, Start::Beginning)],
         delivery: DeliverySpec::default(),
         concurrency: 4,
+        tick: None,
     }
 }
 

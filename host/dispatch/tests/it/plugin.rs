@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Verdict};
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Tick, Verdict};
 
 use crate::journal::Journal;
 
@@ -24,13 +24,18 @@ pub struct Seen {
     pub resynced: Vec<(Seq, String)>,
     newest: HashMap<String, Seq>,
     pub most_in_flight: usize,
+    /// When each tick was due.
+    pub ticks: Vec<u64>,
     in_flight: HashSet<String>,
     calls_in_flight: usize,
+    is_ticking: bool,
 }
 
 pub struct Plugin {
     pub name: String,
     pub seen: Mutex<Seen>,
+    /// What a tick does: how long it takes, and its answer.
+    pub tick: Mutex<(u64, Result<(), CallError>)>,
     journal: Arc<Journal>,
     script: Box<Script>,
 }
@@ -44,6 +49,7 @@ impl Plugin {
         Arc::new(Self {
             name: name.into(),
             seen: Mutex::default(),
+            tick: Mutex::new((1, Ok(()))),
             journal: journal.clone(),
             script: Box::new(script),
         })
@@ -74,6 +80,7 @@ impl Plugin {
             assert!(!finished, "{} was handed over after its end was durable", delivery.state.seq);
         }
         self.with(|seen| {
+            assert!(!seen.is_ticking, "a state was handed over during a tick");
             seen.calls += 1;
             seen.calls_in_flight += 1;
             seen.most_in_flight = seen.most_in_flight.max(seen.calls_in_flight);
@@ -106,6 +113,15 @@ impl Plugin {
 
 fn object(source: &str, name: &str) -> String {
     format!("{source}/{name}")
+}
+
+/// Ends the tick in the records, also if its future is dropped.
+struct Ticking<'a>(&'a Plugin);
+
+impl Drop for Ticking<'_> {
+    fn drop(&mut self) {
+        self.0.with(|seen| seen.is_ticking = false);
+    }
 }
 
 /// Ends the call in the records, also if its future is dropped.
@@ -141,6 +157,20 @@ impl Handler for Plugin {
         let last = batch.last().map_or(0, |delivery| delivery.state.seq);
         let kv = vec![KvWrite { key: "last".into(), value: Some(last.to_string().into_bytes()) }];
         Ok(Outcome { verdicts, kv })
+    }
+
+    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+        self.with(|seen| {
+            assert!(!seen.is_ticking && seen.calls_in_flight == 0, "a tick began beside another call");
+            seen.is_ticking = true;
+            seen.ticks.push(tick.due_ms);
+        });
+        let _ticking = Ticking(self);
+        let (takes_ms, answer) = self.tick.lock().unwrap().clone();
+        tokio::time::sleep(Duration::from_millis(takes_ms)).await;
+        answer?;
+        let due = tick.due_ms.to_string().into_bytes();
+        Ok(vec![KvWrite { key: "ticked".into(), value: Some(due) }])
     }
 }
 

@@ -8,7 +8,7 @@
 //! and these figures are one snapshot of sources and plugins that come and go.
 
 use kubewitness_core::views::{
-    HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
+    HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView, TickView,
 };
 
 use super::guests;
@@ -195,6 +195,18 @@ const RESYNCS: [OfPlugin; 3] = [
     ("resync_failed_total", "States of resyncs that failed.", |p| p.resync_failed as f64),
 ];
 
+/// Calls on a schedule. A plugin without one has none.
+const TICKS: [OfPlugin; 2] = [
+    ("ticks_total", "Calls of the plugin on its schedule that have ended.", |p| ticks(p, |tick| tick.ticks)),
+    ("ticks_failed_total", "Calls of the plugin on its schedule that failed.", |p| {
+        ticks(p, |tick| tick.failed)
+    }),
+];
+
+fn ticks(plugin: &PluginView, of: fn(&TickView) -> u64) -> f64 {
+    plugin.tick.as_ref().map_or(0.0, |tick| of(tick) as f64)
+}
+
 pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> String {
     let mut page = Page::default();
     let journal = &status.journal;
@@ -216,7 +228,8 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     }
     sources(&mut page, &status.sources);
     let gauges = PLUGINS.into_iter().map(|family| (family, Gauge));
-    for ((name, help, value), kind) in gauges.chain(RESYNCS.into_iter().map(|family| (family, Counter))) {
+    let counters = RESYNCS.into_iter().chain(TICKS).map(|family| (family, Counter));
+    for ((name, help, value), kind) in gauges.chain(counters) {
         let name = format!("plugin_{name}");
         page.family(&name, help, kind);
         for plugin in &status.plugins {

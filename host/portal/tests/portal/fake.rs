@@ -324,6 +324,13 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             queue_duration: HistogramView::default(),
             work_duration: HistogramView { buckets: vec![(0.1, 3), (1.0, 6)], count: 7, sum_seconds: 12.5 },
         },
+        tick: Some(TickView {
+            ticks: 12,
+            failed: 4,
+            last: Some("2026-11-20T13:59:30.000Z".into()),
+            next: Some("2026-11-20T14:00:00.000Z".into()),
+            error: Some("the plugin says: the server is away".into()),
+        }),
         manifest: Some(Arc::new(ManifestView {
             declared: vec!["sql:main".into(), "kv".into()],
             granted: vec![

@@ -192,7 +192,13 @@ async fn figures_are_those_of_the_status() {
     };
     assert_eq!((part("_bucket", Some("0.1")), part("_bucket", Some("+Inf"))), (Some(3.0), Some(7.0)));
     assert_eq!((part("_sum", None), part("_count", None)), (Some(12.5), Some(7.0)));
-    for (name, figure) in [("resyncs_total", 2.0), ("resynced_total", 52.0), ("resync_failed_total", 1.0)] {
+    for (name, figure) in [
+        ("resyncs_total", 2.0),
+        ("resynced_total", 52.0),
+        ("resync_failed_total", 1.0),
+        ("ticks_total", 12.0),
+        ("ticks_failed_total", 4.0),
+    ] {
         assert_eq!(value(&families, &format!("kubewitness_plugin_{name}"), &notification), Some(figure));
     }
     for (name, label, part, figure) in [

@@ -346,6 +346,8 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
     }
     assert!(text.contains("7 states came out of calls, 1 s each on average"), "{text}");
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
+    assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
+    assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{
-    Dialect, HttpRequest, HttpResponse, LogLevel, OnConflict, SqlValue, TableCopy, TableWrite,
+    Dialect, HttpRequest, HttpResponse, LogLevel, MailMessage, MailRefusal, OnConflict, SqlValue, TableCopy,
+    TableWrite,
 };
 
 use crate::bindings::types::ObjectRefResult;
-use crate::bindings::{http, log, sql};
+use crate::bindings::{http, log, mail, sql};
 
 /// What a value takes beside its text.
 const VALUE_BYTES: usize = 16;
@@ -100,6 +101,22 @@ pub fn request(request: http::Request) -> HttpRequest {
 
 pub fn response(response: HttpResponse) -> http::Response {
     http::Response { status: response.status, headers: response.headers, body: response.body }
+}
+
+pub fn message_bytes(message: &mail::Message) -> usize {
+    let mail::Message { to, subject, text, html, id } = message;
+    let to: usize = to.iter().map(String::len).sum();
+    to + subject.len() + text.len() + html.as_ref().map_or(0, String::len) + id.len()
+}
+
+pub fn message(message: mail::Message) -> MailMessage {
+    let mail::Message { to, subject, text, html, id } = message;
+    MailMessage { to, subject, text, html, id }
+}
+
+pub fn mail_refusal(refusal: MailRefusal) -> mail::Refusal {
+    let MailRefusal { recipient, is_permanent, reason } = refusal;
+    mail::Refusal { recipient, permanent: is_permanent, reason }
 }
 
 pub fn object_bytes(object: &ObjectRef) -> usize {

@@ -9,7 +9,7 @@ use kubewitness_core::ports::{GrantError, LogLevel};
 use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
-use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, sql, types};
+use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, mail, sql, types};
 use crate::guest::Guest;
 use crate::tally::Capability;
 
@@ -147,6 +147,17 @@ impl http::Host for Guest {
         drop(time);
         self.answer(response.body.len() + convert::header_bytes(&response.headers))?;
         Ok(convert::response(response))
+    }
+}
+
+impl mail::Host for Guest {
+    async fn send(&mut self, server: String, message: mail::Message) -> Result<Vec<mail::Refusal>, Error> {
+        let (session, time) = self.open(convert::message_bytes(&message))?;
+        let refusals = session.mail_send(&server, convert::message(message)).await.map_err(refusal)?;
+        drop(time);
+        let refusals: Vec<_> = refusals.into_iter().map(convert::mail_refusal).collect();
+        self.fits(refusals.iter().map(|it| it.recipient.len() + it.reason.len()).sum())?;
+        Ok(refusals)
     }
 }
 

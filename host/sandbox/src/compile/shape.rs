@@ -9,12 +9,18 @@ const PACKAGE: &str = "kubewitness:plugin/";
 /// The interface that makes a component a plugin.
 const HANDLER: &str = "kubewitness:plugin/handler";
 
+/// The interface of a plugin that is called on a schedule, since 1.1.
+pub const TICKER: &str = "kubewitness:plugin/ticker";
+
 /// The version of the interfaces that this host speaks.
-const SPOKEN: (u64, u64) = (1, 0);
+const SPOKEN: (u64, u64) = (1, 1);
+
+/// What helps where the versions do not fit.
+const OTHERWISE: &str = "build it against that version, or run a host that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
-const CAPABILITIES: [&str; 9] =
-    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "sql"];
+const CAPABILITIES: [&str; 10] =
+    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "mail", "sql"];
 
 /// The parts of WASI that are linked, with nothing behind them.
 const WASI: [&str; 6] =
@@ -68,11 +74,23 @@ pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String,
     };
     if !is_spoken(version) {
         return unfit(format!(
-            "the component speaks `{HANDLER}@{version}`, this host speaks {major}.{minor}: \
-             build it against that version, or run a host that knows it"
+            "the component speaks `{HANDLER}@{version}`, this host speaks {major}.{minor}: {OTHERWISE}"
         ));
     }
     Ok(version.to_string())
+}
+
+/// Whether a component can be called on a schedule.
+pub fn ticks<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<bool, SandboxError> {
+    let mut exports = exports.into_iter();
+    let Some(name) = exports.find(|name| split(name).0 == TICKER) else { return Ok(false) };
+    if !is_spoken(split(name).1) {
+        let (major, minor) = SPOKEN;
+        return unfit(format!(
+            "the component exports `{name}`, this host speaks {major}.{minor}: {OTHERWISE}"
+        ));
+    }
+    Ok(true)
 }
 
 /// The capabilities among a component's imports, in alphabetical order.
@@ -89,7 +107,9 @@ pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Ve
             }
             if !is_spoken(version) {
                 let (major, minor) = SPOKEN;
-                return unfit(format!("the component imports `{name}`, this host speaks {major}.{minor}"));
+                return unfit(format!(
+                    "the component imports `{name}`, this host speaks {major}.{minor}: {OTHERWISE}"
+                ));
             }
             if short != "types" {
                 found.push(short.to_string());
@@ -131,13 +151,21 @@ mod tests {
         for (exports, word) in [
             (&[][..], "exports nothing"),
             (&["wasi:cli/run@0.2.0"], "`wasi:cli/run@0.2.0`"),
-            (&["kubewitness:plugin/handler@2.0.0"], "speaks 1.0"),
-            (&["kubewitness:plugin/handler@1.1.0"], "@1.1.0"),
-            (&["kubewitness:plugin/handler"], "speaks 1.0"),
+            (&["kubewitness:plugin/handler@2.0.0"], "speaks 1.1"),
+            (&["kubewitness:plugin/handler@1.2.0"], "@1.2.0"),
+            (&["kubewitness:plugin/handler"], "speaks 1.1"),
         ] {
             let error = version(exports.iter().copied()).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn a_ticker_is_an_export_beside_the_handler_and_of_a_version_that_is_spoken() {
+        let both = ["kubewitness:plugin/handler@1.1.0", "kubewitness:plugin/ticker@1.1.0"];
+        assert!(ticks(both).unwrap() && !ticks([both[0]]).unwrap());
+        let error = ticks(["kubewitness:plugin/ticker@1.2.0"]).unwrap_err().to_string();
+        assert!(error.contains("ticker@1.2.0") && error.contains("speaks 1.1"), "{error}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ async fn a_component_says_what_it_is_and_what_it_uses() {
     let said = probe.describe().await.unwrap();
     assert_eq!((said.name.as_str(), said.version.as_str()), ("probe", env!("CARGO_PKG_VERSION")));
     assert_eq!(said.needs, ["kv", "sql:main"]);
-    assert_eq!(probe.interface(), "1.0.0");
+    assert_eq!((probe.interface(), probe.ticks()), ("1.1.0", true));
     assert_eq!(probe.digest().len(), 64);
     let all = ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "sql"];
     assert_eq!(probe.imports(), all);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
     CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
-    Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
+    MailMessage, MailRefusal, Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
@@ -68,6 +68,7 @@ pub struct Record {
     pub written: Vec<TableWrite>,
     pub statements: Vec<String>,
     pub requests: Vec<HttpRequest>,
+    pub mail: Vec<MailMessage>,
     pub appended: Vec<Vec<u8>>,
     pub documents: BTreeMap<Seq, &'static str>,
     pub before: BTreeMap<Seq, &'static str>,
@@ -106,8 +107,12 @@ pub struct Bench {
 
 impl Bench {
     pub async fn new(fake: Fake, limits: LimitsSpec) -> Self {
+        Self::of(&probe().await, fake, limits)
+    }
+
+    pub fn of(component: &Component, fake: Fake, limits: LimitsSpec) -> Self {
         let record = fake.record.clone();
-        let plugin = probe().await.plugin("probe", &limits, Arc::new(fake)).unwrap();
+        let plugin = component.plugin("probe", &limits, Arc::new(fake)).unwrap();
         Self { plugin, record }
     }
 
@@ -264,6 +269,16 @@ impl Session for FakeSession {
         }
         self.granted(destination)?.requests.push(request);
         Ok(HttpResponse { status: 202, headers: Vec::new(), body: b"taken".to_vec() })
+    }
+
+    async fn mail_send(
+        &mut self,
+        server: &str,
+        message: MailMessage,
+    ) -> Result<Vec<MailRefusal>, GrantError> {
+        self.granted(server)?.mail.push(message);
+        let recipient = "bob@example.com".into();
+        Ok(vec![MailRefusal { recipient, is_permanent: true, reason: "no such user".into() }])
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

@@ -175,9 +175,9 @@ async fn giant_texts_are_cut_or_end_the_call() {
 #[tokio::test]
 async fn a_component_for_another_world_is_told_which_interface_it_wants() {
     let mut bytes = probe_bytes();
-    let wanted = b"kubewitness:plugin/kv@1.0.0";
+    let wanted = b"kubewitness:plugin/kv@1.1.0";
     while let Some(at) = bytes.windows(wanted.len()).position(|window| window == wanted) {
-        bytes[at..at + wanted.len()].copy_from_slice(b"kubewitness:plugin/kw@1.0.0");
+        bytes[at..at + wanted.len()].copy_from_slice(b"kubewitness:plugin/kw@1.1.0");
     }
     let told = match engine().load(&bytes.into(), &ComponentsSpec::default()).await {
         Err(SandboxError::Unfit(told)) => told,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, Manifest, PluginSpec, SecretRef,
-    SourceSpec, SqliteSpec,
+    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec, Manifest, PluginSpec,
+    SecretRef, SourceSpec, SqliteSpec,
 };
 use kubewitness_sandbox::Engine;
 use serde::Serialize;
@@ -248,6 +248,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
             .into_iter()
             .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
             .collect(),
+        mail: grants.mail.into_iter().map(|g| MailSpec::of(&g.server)).collect(),
         ledgers: grants
             .ledger
             .into_iter()
@@ -291,7 +292,6 @@ async fn check_plugin(
         }
     }
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
-    let warnings = texts(&parsed.problems(warnings));
     let examined = async {
         let found = component::find(&parsed, folders, &host).await?;
         let component::Fetched { bytes, .. } = found.fetch(&parsed).await?;
@@ -301,11 +301,13 @@ async fn check_plugin(
     match examined.await {
         Ok(component) => {
             let digest: String = component.digest().chars().take(12).collect();
-            details.push(format!("component {digest}"));
+            details.push(format!("component {digest}, interface {}", component.interface()));
+            warnings.extend(component.warnings(&parsed.spec));
         }
         Err(found) => problems.extend(texts(&found)),
     }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
+    let warnings = texts(&parsed.problems(warnings));
     Finding { warnings, ..Finding::new(what, details.join("; "), problems) }
 }
 
@@ -328,7 +330,9 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
         Ok(description) => {
             let needs =
                 if description.needs.is_empty() { "nothing".into() } else { description.needs.join(", ") };
-            let detail = format!("{} {}, needs {needs}", description.name, description.version);
+            let ticks = if component.ticks() { ", can be called on a schedule" } else { "" };
+            let (name, version, interface) = (description.name, description.version, component.interface());
+            let detail = format!("{name} {version}, interface {interface}{ticks}, needs {needs}");
             Finding::new(what, detail, Vec::new())
         }
         Err(error) => Finding::new(what, String::new(), vec![error.to_string()]),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    ComponentsSpec, HostSpec, HttpGrant, KeyGrant, LedgerGrant, PluginSpec, SqlGrant,
+    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, PluginSpec, SqlGrant,
+    TickSpec,
 };
+use kubewitness_core::limits::TICK_LEAST;
 use kubewitness_sandbox::{Component, Engine};
 use serde_json::{Map, Value};
 
@@ -116,6 +118,7 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
         grants: Default::default(),
         limits: Default::default(),
         delivery: Default::default(),
+        tick: None,
         config,
     };
     for need in &said.needs {
@@ -125,9 +128,12 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
             "kv" => spec.grants.kv = true,
             "sql" => spec.grants.sql.push(SqlGrant { database: name.clone(), name }),
             "http" => spec.grants.http.push(HttpGrant { destination: name.clone(), name }),
+            "mail" => spec.grants.mail.push(MailGrant { server: name.clone(), name }),
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
+            // States alone are handed over, but the component checks that it would be called.
+            "tick" => spec.tick = Some(TickSpec { every: Duration(TICK_LEAST), timeout: None }),
             _ => bail!("the component needs `{}`, which this host does not know", clean(need)),
         }
     }

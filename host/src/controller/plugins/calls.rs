@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use kubewitness_core::ports::{CallError, Delivery, Handler, Outcome};
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Tick};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
@@ -36,21 +36,22 @@ impl Calls {
     }
 }
 
-#[async_trait]
-impl Handler for Calls {
+impl Calls {
     /// Dropped, it gives the call up, which ends where it waits next.
-    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+    async fn run<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T, CallError>> + Send + 'static,
+    ) -> Result<T, CallError> {
         // A process that was stopped past its Lease sees it here first.
         if self.election.as_ref().is_some_and(|election| !election.is_held()) {
             return Err(CallError::Unavailable("another replica is the leader now".into()));
         }
         let (mut reply, answer) = oneshot::channel();
-        let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
         let call = self.running.track_future(async move {
             let called = tokio::select! {
                 biased;
                 () = reply.closed() => return Ok(()),
-                called = handler.handle(&batch) => called,
+                called = call => called,
             };
             // Given up at the last moment: what it has done is told by its receipt.
             reply.send(called).ok();
@@ -59,6 +60,19 @@ impl Handler for Calls {
         self.tasks.spawn(&*self.name, Fate::Finite, call);
         let gone = |_| CallError::Unavailable("the call ended without an answer".to_string());
         answer.await.map_err(gone)?
+    }
+}
+
+#[async_trait]
+impl Handler for Calls {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
+        self.run(async move { handler.handle(&batch).await }).await
+    }
+
+    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+        let handler = Arc::clone(&self.handler);
+        self.run(async move { handler.tick(tick).await }).await
     }
 }
 

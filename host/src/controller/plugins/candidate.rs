@@ -69,9 +69,10 @@ impl Wanted {
 
     /// Fetches, compiles and checks. This may take minutes.
     pub async fn examine(self, engine: &Engine) -> Result<Candidate, Vec<Problem>> {
-        let Self { parsed, found, question, warnings } = self;
+        let Self { parsed, found, question, mut warnings } = self;
         let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
+        warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
         Ok(Candidate { parsed, component, pulled, question, warnings })
     }
 }

@@ -4,7 +4,7 @@ use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec};
 use kubewitness_core::views::{GrantView, ManifestView};
 
 /// Interfaces that take a grant. The others, such as `log`, every plugin has.
-const CAPABILITIES: [&str; 6] = ["sql", "http", "ledger", "kv", "lister", "documents"];
+const CAPABILITIES: [&str; 7] = ["sql", "http", "mail", "ledger", "kv", "lister", "documents"];
 
 pub fn view(imports: &[String], needs: Vec<String>, spec: &PluginSpec) -> ManifestView {
     let mut declared = needs;
@@ -37,6 +37,8 @@ fn granted(grants: &GrantsSpec) -> Vec<GrantView> {
     granted.extend(
         grants.http.iter().map(|it| grant("http", &it.name, format!("destination {}", it.destination))),
     );
+    granted
+        .extend(grants.mail.iter().map(|it| grant("mail", &it.name, format!("mail server {}", it.server))));
     granted.extend(grants.ledger.iter().map(|it| grant("ledger", &it.name, format!("ledger {}", it.ledger))));
     granted.extend(grants.keys.iter().map(|it| grant("key", &it.name, format!("key {}", it.key))));
     granted.extend(grants.kv.then(|| alone("kv", "")));

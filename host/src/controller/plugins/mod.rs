@@ -244,6 +244,7 @@ impl Plugins {
             subscriptions: subscriptions(spec, &self.journal),
             delivery: spec.delivery.clone(),
             concurrency: spec.limits.concurrency,
+            tick: spec.tick,
         };
         let probation = Probation::new(Arc::clone(&self.failed));
         let watched = Watched { handler: plugin.clone(), probation: probation.clone() };

@@ -11,9 +11,9 @@ use kubewitness_core::search::Search;
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, GrantUseView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
-    SourceView, ViewError,
+    SourceView, TickView, ViewError,
 };
-use kubewitness_dispatch::DispatchStats;
+use kubewitness_dispatch::{DispatchStats, TickStats};
 use kubewitness_journal::SourceCounters;
 use kubewitness_watch::SourceSnapshot;
 
@@ -73,6 +73,7 @@ pub fn doubt(last: Option<&DiscrepancyView>) -> String {
 
 pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView {
     let stats = state.handle.as_ref().map(|handle| handle.stats()).unwrap_or_default();
+    let trouble = stats.tick.as_ref().and_then(TickStats::trouble);
     let lag_seconds = stats.oldest_unfinished_ms.map_or(0.0, |ms| now_ms.saturating_sub(ms) as f64 / 1000.0);
     PluginView {
         name,
@@ -96,10 +97,22 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         queue: queue_view(&stats),
         calls: state.tally.view(),
         filter_errors: stats.unclear,
-        message: state.message.clone().or(stats.last_error).or(stats.filter_error),
+        message: state.message.clone().or(stats.last_error).or(stats.filter_error).or(trouble),
+        tick: stats.tick.map(tick_view),
         paused: stats.paused.as_deref().map(paused_view),
         manifest: state.manifest.clone(),
         grants: state.uses.all().map(|(name, calls)| grant_view(name, calls, &state.needs)).collect(),
+    }
+}
+
+fn tick_view(stats: TickStats) -> TickView {
+    let TickStats { ticks, failed, is_running: _, last_ms, next_ms, last_error } = stats;
+    TickView {
+        ticks,
+        failed,
+        last: last_ms.map(calendar::rfc3339),
+        next: next_ms.map(calendar::rfc3339),
+        error: last_error.map(|error| error.to_string()),
     }
 }
 

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_bench::{job, uid};
 use kubewitness_core::ports::{
-    Append, Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session,
-    ShownState, SqlValue, TableCopy, TableWrite, Witnessed,
+    Append, Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage,
+    MailRefusal, Session, ShownState, SqlValue, TableCopy, TableWrite, Witnessed,
 };
 use kubewitness_core::status::Rules;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
@@ -145,6 +145,10 @@ impl Session for Nothing {
         denied()
     }
     async fn http_send(&mut self, _: &str, _: HttpRequest) -> Result<HttpResponse, GrantError> {
+        denied()
+    }
+
+    async fn mail_send(&mut self, _: &str, _: MailMessage) -> Result<Vec<MailRefusal>, GrantError> {
         denied()
     }
     fn kv_get(&self, _: &str) -> Option<Vec<u8>> {

@@ -50,6 +50,7 @@ mod stores;
 mod streams;
 mod submitting;
 mod support;
+mod ticking;
 mod tls;
 mod visibility;
 mod workload;

@@ -15,7 +15,8 @@ use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 
 use crate::databases::{ADDRESS, configuration};
-use crate::support::{Load, SOURCES, create_job, same_story_in, write};
+use crate::support::{Load, SOURCES, create_job, plugin_manifest, same_story_in, write};
+use crate::ticking::{FOR_PROBE, PROBE};
 
 /// Each way in which one can go comes once.
 const ROUNDS: u64 = 5;
@@ -554,6 +555,41 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
         next.status_when(WITHIN, "it to go on", |status| status.plugins.iter().all(all)).await?;
         ensure!(world.count().await == 2, "{} rows", world.count().await);
         next.stop().await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_replica_that_dispatches_ticks_and_the_next_goes_on() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::ticks") else { return };
+    in_scratch("replicas-ticks", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let config = world.options.config.clone().context("the configuration")?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        write(&config, "host.yaml", &(host + FOR_PROBE))?;
+        let probe = PROBE.replace("second", "platform");
+        let probe = probe.replace("CONFIG", "{command: done, tick: [ledger.append notes ticked]}");
+        write(&config, "probe.yaml", &plugin_manifest("probe", &probe))?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        // Each has a ledger of its own, in its data folder.
+        let notes = |index: usize| {
+            let name = ["run-a", "run-b"][index];
+            let text = std::fs::read_to_string(scratch.path().join(name).join("audit/notes.jsonl"));
+            text.map_or(0, |text| text.lines().count())
+        };
+        let ticks = async |run: &mut Kubewitness| {
+            let several = |it: &PluginView| it.tick.as_ref().is_some_and(|tick| tick.ticks >= 3);
+            run.status_when(WITHIN, "ticks", |status| status.plugins.iter().any(several)).await
+        };
+        ticks(&mut runs[leads]).await?;
+        ensure!((notes(leads) >= 3, notes(1 - leads)) == (true, 0), "{} {}", notes(leads), notes(1 - leads));
+        let other = runs[1 - leads].status().await?;
+        ensure!(other.plugins.iter().all(|plugin| plugin.tick.is_none()), "{other:?}");
+        runs[leads].kill().await?;
+        ticks(&mut runs[1 - leads]).await?;
+        ensure!(notes(1 - leads) >= 3);
+        runs[1 - leads].stop().await
     })
     .await;
 }

@@ -172,6 +172,7 @@ fn options(name: &str, batch: u32) -> DispatchOptions {
         subscriptions: vec![subscription("jobs", Mode::Every)],
         delivery: delivery(batch, false),
         concurrency: 4,
+        tick: None,
     }
 }
 

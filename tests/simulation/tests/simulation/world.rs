@@ -431,6 +431,7 @@ fn random_options(name: &str, dice: &mut Dice) -> DispatchOptions {
         subscriptions,
         delivery: delivery(dice.between(1, 12) as u32, dice.percent(40)),
         concurrency: dice.between(1, 4) as u32,
+        tick: None,
     }
 }
 

@@ -52,6 +52,8 @@ pub enum GrantKind {
     Sql,
     /// Destinations.
     Http,
+    /// Mail servers.
+    Mail,
     /// Ledgers.
     Ledger,
     /// Signing keys.
@@ -85,7 +87,7 @@ pub enum ModuleKind {
 /// of the rest is for plugins.
 impl Default for CeilingSpec {
     fn default() -> Self {
-        use GrantKind::{DocumentDigest, Http, Keys, Kv, Ledger, Lister, RawDocuments, Sql};
+        use GrantKind::{DocumentDigest, Http, Keys, Kv, Ledger, Lister, Mail, RawDocuments, Sql};
         Self {
             memory: Bytes(512 << 20),
             call: Duration(std::time::Duration::from_secs(300)),
@@ -93,7 +95,7 @@ impl Default for CeilingSpec {
             host_calls: 1_000_000,
             host_bytes: Bytes(64 << 20),
             batch: BATCH_MOST,
-            grants: vec![Sql, Http, Ledger, Keys, Kv, Lister, DocumentDigest, RawDocuments],
+            grants: vec![Sql, Http, Mail, Ledger, Keys, Kv, Lister, DocumentDigest, RawDocuments],
             modules: vec![ModuleKind::File, ModuleKind::ConfigMapKey, ModuleKind::Oci, ModuleKind::Url],
             total_memory: Bytes(512 << 20),
         }
@@ -147,6 +149,7 @@ impl CeilingSpec {
         for (kind, is_asked, name, field) in [
             (GrantKind::Sql, !grants.sql.is_empty(), "sql", "sql"),
             (GrantKind::Http, !grants.http.is_empty(), "http", "http"),
+            (GrantKind::Mail, !grants.mail.is_empty(), "mail", "mail"),
             (GrantKind::Ledger, !grants.ledger.is_empty(), "ledger", "ledger"),
             (GrantKind::Keys, !grants.keys.is_empty(), "keys", "keys"),
             (GrantKind::Kv, grants.kv, "kv", "kv"),

@@ -1,6 +1,7 @@
 //! The settings of the destinations of `http`, and what each lets a plugin send.
 
 mod addresses;
+mod mail;
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
@@ -9,6 +10,8 @@ use super::{Bytes, Duration, SecretRef};
 use crate::model::fault::{Fault, fault};
 
 pub use addresses::{AddressKind, AddressRange};
+pub(super) use mail::check as check_mail;
+pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
 
 /// The host holds a request and its answer in memory while both are on their way.
 pub const REQUEST_MOST: u64 = 4 << 20;

@@ -6,7 +6,7 @@ pub(super) mod pausing;
 
 use axum::extract::State;
 use axum::http::Uri;
-use kubewitness_core::views::{HeldView, PluginView, StatusView};
+use kubewitness_core::views::{HeldView, PluginView, StatusView, TickView};
 use maud::{Markup, html};
 
 use super::parts::{at_text, empty, figure, plural};
@@ -142,8 +142,20 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }
             }
             (calls::told(plugin))
+            @if let Some(tick) = &plugin.tick { p.lag { (ticked(tick)) } }
             @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest, &plugin.grants)) }
         }
+    }
+}
+
+/// Its calls on a schedule.
+fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
+    html! {
+        (figure(*ticks)) " " (plural(*ticks, "tick", "ticks")) ", " (figure(*failed)) " failed"
+        @if let Some(last) = last { ", the last at " (at_text(last)) }
+        @if let Some(next) = next { ", the next at " (at_text(next)) }
+        "."
+        @if let Some(error) = error { " The last failed: " (error) }
     }
 }
 

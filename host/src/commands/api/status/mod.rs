@@ -5,7 +5,7 @@ mod calls;
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView,
+    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView, TickView,
 };
 
 use super::client::Client;
@@ -352,10 +352,12 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
+    let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
     let grants = plugins.iter().filter(|_| columns == Columns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
     let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
-    table.render() + &remarks(pauses.chain(messages).chain(resyncs).chain(taken).chain(grants)) + &calls
+    let remarks = pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(grants);
+    table.render() + &self::remarks(remarks) + &calls
 }
 
 fn streams_text(streams: &[StreamView]) -> String {
@@ -399,6 +401,17 @@ fn granted(plugin: &PluginView) -> Option<String> {
         false => format!(". Never used since it was started: {}", unused.join(", ")),
     };
     (!all.is_empty()).then(|| format!("granted: {}{left}", all.join(", ")))
+}
+
+/// Ticks that work are told where much is.
+fn ticked(plugin: &PluginView, columns: Columns) -> Option<String> {
+    let TickView { ticks, failed, last, next, error: _ } = plugin.tick.as_ref()?;
+    if columns != Columns::All && *failed == 0 {
+        return None;
+    }
+    let at = |time: &Option<String>, none: &str| time.clone().unwrap_or_else(|| none.into());
+    let (last, next) = (at(last, "none yet"), at(next, "not while it is paused"));
+    Some(format!("{ticks} {}, {failed} failed; last: {last}; next: {next}", plural(*ticks, "tick", "ticks")))
 }
 
 fn resynced(plugin: &PluginView) -> Option<String> {
@@ -569,6 +582,21 @@ mod tests {
         let granted = "notification: granted: http:hook (declared, 46 calls), kv (not declared, 0 calls). Never used since it \
                        was started: kv\n";
         assert!(wide.contains(granted) && !narrow.contains("granted"), "{wide}");
+    }
+
+    #[test]
+    fn ticks_are_told_where_they_fail_and_in_the_wide_table() {
+        let ticking = |failed| {
+            let (last, next) =
+                (Some("2026-11-20T13:59:30.000Z".into()), Some("2026-11-20T14:00:00.000Z".into()));
+            let tick = TickView { ticks: 12, failed, last, next, error: None };
+            PluginView { name: "digest".into(), tick: Some(tick), ..PluginView::default() }
+        };
+        let told =
+            "digest: 12 ticks, 4 failed; last: 2026-11-20T13:59:30.000Z; next: 2026-11-20T14:00:00.000Z\n";
+        assert!(plugins_text(&[ticking(4)], Columns::Figures).contains(told));
+        assert!(!plugins_text(&[ticking(0)], Columns::Figures).contains("ticks"));
+        assert!(plugins_text(&[ticking(0)], Columns::All).contains("12 ticks, 0 failed"));
     }
 
     #[test]

@@ -133,7 +133,7 @@ async fn hand_each(subject: &Subject, trial: Trial) -> Result<Tried> {
         newest: stand_ins.newest(),
     };
     let grants = capabilities.grants(name, spec, backing).await?;
-    let recorder = Arc::new(Recorder::new(grants, &spec.grants.http, trial.replies));
+    let recorder = Arc::new(Recorder::new(grants, &spec.grants, trial.replies));
     let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
     let (mut handed, mut took) = (Vec::new(), Duration::ZERO);
     for state in stand_ins.states() {

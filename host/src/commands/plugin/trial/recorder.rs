@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_capability::check_request;
-use kubewitness_core::config::HttpGrant;
+use kubewitness_core::config::GrantsSpec;
 use kubewitness_core::ports::{
-    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, Session, ShownState,
-    SqlValue, TableCopy, TableWrite,
+    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage,
+    MailRefusal, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
@@ -30,13 +30,15 @@ pub struct Recorder {
     grants: Arc<dyn Grants>,
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
+    mail: Arc<HashSet<String>>,
 }
 
 impl Recorder {
-    pub fn new(grants: Arc<dyn Grants>, destinations: &[HttpGrant], replies: Vec<Reply>) -> Self {
-        let notes = Notes { replies: replies.into(), ..Notes::default() };
-        let destinations = destinations.iter().map(|grant| grant.name.clone()).collect();
-        Self { grants, notes: Arc::new(Mutex::new(notes)), destinations: Arc::new(destinations) }
+    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, replies: Vec<Reply>) -> Self {
+        let notes = Arc::new(Mutex::new(Notes { replies: replies.into(), ..Notes::default() }));
+        let destinations = Arc::new(granted.http.iter().map(|grant| grant.name.clone()).collect());
+        let mail = Arc::new(granted.mail.iter().map(|grant| grant.name.clone()).collect());
+        Self { grants, notes, destinations, mail }
     }
 
     /// The effects since it was last asked.
@@ -57,8 +59,8 @@ impl Grants for Recorder {
 
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
         let session = self.grants.open(batch).await?;
-        let (notes, destinations) = (self.notes.clone(), self.destinations.clone());
-        Ok(Box::new(Recorded { session, notes, destinations }))
+        let (destinations, mail) = (self.destinations.clone(), self.mail.clone());
+        Ok(Box::new(Recorded { session, notes: self.notes.clone(), destinations, mail }))
     }
 }
 
@@ -66,6 +68,7 @@ struct Recorded {
     session: Box<dyn Session>,
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
+    mail: Arc<HashSet<String>>,
 }
 
 impl Recorded {
@@ -184,6 +187,23 @@ impl Session for Recorded {
         what["answered"] = reply.status.into();
         let answer = Ok(HttpResponse { status: reply.status, headers: Vec::new(), body: reply.body.into() });
         self.note("http.send", destination, what, &answer);
+        answer
+    }
+
+    /// Never handed over: what is granted is written down.
+    async fn mail_send(
+        &mut self,
+        server: &str,
+        message: MailMessage,
+    ) -> Result<Vec<MailRefusal>, GrantError> {
+        let MailMessage { to, subject, text, html, id } = &message;
+        let what = json!({"to": to, "subject": subject, "text": text, "html": html, "id": id});
+        let answer = match self.mail.contains(server) {
+            true => Ok(Vec::new()),
+            // The refusal that the host gives, too.
+            false => self.session.mail_send(server, message).await,
+        };
+        self.note("mail.send", server, what, &answer);
         answer
     }
 

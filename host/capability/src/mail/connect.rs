@@ -1,0 +1,142 @@
+//! Connects to a mail server: to an address that was judged, with a bound on what the server answers, and encrypted as
+//! the settings say.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use kubewitness_core::config::{MailSpec, MailTls};
+use lettre::transport::smtp::client::{
+    AsyncSmtpConnection, AsyncTokioStream, Certificate, TlsParameters, TlsParametersBuilder,
+};
+use lettre::transport::smtp::extension::ClientId;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Bytes that a server may answer to one message, with what encrypts them. An honest one needs a few kilobytes.
+const ANSWERS: usize = 256 * 1024;
+
+/// A stream that ends once the server has said too much.
+struct Bounded<S> {
+    stream: S,
+    peer: SocketAddr,
+    left: usize,
+}
+
+impl<S> fmt::Debug for Bounded<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a connection to {}", self.peer)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let read = buffer.filled().len() - before;
+        match self.left.checked_sub(read) {
+            Some(left) => self.left = left,
+            None => return Poll::Ready(Err(io::Error::other("the server says too much"))),
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> AsyncTokioStream for Bounded<S> {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer)
+    }
+}
+
+/// What lettre encrypts with after STARTTLS.
+pub fn parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, String> {
+    let mut builder: TlsParametersBuilder = TlsParameters::builder(server.to_owned());
+    if let Some(pem) = ca {
+        let certificate =
+            Certificate::from_pem(pem).map_err(|error| format!("is no certificate: {error}"))?;
+        builder = builder.add_root_certificate(certificate);
+    }
+    builder.build_rustls().map_err(|error| format!("can't be used: {error}"))
+}
+
+/// The reason is for the log of the host.
+pub async fn to(
+    spec: &MailSpec,
+    addresses: &[IpAddr],
+    ca: Option<&[u8]>,
+) -> Result<AsyncSmtpConnection, String> {
+    let (stream, peer) = open(addresses, spec.port()).await?;
+    let hello = ClientId::Domain("kubewitness".to_owned());
+    let stream: Box<dyn AsyncTokioStream> = match spec.tls {
+        MailTls::Implicit => {
+            let stream = encrypted(&spec.server, ca, stream).await?;
+            Box::new(Bounded { stream, peer, left: ANSWERS })
+        }
+        MailTls::StartTls | MailTls::None => Box::new(Bounded { stream, peer, left: ANSWERS }),
+    };
+    let told = |error: lettre::transport::smtp::Error| error.to_string();
+    let mut connection = AsyncSmtpConnection::connect_with_transport(stream, &hello).await.map_err(told)?;
+    if spec.tls == MailTls::StartTls {
+        let parameters = parameters(&spec.server, ca)?;
+        connection.starttls(parameters, &hello).await.map_err(told)?;
+    }
+    Ok(connection)
+}
+
+async fn open(addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), String> {
+    let mut why = "its name has no address".to_owned();
+    for address in addresses {
+        let peer = SocketAddr::new(*address, port);
+        match TcpStream::connect(peer).await {
+            Ok(stream) => return Ok((stream, peer)),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(why)
+}
+
+async fn encrypted(
+    server: &str,
+    ca: Option<&[u8]>,
+    stream: TcpStream,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let own = CertificateDer::pem_slice_iter(ca.unwrap_or_default()).filter_map(Result::ok);
+    roots.add_parsable_certificates(own);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config =
+        config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(server.to_owned()).map_err(|error| error.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    connector.connect(name, stream).await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,221 @@
+//! `mail`: hands messages to mail servers that an operator named. The server, the login, the sender and the rate stay
+//! here. A plugin names recipients and texts, and no answer names the server or the password.
+//!
+//! `lettre` writes the message and speaks SMTP: encoded words, folded headers and dot-stuffing are easy to get wrong, and
+//! a wrong one is an injection. It brings four small crates. The host connects by itself, so that it judges each address
+//! right before, and bounds what a server may answer.
+
+mod connect;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use kubewitness_core::bucket::Bucket;
+use kubewitness_core::config::{MailSpec, RECIPIENTS_MOST, RateSpec};
+use kubewitness_core::files;
+use kubewitness_core::ports::{GrantError, MailMessage, MailRefusal};
+use lettre::message::{Mailbox, MultiPart, header::ContentType};
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::AsyncSmtpConnection;
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::extension::{MailBodyParameter, MailParameter};
+use lettre::{Address, Message};
+use ring::digest::{SHA256, digest};
+use tokio::time::Instant;
+
+use crate::http::Wrong;
+use crate::http::resolver::{Forbidden, Guard, Unresolved};
+use crate::secrets;
+
+/// Certificates of authorities are a few kilobytes each.
+const CA_BYTES: u64 = 1 << 20;
+/// A header line of 998 bytes is the most that every server takes; a subject is for people.
+const SUBJECT_BYTES: usize = 512;
+/// A server's own words about a recipient or a message.
+const WORDS: usize = 256;
+
+pub struct Relay {
+    pub spec: MailSpec,
+    guard: Guard,
+    from: Mailbox,
+    /// PEM of authorities that are trusted besides.
+    ca: Option<Vec<u8>>,
+    rate: Mutex<Bucket>,
+    opened: Instant,
+}
+
+impl Relay {
+    pub async fn open(spec: &MailSpec) -> Result<Self, Wrong> {
+        let wrong = |field: &str, message: String| (field.to_owned(), message);
+        let from = spec.from.parse::<Mailbox>();
+        let from = from.map_err(|error| wrong("from", format!("`{}` is no sender: {error}", spec.from)))?;
+        let ca = match &spec.ca {
+            Some(path) => {
+                let place = std::path::PathBuf::from(path);
+                let told = place.clone();
+                let read = files::within(&told, files::ANSWER, move || files::text(&place, CA_BYTES));
+                let text =
+                    read.await.map_err(|error| wrong("ca", format!("`{path}` can't be read: {error}")))?;
+                Some(text.into_bytes())
+            }
+            None => None,
+        };
+        connect::parameters(&spec.server, ca.as_deref()).map_err(|message| wrong("ca", message))?;
+        if let Some(login) = &spec.login {
+            let password = secrets::resolve(&login.password_from).await;
+            password.map_err(|message| wrong("login.passwordFrom", message))?;
+        }
+        let guard = Guard::new(&spec.name, spec.reachable());
+        let rate = Mutex::new(Bucket::new(RateSpec { per_second: spec.rate, burst: None }));
+        Ok(Self { spec: spec.clone(), guard, from, ca, rate, opened: Instant::now() })
+    }
+
+    /// Hands the message over once for all recipients. Answers those that the server refused.
+    pub async fn send(&self, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
+        let recipients = self.recipients(mail)?;
+        let bytes = self.write(mail, &recipients, now_ms)?;
+        self.take()?;
+        let sent = tokio::time::timeout(self.spec.timeout.0, self.hand_over(&recipients, &bytes)).await;
+        sent.unwrap_or_else(|_| Err(GrantError::Timeout("the mail server did not answer in time".into())))
+    }
+
+    fn recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
+        if mail.to.is_empty() || mail.to.len() > RECIPIENTS_MOST {
+            let count = mail.to.len();
+            return Err(GrantError::Invalid(format!("{count} recipients: write to 1 to {RECIPIENTS_MOST}")));
+        }
+        let parsed = |text: &String| {
+            let address = text.parse::<Address>();
+            let address =
+                address.map_err(|_| GrantError::Invalid(format!("`{}` is no address", words(text))))?;
+            if !self.spec.allows(text) {
+                let allowed = self.spec.recipients.join(", ");
+                return Err(GrantError::Denied(format!(
+                    "the mail server is for recipients of {allowed} alone"
+                )));
+            }
+            Ok(address)
+        };
+        mail.to.iter().map(parsed).collect()
+    }
+
+    fn write(&self, mail: &MailMessage, to: &[Address], now_ms: u64) -> Result<Vec<u8>, GrantError> {
+        if mail.subject.len() > SUBJECT_BYTES || mail.subject.chars().any(char::is_control) {
+            let message = format!("a subject is one line of at most {SUBJECT_BYTES} bytes");
+            return Err(GrantError::Invalid(message));
+        }
+        let too_large = || GrantError::TooLarge(format!("a message has at most {}", self.spec.size));
+        let html = mail.html.as_ref().map_or(0, String::len);
+        if (mail.text.len() + html) as u64 > self.spec.size.0 {
+            return Err(too_large());
+        }
+        // The same id gives the same header, by which people's programs show a repeat once.
+        let id = hex::encode(&digest(&SHA256, mail.id.as_bytes()).as_ref()[..16]);
+        let mut builder = Message::builder()
+            .from(self.from.clone())
+            .subject(mail.subject.as_str())
+            .date(UNIX_EPOCH + Duration::from_millis(now_ms))
+            .message_id(Some(format!("<{id}@{}>", self.from.email.domain())));
+        for address in to {
+            builder = builder.to(Mailbox::new(None, address.clone()));
+        }
+        let built = match &mail.html {
+            Some(html) => {
+                builder.multipart(MultiPart::alternative_plain_html(mail.text.clone(), html.clone()))
+            }
+            None => builder.header(ContentType::TEXT_PLAIN).body(mail.text.clone()),
+        };
+        let bytes = built.map_err(|error| GrantError::Invalid(error.to_string()))?.formatted();
+        if bytes.len() as u64 > self.spec.size.0 {
+            return Err(too_large());
+        }
+        Ok(bytes)
+    }
+
+    fn take(&self) -> Result<(), GrantError> {
+        let taken = self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
+        // Rounded up: a plugin that waits so long finds a token.
+        taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
+    }
+
+    async fn hand_over(&self, to: &[Address], bytes: &[u8]) -> Result<Vec<MailRefusal>, GrantError> {
+        let mut connection = self.connect().await?;
+        self.log_in(&mut connection).await?;
+        let options = match bytes.is_ascii() {
+            true => Vec::new(),
+            false => vec![MailParameter::Body(MailBodyParameter::EightBitMime)],
+        };
+        let from = Some(self.from.email.clone());
+        connection.command(Mail::new(from, options)).await.map_err(|error| refused("the sender", &error))?;
+        let mut refusals = Vec::new();
+        for address in to {
+            match connection.command(Rcpt::new(address.clone(), Vec::new())).await {
+                Ok(_) => {}
+                Err(error) if error.status().is_some() => refusals.push(MailRefusal {
+                    recipient: address.to_string(),
+                    is_permanent: error.is_permanent(),
+                    reason: words(&error.to_string()),
+                }),
+                Err(error) => return Err(refused("a recipient", &error)),
+            }
+        }
+        if refusals.len() < to.len() {
+            connection.command(Data).await.map_err(|error| refused("the message", &error))?;
+            connection.message(bytes).await.map_err(|error| refused("the message", &error))?;
+        }
+        // The message is the server's by now, whatever it says to a farewell.
+        connection.quit().await.ok();
+        Ok(refusals)
+    }
+
+    async fn connect(&self) -> Result<AsyncSmtpConnection, GrantError> {
+        let found = self.guard.addresses(&self.spec.server).await.map_err(|error| {
+            GrantError::Unavailable(match error {
+                Unresolved::Forbidden(Forbidden(kind)) => format!(
+                    "the mail server's name resolves to {kind}, which the mail server's `addresses` do not allow"
+                ),
+                Unresolved::Lookup(_) => "the mail server's name can't be resolved".into(),
+            })
+        })?;
+        connect::to(&self.spec, &found, self.ca.as_deref()).await.map_err(|why| {
+            tracing::warn!(mail = self.spec.name, why, "the mail server can't be used");
+            GrantError::Unavailable("the mail server can't be reached, or not as its settings say".into())
+        })
+    }
+
+    async fn log_in(&self, connection: &mut AsyncSmtpConnection) -> Result<(), GrantError> {
+        let Some(login) = &self.spec.login else { return Ok(()) };
+        let password = secrets::resolve(&login.password_from).await.map_err(|message| {
+            tracing::warn!(mail = self.spec.name, message, "the password can't be read");
+            GrantError::Unavailable("the password for the mail server can't be read".into())
+        })?;
+        let credentials = Credentials::new(login.user.clone(), password.expose().to_owned());
+        // The error may repeat what was sent, so nothing of it is told.
+        connection.auth(&[Mechanism::Plain, Mechanism::Login], &credentials).await.map(drop).map_err(|_| {
+            tracing::warn!(mail = self.spec.name, "the mail server refuses the login");
+            GrantError::Unavailable("the mail server refuses the login".into())
+        })
+    }
+}
+
+/// What a server says of a step. Its permanent answer is about what the plugin has sent.
+fn refused(what: &str, error: &lettre::transport::smtp::Error) -> GrantError {
+    match error.status() {
+        Some(_) if error.is_permanent() => {
+            GrantError::Invalid(format!("the mail server refuses {what}: {}", words(&error.to_string())))
+        }
+        Some(_) => {
+            let said = words(&error.to_string());
+            GrantError::Unavailable(format!("the mail server does not take {what} now: {said}"))
+        }
+        None => GrantError::Unavailable("the connection to the mail server broke".into()),
+    }
+}
+
+/// Another party's words: one line, and not long.
+fn words(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! The schedule of a plugin's ticks: when the next one is due, and what came of the last. The caller passes the time.
+//!
+//! The moments are multiples of `every` since 1970. So they are the same after a restart, in another replica and for the
+//! next version, and nothing has to be kept. A moment that passes while the plugin is paused, away or busy is left out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::calendar;
+use kubewitness_core::config::TickSpec;
+use kubewitness_core::lanes::Now;
+use kubewitness_core::ports::{CallError, Tick};
+
+/// The ticks of a plugin since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TickStats {
+    /// Ticks that have ended.
+    pub ticks: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    pub is_running: bool,
+    /// When the last one began, and when the next is due, in milliseconds since 1970.
+    pub last_ms: Option<u64>,
+    pub next_ms: Option<u64>,
+    /// Why the last one failed; `None` where it did not.
+    pub last_error: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    spec: TickSpec,
+    next: Option<Due>,
+    is_running: bool,
+    stats: TickStats,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    /// On the clock that never jumps.
+    at: Duration,
+    ms: u64,
+}
+
+impl Ticks {
+    pub fn new(spec: TickSpec) -> Self {
+        Self { spec, next: None, is_running: false, stats: TickStats::default() }
+    }
+
+    /// Whether the plugin is to be called for a tick, or is being called. States wait then.
+    pub fn is_turn(&self, now: Duration) -> bool {
+        self.is_running || self.next.is_some_and(|due| due.at <= now)
+    }
+
+    /// Schedules the next tick where none is. A paused plugin has none.
+    pub fn plan(&mut self, now: Now, is_paused: bool) {
+        if is_paused {
+            self.next = None;
+        } else if self.next.is_none() && !self.is_running {
+            self.next = Some(self.after(now, Duration::ZERO));
+        }
+    }
+
+    /// The first moment that is further away than `least`.
+    fn after(&self, now: Now, least: Duration) -> Due {
+        let every = (self.spec.every.0.as_millis() as u64).max(1);
+        let first = every - now.wall_ms % every;
+        let wait = if Duration::from_millis(first) > least { first } else { first + every };
+        Due { at: now.elapsed + Duration::from_millis(wait), ms: now.wall_ms + wait }
+    }
+
+    pub fn begin(&mut self, now: Now) -> Tick {
+        let due_ms = self.next.take().map_or(now.wall_ms, |due| due.ms);
+        self.is_running = true;
+        self.stats.last_ms = Some(now.wall_ms);
+        Tick { due_ms, timeout: self.spec.timeout() }
+    }
+
+    /// Notes what came of the tick in progress.
+    pub fn ended(&mut self, failed: Option<&CallError>, now: Now) {
+        self.is_running = false;
+        self.stats.ticks += 1;
+        self.stats.failed += u64::from(failed.is_some());
+        self.stats.last_error = failed.map(|error| Arc::from(error.to_string().as_str()));
+        // The machine's two clocks differ by a moment: the tick that was just made is not made again.
+        self.next = Some(self.after(now, self.spec.every.0 / 2));
+    }
+
+    /// When the loop has to look again.
+    pub fn wake(&self) -> Option<Duration> {
+        self.next.map(|due| due.at)
+    }
+
+    pub fn stats(&self) -> TickStats {
+        TickStats { next_ms: self.next.map(|due| due.ms), is_running: self.is_running, ..self.stats.clone() }
+    }
+}
+
+impl TickStats {
+    /// What people are told of a plugin whose ticks fail.
+    pub fn trouble(&self) -> Option<String> {
+        let error = self.last_error.as_deref()?;
+        let at = self.last_ms.map(calendar::rfc3339).unwrap_or_default();
+        Some(format!("its tick at {at} failed, and is tried again when the next is due: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(ms: u64) -> Now {
+        Now { wall_ms: ms, elapsed: Duration::from_millis(ms - 1_000_000) }
+    }
+
+    fn ticks(timeout: Option<u64>) -> Ticks {
+        let seconds = |seconds| kubewitness_core::config::Duration(Duration::from_secs(seconds));
+        Ticks::new(TickSpec { every: seconds(20), timeout: timeout.map(seconds) })
+    }
+
+    #[test]
+    fn ticks_are_at_multiples_of_their_pause_whenever_the_process_began() {
+        for begun in [1_000_001, 1_015_000, 1_019_999] {
+            let mut ticks = ticks(None);
+            ticks.plan(now(begun), false);
+            assert!(!ticks.is_turn(now(begun).elapsed));
+            assert_eq!(ticks.stats().next_ms, Some(1_020_000));
+            assert!(ticks.is_turn(now(1_020_000).elapsed));
+            assert_eq!(ticks.begin(now(1_020_007)).due_ms, 1_020_000);
+        }
+    }
+
+    #[test]
+    fn a_moment_that_passed_is_left_out() {
+        let mut ticks = ticks(None);
+        ticks.plan(now(1_000_001), false);
+        let tick = ticks.begin(now(1_020_000));
+        assert_eq!(tick.timeout, Duration::from_secs(10));
+        ticks.plan(now(1_021_000), false);
+        assert!(ticks.is_turn(now(1_021_000).elapsed) && ticks.wake().is_none(), "it is running");
+        ticks.ended(None, now(1_075_000));
+        assert_eq!(ticks.stats().next_ms, Some(1_080_000 + 20_000), "1,080,000 is too near");
+        ticks.plan(now(1_066_000), true);
+        assert_eq!(ticks.stats().next_ms, None, "it is paused");
+        ticks.plan(now(1_310_000), false);
+        assert_eq!(ticks.stats().next_ms, Some(1_320_000));
+    }
+
+    #[test]
+    fn a_tick_that_begins_a_moment_early_is_not_made_twice() {
+        let mut ticks = ticks(Some(3));
+        ticks.plan(now(1_000_001), false);
+        assert_eq!(ticks.begin(now(1_019_998)).timeout, Duration::from_secs(3));
+        ticks.ended(Some(&CallError::Failed("away".into())), now(1_019_999));
+        let stats = ticks.stats();
+        assert_eq!((stats.ticks, stats.failed, stats.next_ms), (1, 1, Some(1_040_000)));
+        assert!(stats.trouble().unwrap().ends_with("the plugin says: away"), "{stats:?}");
+        ticks.begin(now(1_040_000));
+        ticks.ended(None, now(1_040_001));
+        assert_eq!(ticks.stats().trouble(), None, "one that works ends the trouble");
+    }
+}

@@ -1,0 +1,201 @@
+//! A mail server for tests: plain, with STARTTLS or encrypted from its first byte. It keeps what it is given.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::services::tls::Certificates;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    None,
+    StartTls,
+    Implicit,
+}
+
+/// One message, as the server was given it.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub from: String,
+    pub to: Vec<String>,
+    pub data: String,
+    pub is_encrypted: bool,
+    /// `\0USER\0PASSWORD` in base64, as AUTH PLAIN has it.
+    pub login: Option<String>,
+}
+
+/// Runs until it is dropped.
+pub struct MailServer {
+    pub address: SocketAddr,
+    mailbox: Arc<Mailbox>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+struct Mailbox {
+    encryption: Encryption,
+    acceptor: Option<TlsAcceptor>,
+    received: Mutex<Vec<Received>>,
+    connections: Mutex<usize>,
+}
+
+impl Drop for MailServer {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+fn acceptor(certificates: &Certificates) -> Result<TlsAcceptor> {
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("reading {}", path.display()));
+    let chain =
+        CertificateDer::pem_slice_iter(&read(&certificates.certificate)?).collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&certificates.key)?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key)?)))
+}
+
+impl MailServer {
+    /// Recipients whose name begins with `nobody` are refused for good, and with `later` for now. A subject with
+    /// `spam` refuses the message, and the sender `flood@…` is answered without an end.
+    pub async fn start(encryption: Encryption, certificates: Option<&Certificates>) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("binding a mail server")?;
+        let address = listener.local_addr()?;
+        let acceptor = certificates.map(acceptor).transpose()?;
+        let mailbox = Arc::new(Mailbox {
+            encryption,
+            acceptor,
+            received: Mutex::default(),
+            connections: Mutex::default(),
+        });
+        let kept = mailbox.clone();
+        #[allow(clippy::disallowed_methods)]
+        let server = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                *lock(&kept.connections) += 1;
+                // A client that breaks off ends its own connection.
+                kept.serve(stream).await.ok();
+            }
+        });
+        Ok(Self { address, mailbox, server })
+    }
+
+    pub fn received(&self) -> Vec<Received> {
+        lock(&self.mailbox.received).clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        *lock(&self.mailbox.connections)
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mailbox {
+    async fn serve(&self, stream: TcpStream) -> Result<()> {
+        match (self.encryption, &self.acceptor) {
+            (Encryption::Implicit, Some(acceptor)) => {
+                self.talk(acceptor.accept(stream).await?, true, true).await?;
+            }
+            (Encryption::StartTls, Some(acceptor)) => {
+                if let Some(stream) = self.talk(stream, false, true).await? {
+                    self.talk(acceptor.accept(stream).await?, true, false).await?;
+                }
+            }
+            _ => drop(self.talk(stream, false, true).await?),
+        }
+        Ok(())
+    }
+
+    /// Answers the stream where it is to be encrypted.
+    async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        is_encrypted: bool,
+        greets: bool,
+    ) -> Result<Option<S>> {
+        let mut stream = BufReader::new(stream);
+        if greets {
+            stream.write_all(b"220 mail.test ready\r\n").await?;
+        }
+        let mut mail =
+            Received { from: String::new(), to: Vec::new(), data: String::new(), is_encrypted, login: None };
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if stream.read_line(&mut line).await? == 0 {
+                return Ok(None);
+            }
+            let text = line.trim_end();
+            let word = text.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
+            let named = text.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
+            let answer = match word.as_str() {
+                "EHLO" if self.encryption == Encryption::StartTls && !is_encrypted => {
+                    "250-mail.test\r\n250-8BITMIME\r\n250 STARTTLS"
+                }
+                "EHLO" => "250-mail.test\r\n250-8BITMIME\r\n250 AUTH PLAIN",
+                "STARTTLS" => {
+                    stream.write_all(b"220 go on\r\n").await?;
+                    return Ok(Some(stream.into_inner()));
+                }
+                "AUTH" => {
+                    mail.login = text.split(' ').nth(2).map(str::to_owned);
+                    match mail.login.as_deref() {
+                        // `\0ada\0wrong`
+                        Some("AGFkYQB3cm9uZw==") => "535 wrong password: wrong",
+                        _ => "235 welcome",
+                    }
+                }
+                "MAIL" if named.starts_with("flood@") => loop {
+                    stream.write_all(&[b'x'; 4096]).await?;
+                },
+                "MAIL" => {
+                    mail.from = named;
+                    "250 fine"
+                }
+                "RCPT" if named.starts_with("nobody") => "550 no such\tuser",
+                "RCPT" if named.starts_with("later") => "451 the mailbox is busy",
+                "RCPT" => {
+                    mail.to.push(named);
+                    "250 fine"
+                }
+                "DATA" => {
+                    stream.write_all(b"354 go on\r\n").await?;
+                    mail.data = data(&mut stream).await?;
+                    if mail.data.contains("spam") {
+                        "554 this is spam"
+                    } else {
+                        lock(&self.received).push(mail.clone());
+                        "250 taken"
+                    }
+                }
+                "QUIT" => {
+                    stream.write_all(b"221 farewell\r\n").await?;
+                    return Ok(None);
+                }
+                _ => "500 what?",
+            };
+            stream.write_all(format!("{answer}\r\n").as_bytes()).await?;
+        }
+    }
+}
+
+async fn data<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) -> Result<String> {
+    let mut data = String::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await? == 0 || line == ".\r\n" {
+            return Ok(data);
+        }
+        data.push_str(&line);
+    }
+}
