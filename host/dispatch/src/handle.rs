@@ -60,17 +60,20 @@ pub(crate) struct Shared {
     paused: Mutex<Option<Arc<Paused>>>,
 }
 
+/// What the figures of a moment are made of.
+pub(crate) struct Sources<'d> {
+    pub lanes: &'d Lanes,
+    pub resync: &'d Resync,
+    pub reader: &'d Reader,
+    pub breaker: &'d Breaker,
+    pub keeper: &'d Keeper,
+    pub ticks: Option<&'d Ticks>,
+    pub last_error: Option<&'d Arc<str>>,
+}
+
 impl Shared {
-    pub fn publish(
-        &self,
-        lanes: &Lanes,
-        resync: &Resync,
-        reader: &Reader,
-        breaker: &Breaker,
-        keeper: &Keeper,
-        ticks: Option<&Ticks>,
-        error: &Option<Arc<str>>,
-    ) {
+    pub fn publish(&self, sources: &Sources<'_>) {
+        let Sources { lanes, resync, reader, breaker, keeper, ticks, last_error } = sources;
         let of = lanes.stats();
         let stats = DispatchStats {
             started: true,
@@ -102,7 +105,7 @@ impl Shared {
             stats,
             cursor: lanes.cursor(),
             saved: keeper.saved_cursor(),
-            last_error: error.clone(),
+            last_error: last_error.cloned(),
             why: reader.why.clone(),
         };
     }

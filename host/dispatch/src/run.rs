@@ -17,7 +17,7 @@ use kubewitness_core::ports::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Act, Command, Letters, Shared};
+use crate::handle::{Act, Command, Letters, Shared, Sources};
 use crate::interest::Interest;
 use crate::keeper::Keeper;
 use crate::load::Loaded;
@@ -411,15 +411,15 @@ impl Run {
     }
 
     fn publish(&self) {
-        self.parts.shared.publish(
-            &self.lanes,
-            &self.resync,
-            &self.reader,
-            &self.breaker,
-            &self.keeper,
-            self.ticks.as_ref(),
-            &self.last_error,
-        );
+        self.parts.shared.publish(&Sources {
+            lanes: &self.lanes,
+            resync: &self.resync,
+            reader: &self.reader,
+            breaker: &self.breaker,
+            keeper: &self.keeper,
+            ticks: self.ticks.as_ref(),
+            last_error: self.last_error.as_ref(),
+        });
     }
 
     /// Waits for the calls in progress and saves their effects. What was not begun stays in the journal. What

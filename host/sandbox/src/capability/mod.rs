@@ -152,11 +152,11 @@ impl http::Host for Guest {
 
 impl mail::Host for Guest {
     async fn send(&mut self, server: String, message: mail::Message) -> Result<Vec<mail::Refusal>, Error> {
-        let (session, time) = self.open(convert::message_bytes(&message))?;
+        let (session, time) = self.open(Capability::Mail, convert::message_bytes(&message))?;
         let refusals = session.mail_send(&server, convert::message(message)).await.map_err(refusal)?;
         drop(time);
         let refusals: Vec<_> = refusals.into_iter().map(convert::mail_refusal).collect();
-        self.fits(refusals.iter().map(|it| it.recipient.len() + it.reason.len()).sum())?;
+        self.answer(refusals.iter().map(|it| it.recipient.len() + it.reason.len()).sum())?;
         Ok(refusals)
     }
 }

@@ -107,12 +107,12 @@ pub struct Bench {
 
 impl Bench {
     pub async fn new(fake: Fake, limits: LimitsSpec) -> Self {
-        Self::of(&probe().await, fake, limits)
+        Self::of(&probe().await, fake, &limits)
     }
 
-    pub fn of(component: &Component, fake: Fake, limits: LimitsSpec) -> Self {
+    pub fn of(component: &Component, fake: Fake, limits: &LimitsSpec) -> Self {
         let record = fake.record.clone();
-        let plugin = component.plugin("probe", &limits, Arc::new(fake)).unwrap();
+        let plugin = component.plugin("probe", limits, Arc::new(fake)).unwrap();
         Self { plugin, record }
     }
 

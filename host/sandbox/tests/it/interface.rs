@@ -22,7 +22,7 @@ fn in_phase(seq: u64, phase: &str) -> Delivery {
     Delivery { state: Arc::new(State { status, ..(*state).clone() }), attempt, resync }
 }
 
-fn spec(config: serde_json::Value) -> PluginSpec {
+fn spec(config: &serde_json::Value) -> PluginSpec {
     serde_json::from_value(serde_json::json!({
         "module": {"file": "plugin.wasm"},
         "subscribe": [{"source": "jobs"}],
@@ -45,11 +45,11 @@ async fn a_plugin_of_interface_1_0_works_as_it_did() {
     assert_eq!((component.interface(), component.ticks()), ("1.0.0", false));
     let said = component.describe().await.unwrap();
     assert_eq!((said.name.as_str(), said.needs.len()), ("interface-1.0", 6));
-    assert_eq!(component.check(&spec(serde_json::json!({}))).await.unwrap(), []);
-    let wrong = component.check(&spec(serde_json::json!({"a": "wrong"}))).await.unwrap();
+    assert_eq!(component.check(&spec(&serde_json::json!({}))).await.unwrap(), []);
+    let wrong = component.check(&spec(&serde_json::json!({"a": "wrong"}))).await.unwrap();
     assert_eq!(wrong[0].field, "spec.config.a.b");
 
-    let bench = Bench::of(&component, Fake::default(), LimitsSpec::default());
+    let bench = Bench::of(&component, Fake::default(), &LimitsSpec::default());
     bench.record().documents.insert(1, r#"{"kind":"Job"}"#);
     let batch = [in_phase(1, "Running"), in_phase(2, "Failed"), in_phase(3, "Pending")];
     let outcome = bench.plugin.handle(&batch).await.unwrap();
@@ -92,13 +92,13 @@ async fn a_plugin_of_interface_1_0_works_as_it_did() {
 async fn a_schedule_for_a_plugin_of_interface_1_0_is_refused_by_name() {
     let component = of_1_0().await;
     let tick = serde_json::from_str(r#"{"every": "30s"}"#).unwrap();
-    let spec = PluginSpec { tick: Some(tick), ..spec(serde_json::json!({})) };
+    let spec = PluginSpec { tick: Some(tick), ..spec(&serde_json::json!({})) };
     let faults = component.check(&spec).await.unwrap();
     let [fault] = faults.as_slice() else { panic!("{faults:?}") };
     assert_eq!(fault.field, "spec.tick");
     assert!(fault.message.contains("`kubewitness:plugin/ticker`") && fault.message.contains("speaks 1.0.0"));
     assert!(component.warnings(&spec).is_empty());
-    let bench = Bench::of(&component, Fake::default(), LimitsSpec::default());
+    let bench = Bench::of(&component, Fake::default(), &LimitsSpec::default());
     let tick = Tick { due_ms: 0, timeout: Duration::from_secs(10) };
     assert!(matches!(bench.plugin.tick(tick).await, Err(CallError::Protocol(_))));
 }
