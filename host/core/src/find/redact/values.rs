@@ -91,9 +91,9 @@ impl Form {
 /// What stands within quotes, and where these end. None where they never end, or where an escape leaves that open.
 fn quoted_at(text: &str, start: usize) -> Option<(Range<usize>, usize)> {
     let (bytes, rest) = (text.as_bytes(), &text[start..]);
-    if rest.starts_with("\\\"") {
+    if let Some(rest) = rest.strip_prefix("\\\"") {
         let within = start + 2;
-        let end = within + rest[2..].find('\\')?;
+        let end = within + rest.find('\\')?;
         return (bytes.get(end + 1) == Some(&b'"')).then_some((within..end, end + 2));
     }
     let quote = *bytes.get(start).filter(|byte| matches!(byte, b'"' | b'\''))?;
