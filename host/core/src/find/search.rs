@@ -140,7 +140,12 @@ mod tests {
             assert!(!fits(text, hidden), "{text}");
         }
         assert!(fits("vision", hidden) && fits("ana@", "ana@example.com"));
-        assert!(!Search::new("a").unwrap().beside(rules.clone()).fits_document(br#"{"metadata":{"labels":{"a":"a"}},"#));
+        assert!(
+            !Search::new("a")
+                .unwrap()
+                .beside(rules.clone())
+                .fits_document(br#"{"metadata":{"labels":{"a":"a"}},"#)
+        );
     }
 
     #[test]

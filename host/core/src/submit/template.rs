@@ -256,7 +256,8 @@ mod tests {
         let rules = crate::config::HostSpec::default().redactor().unwrap();
         let secret = |parameters: &Value, variable: &str| {
             let mut template = template(parameters);
-            template.manifest["spec"]["template"]["spec"]["containers"][0]["env"][0]["name"] = variable.into();
+            template.manifest["spec"]["template"]["spec"]["containers"][0]["env"][0]["name"] =
+                variable.into();
             template.secret(&rules).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         let with = |default: &str| {

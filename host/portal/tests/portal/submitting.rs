@@ -279,7 +279,11 @@ async fn a_value_of_a_template_that_is_a_secret_is_shown_nowhere_and_goes_into_t
     let form = crate::get(&router, "/submit/hush?namespace=research").await;
     assert!(form.text.contains("value=\"7\"") && !form.text.contains("hush-"), "{}", form.text);
     assert!(form.text.contains("leave this empty to take it"), "{}", form.text);
-    assert!(form.text.contains("name=\"p.access\" value=\"\" autocomplete"), "it may stay empty: {}", form.text);
+    assert!(
+        form.text.contains("name=\"p.access\" value=\"\" autocomplete"),
+        "it may stay empty: {}",
+        form.text
+    );
     let list = crate::get(&router, "/api/v1/templates").await;
     assert!(list.text.contains("\"redacted\"") && !list.text.contains("hush-"), "{}", list.text);
     let request = json!({"template": "hush", "namespace": "research"}).to_string();

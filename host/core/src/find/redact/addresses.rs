@@ -88,7 +88,10 @@ impl<'t> Text<'t> {
         if host.starts_with('[') && at.is_none() {
             return None;
         }
-        let is_port = colon.is_some_and(|colon| is_port(&host[colon + 1..], host.len() == word.len()));
+        let is_port = colon.map(|colon| &host[colon + 1..]).is_some_and(|after| {
+            // A password may begin with a blank.
+            is_port(after, host.len() == word.len()) && (is_web || !after.is_empty())
+        });
         // A user alone, which is a token in the web and no secret elsewhere.
         if colon.is_none() || is_port {
             let at = host.rfind('@').filter(|_| is_web)?;
@@ -144,7 +147,8 @@ fn is_web(before: &str) -> bool {
 
 /// Whether what stands after a colon is a port. A sentence may go on after one, but only at the end of its word.
 fn is_port(after: &str, is_end: bool) -> bool {
-    let port = if is_end { after.trim_end_matches([',', ';', '.', ':', ')', '"', '\'', '`', '>']) } else { after };
+    let port =
+        if is_end { after.trim_end_matches([',', ';', '.', ':', ')', '"', '\'', '`', '>']) } else { after };
     port.len() <= PORT_DIGITS
         && port.bytes().all(|byte| byte.is_ascii_digit())
         && (is_end || !port.is_empty())

@@ -1,10 +1,10 @@
 //! Which questions would tell a secret by their answer. An answer to "which objects have this value here" tells it to
 //! somebody who guesses.
 
-use super::rules::Named;
-use super::walk::{Under, under};
 use super::Redactor;
 use super::addresses::in_addresses;
+use super::rules::Named;
+use super::walk::{Under, under};
 use crate::find::index::{IndexError, Indexes, Key};
 
 impl Redactor {

@@ -80,9 +80,8 @@ fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -
         let before_name = &before[..before.len() - name.len()];
         let begins = before_name.chars().next_back();
         // `image/token:latest` names an image.
-        let is_name = sign == "="
-            || is_quoted
-            || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
+        let is_name =
+            sign == "=" || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
         let is_address = sign == ":" && text[start..].starts_with("//");
         if !is_name || is_address || !is_secret(name.trim_start_matches('-')) {
             continue;

@@ -220,6 +220,7 @@ impl Quotes {
 
 /// As in `it's`.
 fn is_apostrophe(bytes: &[u8], at: usize) -> bool {
-    let is_letter = |place: Option<usize>| place.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+    let is_letter =
+        |place: Option<usize>| place.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
     is_letter(at.checked_sub(1)) && is_letter(Some(at + 1))
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::rules::{Matches, Named};
 use super::addresses::in_addresses;
+use super::rules::{Matches, Named};
 use super::{Found, Redactor, commands, is_digest};
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 

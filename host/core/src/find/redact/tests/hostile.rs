@@ -86,6 +86,7 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
         "postgres://u:p@ss/hush@h/db",
         "mysql://root:pa hush@h",
         "mysql://root:p@ss hush@h",
+        "mysql://root: hush@h",
         "dial mysql://root:pa hush@h failed",
         "amqp://u:'hush'@h",
         "at amqp://u:'a hush'@h",
@@ -99,7 +100,10 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
         "redis://:a@b,hush@h, mongodb://u:hush@h1,h2",
     ] {
         let (argument, annotation) = shown(text);
-        assert!(!argument.contains("hush") && !annotation.contains("hush"), "{text}: {argument}, {annotation}");
+        assert!(
+            !argument.contains("hush") && !annotation.contains("hush"),
+            "{text}: {argument}, {annotation}"
+        );
     }
     for text in [
         "http://h:80/a@b",
