@@ -75,8 +75,25 @@ pub fn offered(host: Option<&HostSpec>, snapshot: &Snapshot) -> (Option<Offer>, 
         };
         problems.push(Problem::of(place, Some(entry.origin.first_line), told));
     }
-    let submit = host.and_then(|host| host.submit.as_ref());
-    (submit.map(|submit| Offer { credentials: submit.credentials, templates }), problems)
+    let Some((host, submit)) = host.and_then(|host| Some((host, host.submit.as_ref()?))) else {
+        return (None, problems);
+    };
+    match host.redactor() {
+        Ok(rules) => {
+            let offer = Offer { credentials: submit.credentials, templates, rules: Arc::new(rules) };
+            (Some(offer), problems)
+        }
+        // Nobody knows what of a template may be shown.
+        Err(faults) => {
+            problems.extend(faults.into_iter().map(|fault| Problem {
+                place: "the host's settings".into(),
+                line: None,
+                field: fault.field,
+                message: fault.message,
+            }));
+            (None, problems)
+        }
+    }
 }
 
 #[cfg(test)]

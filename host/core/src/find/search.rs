@@ -15,7 +15,7 @@ pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     text: String,
-    /// Hide values that are not looked at.
+    /// What they hide is not looked at.
     rules: Option<Arc<Redactor>>,
 }
 
@@ -66,13 +66,9 @@ impl Search {
         (!text.is_empty()).then_some(Self { text, rules: None })
     }
 
-    /// Looks at no value that the rules hide.
+    /// Looks at no value that the rules hide, whole or in part: by its answers, somebody could guess it letter by letter.
     pub fn beside(self, rules: Arc<Redactor>) -> Self {
         Self { rules: Some(rules), ..self }
-    }
-
-    fn is_shown(&self, path: &[&str]) -> bool {
-        self.rules.as_ref().is_none_or(|rules| !rules.hides(None, path))
     }
 
     fn is_in(&self, text: &str) -> bool {
@@ -100,14 +96,27 @@ impl Search {
         if !self.may_be_in(document) {
             return false;
         }
-        let about = About::read(document);
+        let about = self.fitting(About::read(document));
+        if about == About::default() {
+            return false;
+        }
+        let Some(rules) = &self.rules else { return true };
+        match rules.redact(document, |_| String::new()) {
+            Ok(None) => true,
+            Ok(Some(shown)) => {
+                let shown = About::read(&shown);
+                (about.submitter.is_some() && about.submitter == shown.submitter)
+                    || about.labels.iter().any(|(label, it)| shown.labels.get(label) == Some(it))
+            }
+            // It is shown to nobody.
+            Err(_) => false,
+        }
+    }
+
+    fn fitting(&self, mut about: About) -> About {
+        about.labels.retain(|_, it| self.is_in(it));
+        about.submitter = about.submitter.filter(|name| self.is_in(name));
         about
-            .submitter
-            .is_some_and(|name| self.is_in(&name) && self.is_shown(&["metadata", "annotations", SUBMITTER]))
-            || about
-                .labels
-                .iter()
-                .any(|(label, it)| self.is_in(it) && self.is_shown(&["metadata", "labels", label]))
     }
 }
 
@@ -161,6 +170,33 @@ mod tests {
             assert!(!fits(text), "{text}");
         }
         assert_eq!((Search::new(""), Search::new("  ")), (None, None));
+    }
+
+    #[test]
+    fn a_value_that_is_shown_without_a_part_of_it_is_not_looked_at() {
+        use crate::config::{RedactedField, RedactionSpec};
+
+        let mut rules = RedactionSpec::default();
+        rules.fields.push(RedactedField { kind: None, pointer: "/metadata/labels/code".into() });
+        let rules = Arc::new(rules.redactor().unwrap());
+        let fits = |text: &str, submitter: &str| {
+            let document = format!(
+                r#"{{"kind":"Job","metadata":{{"labels":{{"team":"vision","code":"redacts"}},
+                "annotations":{{"kubewitness.dev/submitter":"{submitter}"}}}}}}"#
+            );
+            Search::new(text).unwrap().beside(rules.clone()).fits_document(document.as_bytes())
+        };
+        let hidden = "https://u:rsecret@x";
+        for text in ["https://u:rse", "https://u", "https://r", "rsecret", "@x", "redact"] {
+            assert!(!fits(text, hidden), "{text}");
+        }
+        assert!(fits("vision", hidden) && fits("ana@", "ana@example.com"));
+        assert!(
+            !Search::new("a")
+                .unwrap()
+                .beside(rules.clone())
+                .fits_document(br#"{"metadata":{"labels":{"a":"a"}},"#)
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::Person;
+use crate::find::redact::Redactor;
 use crate::submit::{Credentials, ParameterSpec, TemplateSpec};
 
 /// In whose name the API server is asked.
@@ -45,6 +46,8 @@ pub enum SubmitError {
 pub struct Offer {
     pub credentials: Credentials,
     pub templates: BTreeMap<String, TemplateSpec>,
+    /// Which values of a template people do not see.
+    pub rules: Arc<Redactor>,
 }
 
 /// Creates Jobs. Every call is one request, with a bound in time.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::parameter::ParameterSpec;
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
 use crate::find::index::Pointer;
+use crate::find::redact::Redactor;
 use crate::model::fault::{Fault, shortened};
 use crate::model::kinds::is_name;
 
@@ -130,6 +131,40 @@ impl TemplateSpec {
         parameter.default.as_ref().or_else(|| if parameter.required { None } else { there() })
     }
 
+    /// The parameters of which a default or the value in the manifest is a secret by these rules. They are not shown.
+    pub fn secret(&self, rules: &Redactor) -> BTreeSet<&str> {
+        let job = self.with_defaults();
+        let shown = match rules.redact(job.to_string().as_bytes(), |_| String::new()) {
+            Ok(None) => Some(job.clone()),
+            Ok(Some(shown)) => serde_json::from_slice(&shown).ok(),
+            Err(_) => None,
+        };
+        let is_hidden = |place: &String| match &shown {
+            Some(shown) => shown.pointer(place) != job.pointer(place),
+            // What can't be searched is not shown.
+            None => true,
+        };
+        let secret = self.parameters.iter().filter(|parameter| {
+            rules.is_secret_name(&parameter.name) || parameter.places.iter().any(is_hidden)
+        });
+        secret.map(|parameter| parameter.name.as_str()).collect()
+    }
+
+    fn with_defaults(&self) -> Value {
+        let mut job = self.manifest.clone();
+        for parameter in &self.parameters {
+            let Some(default) = &parameter.default else { continue };
+            for place in &parameter.places {
+                if let Some(there) = job.pointer_mut(place)
+                    && let Some(fitted) = parameter.fitted(default, there)
+                {
+                    *there = fitted;
+                }
+            }
+        }
+        job
+    }
+
     /// The Job with these values at their places. All faults are told together.
     pub fn fill(&self, given: &BTreeMap<String, Value>) -> Result<Value, Vec<ValueFault>> {
         let (mut job, mut faults) = (self.manifest.clone(), Vec::new());
@@ -214,6 +249,28 @@ mod tests {
         assert_eq!(job.pointer(IMAGE), Some(&json!("a:b")));
         let unnamed = template.fill(&given(&[("image", json!("a:b"))])).unwrap();
         assert_eq!(unnamed["spec"]["parallelism"], json!(1), "what stands in the manifest stays");
+    }
+
+    #[test]
+    fn a_default_and_a_value_of_the_manifest_that_are_secrets_are_told_by_their_parameter() {
+        let rules = crate::config::HostSpec::default().redactor().unwrap();
+        let secret = |parameters: &Value, variable: &str| {
+            let mut template = template(parameters);
+            template.manifest["spec"]["template"]["spec"]["containers"][0]["env"][0]["name"] =
+                variable.into();
+            template.secret(&rules).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let with = |default: &str| {
+            json!([{"name": "a", "type": "string", "default": default, "places": [EPOCHS]},
+                {"name": "b", "type": "string", "places": [IMAGE]}])
+        };
+        let without = json!([{"name": "a", "type": "string", "places": [EPOCHS]}]);
+        assert_eq!(secret(&with("hush"), "HF_TOKEN"), ["a"]);
+        assert_eq!(secret(&without, "HF_TOKEN"), ["a"], "what stands in the manifest");
+        assert_eq!(secret(&with("redis://:hush@h"), "URL"), ["a"], "a part of it");
+        assert_eq!(secret(&with("5"), "EPOCHS"), Vec::<String>::new());
+        let named = json!([{"name": "password", "type": "string", "default": "hush", "places": [IMAGE]}]);
+        assert_eq!(secret(&named, "EPOCHS"), ["password"]);
     }
 
     #[test]

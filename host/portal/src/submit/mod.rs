@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use kubewitness_core::config::is_name;
 use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
-use kubewitness_core::submit::{Marks, name, prefix};
+use kubewitness_core::submit::{Marks, TemplateSpec, name, prefix};
 use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError};
 use kubewitness_core::{Change, shortened};
 use ring::digest::{Context, SHA256};
@@ -27,6 +27,9 @@ pub(crate) const KEY_BYTES: usize = 128;
 const TOLD: usize = 80;
 /// A field of the request beside the parameters, as faults name it.
 pub(crate) const NAMESPACE: &str = "namespace";
+
+/// In the place of a default that is a secret. A Job that is sent without the parameter has the default itself.
+const HIDDEN: &str = "redacted";
 
 /// What there is to submit, and who creates it.
 pub(crate) struct Desk {
@@ -63,11 +66,18 @@ impl Desk {
     }
 
     pub(crate) fn templates(&self) -> Vec<TemplateView> {
-        let view = |(name, spec): (&String, &kubewitness_core::submit::TemplateSpec)| TemplateView {
-            name: name.clone(),
-            about: spec.about.clone(),
-            namespaces: spec.namespaces.clone(),
-            parameters: spec.parameters.clone(),
+        let view = |(name, spec): (&String, &TemplateSpec)| {
+            let secret = spec.secret(&self.offer.rules);
+            let mut parameters = spec.parameters.clone();
+            for parameter in parameters.iter_mut().filter(|it| secret.contains(it.name.as_str())) {
+                parameter.default = parameter.default.as_ref().map(|_| HIDDEN.into());
+            }
+            TemplateView {
+                name: name.clone(),
+                about: spec.about.clone(),
+                namespaces: spec.namespaces.clone(),
+                parameters,
+            }
         };
         self.offer.templates.iter().map(view).collect()
     }

@@ -77,6 +77,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use kubewitness_core::config::Credentials;
+    use kubewitness_core::config::HostSpec;
     use serde_json::json;
 
     use super::*;
@@ -88,7 +89,8 @@ mod tests {
             "manifest": {"spec": {"parallelism": 1}},
         }));
         let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
-        let offer = Offer { credentials: Credentials::Token, templates };
+        let rules = HostSpec::default().redactor().unwrap().into();
+        let offer = Offer { credentials: Credentials::Token, templates, rules };
         let request = SubmitRequest { template: "train".into(), ..SubmitRequest::default() };
         let cause = |field: &str| Cause { field: field.into(), message: "must be greater".into() };
         let refused = |status, causes| {

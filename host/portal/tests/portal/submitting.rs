@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
-use kubewitness_core::config::Credentials;
+use kubewitness_core::config::{Credentials, HostSpec};
 use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
 use kubewitness_portal::PortalOptions;
 use serde_json::{Value, json};
@@ -44,8 +44,9 @@ impl Jobs {
             },
         }));
         let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
+        let rules = HostSpec::default().redactor().unwrap().into();
         Self {
-            offer: Some(Arc::new(Offer { credentials, templates })),
+            offer: Some(Arc::new(Offer { credentials, templates, rules })),
             made: Mutex::default(),
             asked_by: Mutex::default(),
             refusal: Mutex::default(),
@@ -253,6 +254,41 @@ async fn what_the_api_server_refuses_stands_beside_the_field_with_what_was_typed
     let answer = send(&router, "k", &body(&json!({"size": "small"}))).await;
     assert_eq!(answer.status, 403);
     assert!(answer.problem().0.contains("exceeded quota"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn a_value_of_a_template_that_is_a_secret_is_shown_nowhere_and_goes_into_the_job() {
+    let mut jobs = Jobs::new(Credentials::Controller);
+    let value = |place: usize| format!("/spec/template/spec/containers/0/env/{place}/value");
+    let template = json!({
+        "parameters": [
+            {"name": "access", "type": "string", "required": true, "default": "hush-1", "places": [value(0)]},
+            {"name": "url", "type": "string", "places": [value(1)]},
+            {"name": "epochs", "type": "int", "default": 7, "places": [value(2)]},
+        ],
+        "manifest": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "hush"},
+            "spec": {"template": {"spec": {"containers": [{"env": [
+                {"name": "HF_TOKEN", "value": "x"}, {"name": "URL", "value": "redis://:hush-2@h"},
+                {"name": "EPOCHS", "value": "3"},
+            ]}]}}}},
+    });
+    let offer = Arc::make_mut(jobs.offer.as_mut().unwrap());
+    offer.templates.insert("hush".into(), serde_json::from_value(template).unwrap());
+    let jobs = Arc::new(jobs);
+    let router = open(&jobs);
+    let form = crate::get(&router, "/submit/hush?namespace=research").await;
+    assert!(form.text.contains("value=\"7\"") && !form.text.contains("hush-"), "{}", form.text);
+    assert!(form.text.contains("leave this empty to take it"), "{}", form.text);
+    assert!(
+        form.text.contains("name=\"p.access\" value=\"\" autocomplete"),
+        "it may stay empty: {}",
+        form.text
+    );
+    let list = crate::get(&router, "/api/v1/templates").await;
+    assert!(list.text.contains("\"redacted\"") && !list.text.contains("hush-"), "{}", list.text);
+    let request = json!({"template": "hush", "namespace": "research"}).to_string();
+    assert_eq!(send(&router, "k", &request).await.status, 201);
+    assert_eq!(jobs.only().pointer(&value(0)), Some(&json!("hush-1")));
 }
 
 #[tokio::test]

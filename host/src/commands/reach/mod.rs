@@ -100,7 +100,20 @@ pub async fn controller(args: &ReachArgs) -> Result<Reached> {
 }
 
 fn named(server: &str) -> Result<Url> {
-    let url = Url::parse(server).map_err(|error| {
+    let parsed = Url::parse(server);
+    let has_user = match &parsed {
+        Ok(url) if url.has_host() => !url.username().is_empty() || url.password().is_some(),
+        // What can't be read may hold a password, too.
+        _ => server.contains('@'),
+    };
+    if has_user {
+        return Err(Usage::error(format!(
+            "the address in --server or KUBEWITNESS_SERVER holds a user or a password, which others on this machine can \
+             see: write it without what stands before the `@`, such as {DEFAULT}, and say who you are with a token: \
+             {MAKE_A_TOKEN}"
+        )));
+    }
+    let url = parsed.map_err(|error| {
         Usage::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -174,6 +187,27 @@ mod tests {
         for wrong in ["ftp://x", "no address"] {
             assert!(controller(&args(wrong, None)).await.err().unwrap().is::<Usage>(), "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_with_a_password_is_refused_and_not_repeated() {
+        for wrong in [
+            "http://user:pw-secret@127.0.0.1:1",
+            "http://pw-secret@127.0.0.1:1",
+            "https://:pw-secret@h",
+            "http://user:pw-secret@h:port",
+            "ftp://user:pw-secret@h",
+            "user:pw-secret@h",
+            "user:pw-secret@127.0.0.1:8787",
+        ] {
+            let error = controller(&args(wrong, Some("t"))).await.err().unwrap();
+            let told = format!("{error:#} {error:?}");
+            assert!(
+                error.is::<Usage>() && told.contains("--server") && !told.contains("pw-secret"),
+                "{told}"
+            );
+        }
+        assert!(controller(&args("http://127.0.0.1:1/@kw", None)).await.is_ok());
     }
 
     #[tokio::test]

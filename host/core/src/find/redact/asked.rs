@@ -1,9 +1,10 @@
 //! Which questions would tell a secret by their answer. An answer to "which objects have this value here" tells it to
 //! somebody who guesses.
 
+use super::Redactor;
+use super::addresses::in_addresses;
 use super::rules::Named;
 use super::walk::{Under, under};
-use super::{Redactor, commands};
 use crate::find::index::{IndexError, Indexes, Key};
 
 impl Redactor {
@@ -36,7 +37,7 @@ impl Redactor {
             Key::Label(label, _) => self.hides(None, &["metadata", "labels", label]),
             Key::Named(number, key) => {
                 let path: Vec<_> = indexes.path(*number).iter().map(String::as_str).collect();
-                self.hides(None, &path) || !commands::in_addresses(key).is_empty()
+                self.hides(None, &path) || !in_addresses(key).is_empty()
             }
         };
         if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }

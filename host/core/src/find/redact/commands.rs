@@ -1,68 +1,12 @@
-//! Finds secrets within a text: the passwords of addresses, and what stands behind a secret's name in a command line.
+//! Finds what stands behind a secret's name in a command line.
 //!
 //! It knows how people write command lines, not the grammar of a shell. Where it can't tell where a secret ends, it
 //! takes more.
 
 use std::ops::Range;
 
-/// Passwords, as in `postgres://user:password@host`. In `http` and `https` the user is taken too: tokens stand there.
-///
-/// Each character is looked at a few times at most: the text may be a stranger's.
-pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
-    let (mut from, mut word) = (0, Word::default());
-    while let Some(at) = text[from..].find("://") {
-        let (scheme, start) = (&text[from..from + at], from + at + 3);
-        from = start;
-        if word.end < start {
-            word = Word::at(text, start);
-        }
-        let Some(end) = end_of_user(text, start, &word) else { continue };
-        let user = &text[start..end];
-        let scheme = scheme.as_bytes();
-        let is_web = ["http", "https"].iter().any(|web| {
-            let before = scheme.len().checked_sub(web.len());
-            before.is_some_and(|before| scheme[before..].eq_ignore_ascii_case(web.as_bytes()))
-        });
-        let begin = match user.split_once(':') {
-            _ if is_web => start,
-            Some((name, _)) => start + name.len() + 1,
-            None => continue,
-        };
-        if begin < end {
-            found.push(begin..end);
-        }
-        from = end;
-    }
-    found
-}
-
-/// A word of a text. One may have many `://`.
-#[derive(Default)]
-struct Word {
-    end: usize,
-    /// Its last `@`.
-    at: Option<usize>,
-}
-
-impl Word {
-    fn at(text: &str, start: usize) -> Self {
-        let word = until(&text[start..], |c| c.is_whitespace() || "\"'<>`".contains(c));
-        Self { end: start + word.len(), at: word.rfind('@').map(|at| start + at) }
-    }
-}
-
-/// Where the part of an address before its `@` ends. A password with a slash is no right address, but people
-/// write it.
-fn end_of_user(text: &str, start: usize, word: &Word) -> Option<usize> {
-    let host = until(&text[start..word.end], |c| "/?#".contains(c));
-    if let Some(end) = host.rfind('@') {
-        return Some(start + end);
-    }
-    let (_, rest) = host.split_once(':').filter(|_| !host.starts_with('['))?;
-    let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
-    if is_port { None } else { word.at.filter(|at| *at >= start) }
-}
+use super::until;
+use super::values::{Form, Quote, Quotes, Value};
 
 /// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
 /// `is_next`: the element before announced one.
@@ -72,63 +16,90 @@ pub(super) fn in_words(
     is_secret: impl Fn(&str) -> bool,
     found: &mut Vec<Range<usize>>,
 ) {
-    if std::mem::take(is_next) && !text.starts_with("--") {
+    if std::mem::take(is_next) {
         if !text.is_empty() && !is_reference(text) {
             found.push(0..text.len());
         }
+        // It may be no value but the next flag.
+        *is_next = text.starts_with("--") && announces(text, &is_secret);
         return;
     }
-    let mut at = 0;
-    while let Some(word) = next_word(text, at) {
-        at = word.end;
-        let announced = std::mem::take(is_next) && !text[word.clone()].starts_with("--");
-        let value = match announced {
-            true => Some(value_at(text, word.start)),
+    let (mut at, mut end, mut quotes) = (0, 0, Quotes::default());
+    while let Some(word) = next_word(text, at, &mut end) {
+        let is_announced = std::mem::take(is_next) && !text[word.clone()].starts_with(['=', ':']);
+        let begun = match is_announced {
+            true => Some(Begun { start: word.start, form: Form::Word, quote: None }),
             false => assigned(text, &word, &is_secret),
         };
-        match value {
-            Some(value) => {
-                at = at.max(value.end);
-                if !value.is_empty() && !is_reference(&text[value.clone()]) {
-                    found.push(value);
-                }
+        at = word.end;
+        if is_announced || begun.is_none() {
+            *is_next = announces(&text[word], &is_secret);
+        }
+        if let Some(Begun { start, form, quote }) = begun {
+            let open = quotes.open_at(text, start);
+            let value = Value::at(text, start, form, quote.or(open));
+            at = value.next;
+            quotes.skip_to(at);
+            if !value.range.is_empty() && !is_reference(&text[value.range.clone()]) {
+                found.push(value.range);
             }
-            None => *is_next = announces(&text[word], &is_secret),
         }
     }
 }
 
-fn next_word(text: &str, from: usize) -> Option<Range<usize>> {
-    let rest = &text[from..];
-    let start = from + rest.len() - rest.trim_start().len();
-    let word = until(&text[start..], char::is_whitespace);
-    (!word.is_empty()).then(|| start..start + word.len())
+/// The rest of the word in which the search stands, or the next one. `end`: of the word before, so that a word with
+/// many values is not looked through for each.
+fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
+    let start = text.len() - text[from..].trim_start().len();
+    if *end <= start {
+        *end = start + until(&text[start..], char::is_whitespace).len();
+    }
+    (start < *end).then_some(start..*end)
+}
+
+/// Where a value begins.
+struct Begun {
+    start: usize,
+    form: Form,
+    /// Before its name.
+    quote: Option<Quote>,
 }
 
 /// The value within this word, or beginning in it, that a name before `=` or `:` says is a secret.
-fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Range<usize>> {
-    let within = &text[word.clone()];
-    for (place, sign) in within.match_indices(['=', ':']) {
-        let (before, is_quoted) = match within[..place].strip_suffix(['"', '\'']) {
-            Some(name) => (name, true),
-            None => (&within[..place], false),
+fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
+    for (place, sign) in text[word.clone()].match_indices(['=', ':']) {
+        let start = word.start + place + 1;
+        let before = text[..start - 1].trim_end_matches([' ', '\t']);
+        let is_apart = before.len() < start - 1;
+        let before = before.strip_suffix('+').unwrap_or(before);
+        let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
+            Some(name) => (name.strip_suffix('\\').unwrap_or(name), true),
+            None => (before, false),
         };
         let name = name_before(before);
-        let begins = before[..before.len() - name.len()].chars().next_back();
+        let before_name = &before[..before.len() - name.len()];
+        let begins = before_name.chars().next_back();
         // `image/token:latest` names an image.
-        let is_name = sign == "=" || begins.is_none_or(|c| "\"'`{(,=".contains(c)) || is_quoted;
-        let start = word.start + place + 1;
-        if !is_name || text[start..].starts_with("//") || !is_secret(name.trim_start_matches('-')) {
+        let is_name =
+            sign == "=" || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
+        let is_address = sign == ":" && text[start..].starts_with("//");
+        if !is_name || is_address || !is_secret(name.trim_start_matches('-')) {
             continue;
         }
-        return Some(match sign {
-            // An element of its own is one argument, blanks included.
-            "=" if word.start == 0 && text.starts_with('-') && name.len() == before.len() => {
-                start..text.len()
-            }
-            "=" => value_at(text, start),
-            _ => line_at(text, start),
+        let quote = begins.filter(|c| !is_quoted && matches!(c, '"' | '\'')).map(|quote| Quote {
+            sign: quote as u8,
+            is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
         });
+        let form = match sign {
+            // An element of its own is one argument, blanks included.
+            "=" if text.starts_with('-') && name.len() == before.len() => Form::Rest,
+            "=" => Form::Word,
+            _ if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
+            _ => Form::Line,
+        };
+        // `==` compares.
+        let signs = if is_apart && sign == "=" { until(&text[start..], |c| c != '=').len() } else { 0 };
+        return Some(Begun { start: start + signs, form, quote });
     }
     None
 }
@@ -150,38 +121,11 @@ fn name_before(text: &str) -> &str {
     &text[start..]
 }
 
-/// A value up to its closing quote, or to the next blank.
-fn value_at(text: &str, start: usize) -> Range<usize> {
-    let rest = &text[start..];
-    match rest.chars().next().filter(|c| matches!(c, '"' | '\'')) {
-        Some(quote) => start + 1..start + 1 + until(&rest[1..], |c| c == quote).len(),
-        None => {
-            let word = until(rest, char::is_whitespace);
-            start..start + word.trim_end_matches(['"', '\'', '`']).len()
-        }
-    }
-}
-
-/// The value of a header or of a field: up to a closing quote or the end of the line.
-fn line_at(text: &str, start: usize) -> Range<usize> {
-    let rest = &text[start..];
-    let line = rest.trim_start_matches([' ', '\t']);
-    let begin = start + rest.len() - line.len();
-    match line.starts_with(['"', '\'']) {
-        true => value_at(text, begin),
-        false => begin..begin + until(line, |c| "\"'`\r\n".contains(c)).trim_end().len(),
-    }
-}
-
 /// Whether it only names a variable, whose value stands elsewhere.
 fn is_reference(value: &str) -> bool {
     let name = value.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
     let name = name.or_else(|| value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
     name.is_some_and(|name| !name.is_empty() && name_before(name).len() == name.len())
-}
-
-fn until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
-    &text[..text.find(is_end).unwrap_or(text.len())]
 }
 
 /// In order, and none within another or across its end.

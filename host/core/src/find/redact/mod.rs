@@ -5,12 +5,14 @@
 //! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
 //! are. It changes nothing in the journal and does no I/O.
 
+mod addresses;
 mod asked;
 mod commands;
 mod quoted;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod values;
 mod walk;
 
 use std::ops::Range;
@@ -150,6 +152,18 @@ impl Top {
         })?;
         Ok(top)
     }
+}
+
+/// Where the digest ends that stands here: what was redacted before ends with it.
+fn digest_at(text: &str, start: usize) -> Option<usize> {
+    let end = start + MARK.len() + DIGEST_CHARS;
+    let is_whole = !text.as_bytes().get(end).is_some_and(u8::is_ascii_alphanumeric);
+    let is_digest = is_digest(text.as_bytes().get(start..end)?);
+    (is_digest && is_whole).then_some(end)
+}
+
+fn until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
+    &text[..text.find(is_end).unwrap_or(text.len())]
 }
 
 /// Whether a text is a digest already: what is redacted twice stays as it is.

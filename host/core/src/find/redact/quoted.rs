@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::commands::{escaped, in_addresses, merged};
+use super::addresses::in_addresses;
+use super::commands::{escaped, merged};
 use super::{Found, MARK, Redactor, Withheld, is_digest};
 use crate::project::Scanner;
 use crate::state::Status;
@@ -92,6 +93,10 @@ impl Words {
             && kind.bytes().all(|byte| byte.is_ascii_alphabetic())
         {
             self.add(value);
+        }
+        // A shell and JSON take the quotes away.
+        if whole.contains(['"', '\'']) {
+            whole.split(['"', '\'', '\\']).map(str::trim).for_each(|part| self.add(part));
         }
         // The first and the last line of a key say only that it is one.
         whole
@@ -284,6 +289,7 @@ mod tests {
         for (value, message, told) in [
             ("postgres://u:hush-hush2@h/db", "password hush-hush2 is wrong", "password redacted:10 is wrong"),
             ("Bearer abc.def", "401 for abc.def", "401 for redacted:7"),
+            (r#"\"x\",password=\"hush-hush2\""#, "got hush-hush2", "got redacted:10"),
             (r"-----BEGIN KEY-----\nMIIEvQ\nabcdefg\n-----END KEY-----", "at abcdefg", "at redacted:7"),
         ] {
             assert_eq!(hidden(&variable(value), message).as_deref(), Some(told), "{value}");

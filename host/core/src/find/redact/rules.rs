@@ -35,7 +35,7 @@ impl Redactor {
         }
     }
 
-    pub(super) fn is_secret_name(&self, name: &str) -> bool {
+    pub(crate) fn is_secret_name(&self, name: &str) -> bool {
         if name.len() > NAME_BYTES {
             return true;
         }

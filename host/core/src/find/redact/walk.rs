@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::addresses::in_addresses;
 use super::rules::{Matches, Named};
 use super::{Found, Redactor, commands, is_digest};
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
@@ -181,7 +182,7 @@ impl<'r> Search<'r> {
             self.add(start..scanner.position(), false);
             return Ok(());
         };
-        let mut secrets = commands::in_addresses(&decoded);
+        let mut secrets = in_addresses(&decoded);
         if let Some(is_next) = command {
             let is_secret = |name: &str| self.redactor.is_secret_name(name);
             commands::in_words(&decoded, is_next, is_secret, &mut secrets);

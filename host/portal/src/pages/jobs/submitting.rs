@@ -67,7 +67,7 @@ pub(crate) async fn form(
     let namespace = params.owned(NAMESPACE).unwrap_or_default();
     let request = SubmitRequest { template: name, namespace, ..SubmitRequest::default() };
     let typed = Typed { key: random_key()?, request, is_new: true };
-    Ok(drawn(&viewer, template, &typed, None))
+    Ok(drawn(&viewer, &desk, template, &typed, None))
 }
 
 pub(crate) async fn submit(
@@ -84,12 +84,12 @@ pub(crate) async fn submit(
     let typed = read(template, name, fields)?;
     match desk.submit(&app, &viewer, &typed.request, "portal", checked(&typed.key)?).await {
         Ok(view) if view.dry_run => {
-            Ok(drawn(&viewer, template, &typed, Some(&checked_only())).into_response())
+            Ok(drawn(&viewer, &desk, template, &typed, Some(&checked_only())).into_response())
         }
         Ok(view) => Ok(done(&view).into_response()),
         Err(problem) => {
             let status = problem.status;
-            Ok((status, drawn(&viewer, template, &typed, Some(&problem))).into_response())
+            Ok((status, drawn(&viewer, &desk, template, &typed, Some(&problem))).into_response())
         }
     }
 }
@@ -129,7 +129,14 @@ fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) ->
     Ok(typed)
 }
 
-fn drawn(viewer: &Viewer, template: &TemplateSpec, typed: &Typed, problem: Option<&Problem>) -> Page {
+fn drawn(
+    viewer: &Viewer,
+    desk: &Desk,
+    template: &TemplateSpec,
+    typed: &Typed,
+    problem: Option<&Problem>,
+) -> Page {
+    let secret = template.secret(&desk.offer.rules);
     let mut faults: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for fault in problem.into_iter().flat_map(|problem| &problem.fields) {
         faults.entry(&fault.field).or_default().push(&fault.message);
@@ -143,7 +150,7 @@ fn drawn(viewer: &Viewer, template: &TemplateSpec, typed: &Typed, problem: Optio
         form.submit method="post" action={ "/submit/" (encode(name)) } {
             input type="hidden" name="key" value=(typed.key);
             (namespace(template, typed, &faults))
-            @for parameter in &template.parameters { (field(template, parameter, typed, &faults)) }
+            @for parameter in &template.parameters { (field(template, parameter, secret.contains(parameter.name.as_str()), typed, &faults)) }
             @if viewer.name().is_none() {
                 label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) value=(typed.request.who) autocomplete="name"; }
             }
@@ -200,14 +207,18 @@ fn namespace(template: &TemplateSpec, typed: &Typed, faults: &BTreeMap<&str, Vec
 fn field(
     template: &TemplateSpec,
     parameter: &ParameterSpec,
+    is_secret: bool,
     typed: &Typed,
     faults: &BTreeMap<&str, Vec<&str>>,
 ) -> Markup {
     let (name, kind) = (parameter.name.as_str(), parameter.kind);
     let shown = match typed.request.parameters.get(name) {
-        None if typed.is_new => template.shown(parameter).map(text).unwrap_or_default(),
+        None if typed.is_new && !is_secret => template.shown(parameter).map(text).unwrap_or_default(),
         value => value.map(text).unwrap_or_default(),
     };
+    // What is left empty is taken from the template.
+    let is_required = parameter.required && parameter.default.is_none();
+    let has_hidden = is_secret && !is_required;
     let wrong = faults.contains_key(name);
     let (invalid, described) = (wrong.then_some("true"), format!("help-{name} fault-{name}"));
     let field = format!("{PARAMETER}{name}");
@@ -223,15 +234,16 @@ fn field(
         label {
             span { (name) @if parameter.required { " (required)" } }
             @if words.is_empty() {
-                input name=(field) value=(shown) required[parameter.required] inputmode=[matches!(kind, ParameterType::Int).then_some("numeric")] autocomplete="off" spellcheck="false" aria-invalid=[invalid] aria-describedby=(described);
+                input name=(field) value=(shown) required[is_required] inputmode=[matches!(kind, ParameterType::Int).then_some("numeric")] autocomplete="off" spellcheck="false" aria-invalid=[invalid] aria-describedby=(described);
             } @else {
-                select name=(field) required[parameter.required] aria-invalid=[invalid] aria-describedby=(described) {
+                select name=(field) required[is_required] aria-invalid=[invalid] aria-describedby=(described) {
                     @if shown.is_empty() { option value="" { "Choose" } }
                     @for word in words { option value=(word) selected[word == shown] { (word) } }
                 }
             }
             span.hint id={ "help-" (name) } {
                 (parameter.help) @if !bounds.is_empty() { " (" (bounds.join(" ")) ")" }
+                @if has_hidden { " The template has a value that is not shown: leave this empty to take it." }
             }
             (faults_of(name, faults))
         }

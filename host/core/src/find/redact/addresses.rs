@@ -1,0 +1,155 @@
+//! Finds the passwords of addresses within a text, as in `postgres://user:password@host`.
+//!
+//! People write passwords that belong escaped: with slashes, blanks, quotes and `@` in them. Where it can't tell where
+//! such a password ends, it takes more: up to the last `@` that can belong to the address.
+
+use std::ops::Range;
+
+use super::{MARK, digest_at, until};
+
+/// A number with more digits is no port.
+const PORT_DIGITS: usize = 5;
+
+/// Passwords. In `http` and `https` the user is taken too: tokens stand there.
+///
+/// Each character is looked at a few times at most: the text may be a stranger's.
+pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    if !text.contains("://") {
+        return found;
+    }
+    let mut text = Text::of(text);
+    let mut from = 0;
+    for start in std::mem::take(&mut text.starts) {
+        if start < from {
+            continue;
+        }
+        let Some(password) = text.password(start) else { continue };
+        from = password.end;
+        if !password.is_empty() {
+            found.push(password);
+        }
+    }
+    found
+}
+
+/// A text with what is asked of it for each address, so that nothing is looked for twice.
+struct Text<'t> {
+    text: &'t str,
+    /// After each `://`.
+    starts: Vec<usize>,
+    /// Where addresses begin that stand apart from what is before them.
+    apart: Vec<usize>,
+    ats: Vec<usize>,
+    /// Where something was redacted before. What follows belongs to that.
+    digests: Vec<usize>,
+    first_blank: usize,
+    word_end: usize,
+    line_end: usize,
+}
+
+impl<'t> Text<'t> {
+    fn of(text: &'t str) -> Self {
+        let signs: Vec<_> = text.match_indices("://").map(|(place, _)| place).collect();
+        let is_apart = |place: &usize| {
+            let before = text[..*place].chars().next_back();
+            before.is_none_or(|c| c.is_whitespace() || ",;|=&\"'`<>()[]{}".contains(c))
+        };
+        Self {
+            text,
+            apart: signs.iter().map(|sign| scheme_start(text, *sign)).filter(is_apart).collect(),
+            starts: signs.iter().map(|sign| sign + 3).collect(),
+            ats: text.match_indices('@').map(|(place, _)| place).collect(),
+            digests: text
+                .match_indices(MARK)
+                .map(|(place, _)| place)
+                .filter(|place| digest_at(text, *place).is_some())
+                .collect(),
+            first_blank: until(text, char::is_whitespace).len(),
+            word_end: 0,
+            line_end: 0,
+        }
+    }
+
+    fn password(&mut self, start: usize) -> Option<Range<usize>> {
+        let text = self.text;
+        if self.word_end < start {
+            self.word_end = start + until(&text[start..], char::is_whitespace).len();
+        }
+        let word = &text[start..self.word_end];
+        let host = until(word, |c| "/?#".contains(c));
+        let is_web = is_web(&text[..start - 3]);
+        let is_of_digest = |colon: &usize| {
+            let mark = (start + colon + 1).checked_sub(MARK.len());
+            mark.is_some_and(|mark| self.digests.binary_search(&mark).is_ok())
+        };
+        let colon = host.match_indices(':').map(|(place, _)| place).find(|place| !is_of_digest(place));
+        let at = host.find('@');
+        if host.starts_with('[') && at.is_none() {
+            return None;
+        }
+        let is_port = colon.map(|colon| &host[colon + 1..]).is_some_and(|after| {
+            // A password may begin with a blank.
+            is_port(after, host.len() == word.len()) && (is_web || !after.is_empty())
+        });
+        // A user alone, which is a token in the web and no secret elsewhere.
+        if colon.is_none() || is_port {
+            let at = host.rfind('@').filter(|_| is_web)?;
+            return Some(start..start + at);
+        }
+        let begin = if is_web { start } else { start + colon? + 1 };
+        if let Some(end) = digest_at(text, begin).filter(|end| text[*end..].starts_with('@')) {
+            return Some(begin..end);
+        }
+        self.last_at(start).filter(|end| *end >= begin).map(|end| begin..end)
+    }
+
+    /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.
+    fn last_at(&mut self, start: usize) -> Option<usize> {
+        let text = self.text;
+        if self.line_end < start {
+            self.line_end = start + until(&text[start..], |c| c == '\n' || c == '\r').len();
+        }
+        let scheme = scheme_start(text, start - 3);
+        let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
+            Some(quote) => {
+                let close = if quote == '<' { '>' } else { quote };
+                start + until(&text[start..], |c| c == close).len()
+            }
+            // The text is this address.
+            None if scheme <= self.first_blank => self.line_end,
+            None => self.word_end,
+        };
+        let next = |places: &[usize]| {
+            let next = places.partition_point(|place| *place < start);
+            places.get(next).copied().unwrap_or(text.len())
+        };
+        let (apart, digest) = (next(&self.apart), next(&self.digests));
+        let (end, line_end) = (end.min(digest), self.line_end.min(digest));
+        let ends = [end.min(apart), end, line_end.min(apart), line_end];
+        ends.into_iter().find_map(|end| {
+            let before = self.ats.partition_point(|at| *at < end).checked_sub(1)?;
+            Some(self.ats[before]).filter(|at| *at >= start)
+        })
+    }
+}
+
+fn scheme_start(text: &str, sign: usize) -> usize {
+    text[..sign].trim_end_matches(|c: char| c.is_ascii_alphanumeric() || "+-.".contains(c)).len()
+}
+
+fn is_web(before: &str) -> bool {
+    ["http", "https"].iter().any(|web| {
+        let scheme = before.len().checked_sub(web.len()).map(|start| &before.as_bytes()[start..]);
+        scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(web.as_bytes()))
+    })
+}
+
+/// Whether what stands after a colon is a port. A sentence may go on after one, but only at the end of its word.
+fn is_port(after: &str, is_end: bool) -> bool {
+    let port =
+        if is_end { after.trim_end_matches([',', ';', '.', ':', ')', '"', '\'', '`', '>']) } else { after };
+    port.len() <= PORT_DIGITS
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && (is_end || !port.is_empty())
+}

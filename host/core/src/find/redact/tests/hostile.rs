@@ -1,0 +1,190 @@
+//! Texts that hide where a secret ends.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::config::RedactionSpec;
+
+/// The text as an argument and as an annotation, after redaction by the default rules.
+fn shown(text: &str) -> (String, String) {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    let document = json!({"metadata": {"annotations": {"a": text}}, "spec": {"args": [text]}}).to_string();
+    let digest = |value: &[u8]| format!("{:016x}", value.len());
+    let once = rules.redact(document.as_bytes(), digest).unwrap();
+    let bytes = once.clone().unwrap_or_else(|| document.into_bytes());
+    assert_eq!(rules.redact(&bytes, digest).unwrap(), None, "what is redacted stays as it is: {text}");
+    let value: Value = serde_json::from_slice(&bytes).unwrap();
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
+    (text("/spec/args/0"), text("/metadata/annotations/a"))
+}
+
+#[test]
+fn no_part_of_a_secret_stays_in_an_argument_whatever_its_quotes() {
+    for text in [
+        r#"{"token":"hush1","password":"hush2"}"#,
+        r#"--config={"apiKey":"hush1","password":"hush2"}"#,
+        r#"token="hush1",password="hush2""#,
+        r#"PASSWORD="hush1\"hush2""#,
+        r#"PASSWORD="hush1\" hush2" train"#,
+        r"PASSWORD='hush1'\''hush2'",
+        r"PASSWORD='hush1'\'' hush2'",
+        r#"PASSWORD="hush1"hush2"#,
+        r#"PASSWORD="hush1"'hush2 hush3'"#,
+        r#"PASSWORD=hush1" hush2""#,
+        r#"{"a":1,"password":["hush1"]}"#,
+        r#"{"a":1,"password":["x]","hush1"],"token":{"b":"hush2"}}"#,
+        r#"{"a":1,"password":{"b":["hush1"#,
+        r#"{"password" : "hush1"}"#,
+        "{\"password\":\n  \"hush1\"}",
+        r#"{"password":"hush1, \"hush2"}"#,
+        r#"{"password":12hush1,"token":"hush2"}"#,
+        r"{'password': 'hush1\', hush2'}",
+        r#"curl -d "{\"password\":\"hush1 hush2\",\"token\": \"hush3\"}""#,
+        r#"run "{\"password\":[\"hush1]\",\"hush2\"]}""#,
+        r"--password --hush1",
+        r"train --password '--hush1 hush2'",
+        r"train --token --password hush1",
+        r"PASSWORD=$'ansi hush1' train",
+        r"PASSWORD=$(printf %s hush1) train",
+        r"PASSWORD=${X:-some hush1} train",
+        r"PASSWORD=a\ hush1 train",
+        r#"sh -c "run --password=\"a hush1\" x""#,
+        r#"sh -c 'TOKEN="a hush1" x'"#,
+        "PASSWORD=//hush1",
+        "PASSWORD+=hush1",
+        "password = \"hush1\"",
+        "password = hush1",
+        "password: |\n  hush1\n  hush2",
+        r#"Cookie: a="hush1"; b="hush2""#,
+        r#"curl -H "Cookie: a=\"hush1\"; b=hush2" http://h"#,
+        r#"curl -H 'Cookie: a="hush1"; b=hush2' http://h"#,
+    ] {
+        let (argument, _) = shown(text);
+        assert!(!argument.contains("hush"), "{text}: {argument}");
+    }
+}
+
+#[test]
+fn what_stands_beside_a_secret_stays() {
+    for (text, kept) in [
+        (r#"{"token":"hush","epochs":3,"rate":0.1}"#, r#","epochs":3,"rate":0.1}"#),
+        (r#"{"token":null,"epochs":3}"#, r#","epochs":3}"#),
+        (r#"sh -c "TOKEN=hush" && train --epochs 3"#, r#"" && train --epochs 3"#),
+        (r#"sh -c "TOKEN='hush' train" --epochs 3"#, r#"' train" --epochs 3"#),
+        (r"echo it's; TOKEN='hush' train", "' train"),
+        (r#"curl -H "X-Token: hush" http://h"#, r#"" http://h"#),
+        (r#"sh -c "curl -H \"X-Token: hush\" http://h""#, r#"" http://h""#),
+    ] {
+        let (argument, _) = shown(text);
+        assert!(argument.ends_with(kept) && !argument.contains("hush"), "{text}: {argument}");
+    }
+}
+
+#[test]
+fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
+    for text in [
+        "postgres://u:p@ss/hush@h/db",
+        "mysql://root:pa hush@h",
+        "mysql://root:p@ss hush@h",
+        "mysql://root: hush@h",
+        "dial mysql://root:pa hush@h failed",
+        "amqp://u:'hush'@h",
+        "at amqp://u:'a hush'@h",
+        r#"{"url":"postgres://u:p@'hush'@h","b":1}"#,
+        "postgres://u:p?hush#hush@h",
+        "postgres://u:/hush@h",
+        "postgres://u:123456/hush@h",
+        "smtp://me@example.com:hush@h",
+        "https://me@example.com:p@ss/hush@h",
+        "postgres://u:a://hush@h",
+        "redis://:a@b,hush@h, mongodb://u:hush@h1,h2",
+    ] {
+        let (argument, annotation) = shown(text);
+        assert!(
+            !argument.contains("hush") && !annotation.contains("hush"),
+            "{text}: {argument}, {annotation}"
+        );
+    }
+    for text in [
+        "http://h:80/a@b",
+        "see http://h:8080, or mail a@b",
+        "docker://registry:5000/image@sha256:abc",
+        "https://registry.example.com/@scope/package",
+        "ssh://git@h:22/x@y",
+        "http://h: a@b",
+    ] {
+        assert_eq!(shown(text).1, text);
+    }
+    let (argument, _) = shown("http://token=''token http://@");
+    assert!(argument.starts_with("http://token=redacted:"), "{argument}");
+    let (_, text) = shown("git+https://hush@h/x@v1 and {\"url\":\"redis://:hush@h\",\"mail\":\"a@b\"}");
+    assert!(text.contains("@h/x@v1 and") && text.ends_with("@h\",\"mail\":\"a@b\"}"), "{text}");
+}
+
+/// A stranger's text: a search that looks at the rest of it again and again would take minutes here.
+#[test]
+fn a_long_text_of_quotes_and_brackets_is_searched_once() {
+    for part in [
+        "TOKEN=\"a\",",
+        "TOKEN='",
+        "TOKEN=\"\\\"",
+        "token:\"a\\n",
+        "{\"token\":\"a\",",
+        "\"token\":[\"",
+        "\"token\" : ",
+        "token = ",
+        "TOKEN=\\\"",
+        "TOKEN=a\"\"\"\"",
+        "\"TOKEN=a\"))",
+        "X-Token: a' \"",
+        "|token:'a\"",
+        "u:p://",
+        "\"a://u:p",
+        "a://u:p@ ",
+        ",a://u:p",
+    ] {
+        let text = part.repeat((256 << 10) / part.len());
+        let (argument, annotation) = shown(&text);
+        assert!(!argument.is_empty() && !annotation.is_empty(), "{part}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_redacted_stays_as_it_is_whatever_the_quotes(
+        text in r#"((--)?token|PASSWORD|a|=|:|: | |"|'|\\|\\"|\{|\[|\(|\)|\]|\}|,|x|hush|é|@|/|://|\n|`){0,14}"#,
+    ) {
+        // It asserts that itself.
+        shown(&text);
+    }
+
+    #[test]
+    fn a_word_of_a_shell_is_hidden_whole(
+        parts in prop::collection::vec(
+            prop_oneof![
+                r#"'hush[ a"=:,]{0,4}hush'"#,
+                r#""hush( |a|'|\\"|=|:|,){0,4}hush""#,
+                r#"hush(\\ |a|,|:){0,4}hush"#,
+            ],
+            1..4,
+        ),
+        name in "(TOKEN=|train --token |train --token=|x,token=|-e TOKEN=)",
+    ) {
+        let (argument, _) = shown(&format!("{name}{} --epochs 3", parts.concat()));
+        prop_assert!(!argument.contains("hush"), "{}", argument);
+    }
+
+    #[test]
+    fn a_member_of_json_is_hidden_whole(
+        value in r#"(hush|[ "'\\,:\]\}a@/]){1,8}"#,
+        is_spaced in any::<bool>(),
+        times in 0..2_usize,
+    ) {
+        let of = |value: Value| json!({"a": 1, "password": value, "token": [value], "z": {"apiKey": value}});
+        let value = of(format!("{value}hush").into());
+        let mut text = if is_spaced { format!("{value:#}") } else { value.to_string() };
+        (0..times).for_each(|_| text = format!("curl -d {} http://h", Value::from(text.clone())));
+        let (argument, _) = shown(&text);
+        prop_assert!(!argument.contains("hush"), "{}", argument);
+    }
+}

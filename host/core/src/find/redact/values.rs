@@ -1,0 +1,226 @@
+//! Where the value of a secret ends in a command line, in a header or in JSON. Where the quotes leave that open, the
+//! value is all that can belong to it.
+
+use std::ops::Range;
+
+use super::{digest_at, until};
+
+/// How the value stands after its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// All that follows.
+    Rest,
+    /// A word as a shell reads it.
+    Word,
+    /// A member of an object.
+    Member,
+    /// A header, or a line of YAML.
+    Line,
+}
+
+/// A quote that opened before the value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Quote {
+    pub sign: u8,
+    pub is_escaped: bool,
+}
+
+/// A value, and where the search goes on after it.
+pub(super) struct Value {
+    pub range: Range<usize>,
+    pub next: usize,
+}
+
+impl Value {
+    fn to(range: Range<usize>) -> Self {
+        Self { next: range.end, range }
+    }
+
+    /// `open`: the quote within which the value stands. Looks only at what it takes, but for the next few characters.
+    pub fn at(text: &str, start: usize, form: Form, open: Option<Quote>) -> Self {
+        let is_blank: fn(char) -> bool = match form {
+            Form::Rest => |_| false,
+            Form::Member => char::is_whitespace,
+            Form::Word | Form::Line => |c| c == ' ' || c == '\t',
+        };
+        let start = text.len() - text[start..].trim_start_matches(is_blank).len();
+        if let Some(end) = digest_at(text, start).filter(|_| form != Form::Rest) {
+            return Self::to(start..end);
+        }
+        let quoted = quoted_at(text, start);
+        if let Some((within, next)) = quoted.clone().filter(|(_, next)| form.ends(text, *next, open)) {
+            return Self { range: within, next };
+        }
+        let first = text.as_bytes().get(start);
+        let end = match form {
+            Form::Rest => text.len(),
+            Form::Word => word_end(text, start, open),
+            Form::Member if matches!(first, Some(b'[' | b'{')) => list_end(text, start).unwrap_or(text.len()),
+            Form::Member => plain_end(text, start).unwrap_or_else(|| line_end(text, start, open)),
+            Form::Line => line_end(text, start, open),
+        };
+        let next = quoted.map_or(end, |(_, next)| next.max(end));
+        let value = match form {
+            Form::Rest => &text[start..next],
+            _ => text[start..next].trim_end_matches(['`', ' ', '\t']),
+        };
+        Self { range: start..start + value.len(), next }
+    }
+}
+
+impl Form {
+    /// Whether a value that closes its own quote here ends here. After a comma may come more of a header, and in a
+    /// shell more of the word.
+    fn ends(self, text: &str, at: usize, open: Option<Quote>) -> bool {
+        let closes = |c: char| open.is_some_and(|open| c == char::from(open.sign));
+        let rest = &text[at..];
+        match self {
+            Self::Rest => rest.is_empty(),
+            Self::Word => {
+                let rest = rest.trim_start_matches(|c| ",;)]}`".contains(c) || closes(c));
+                rest.is_empty() || rest.starts_with(char::is_whitespace)
+            }
+            Self::Member | Self::Line => {
+                let next = rest.trim_start_matches([' ', '\t']).chars().next();
+                next.is_none_or(|c| "}])\r\n".contains(c) || closes(c) || (c == ',' && self == Self::Member))
+            }
+        }
+    }
+}
+
+/// What stands within quotes, and where these end. None where they never end, or where an escape leaves that open.
+fn quoted_at(text: &str, start: usize) -> Option<(Range<usize>, usize)> {
+    let (bytes, rest) = (text.as_bytes(), &text[start..]);
+    if let Some(rest) = rest.strip_prefix("\\\"") {
+        let within = start + 2;
+        let end = within + rest.find('\\')?;
+        return (bytes.get(end + 1) == Some(&b'"')).then_some((within..end, end + 2));
+    }
+    let quote = *bytes.get(start).filter(|byte| matches!(byte, b'"' | b'\''))?;
+    let end = close(bytes, start + 1, quote)?;
+    let is_open = quote == b'\'' && bytes[end - 1] == b'\\';
+    (!is_open).then_some((start + 1..end, end + 1))
+}
+
+/// Where a quote closes. A shell knows no escapes within single quotes.
+fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
+    let mut at = from;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' if quote == b'"' => at += 2,
+            byte if *byte == quote => return Some(at),
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// The end of a word, with all that its quotes, brackets and escapes hold together.
+fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (start, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        at = match byte {
+            b'\\' if bytes.get(at + 1) == Some(&b'"') => {
+                text[at + 2..].find("\\\"").map_or(text.len(), |end| at + 2 + end + 2)
+            }
+            b'\\' => at + 2,
+            b'"' | b'\'' => {
+                let closes = open == Some(Quote { sign: *byte, is_escaped: false });
+                if closes && at > start && Form::Word.ends(text, at + 1, None) {
+                    return at;
+                }
+                close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
+            }
+            b'(' | b'{' | b'[' => {
+                depth += 1;
+                at + 1
+            }
+            b')' | b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                at + 1
+            }
+            byte if byte.is_ascii_whitespace() && depth == 0 => return at,
+            _ => at + 1,
+        }
+    }
+    text.len()
+}
+
+/// The end of a list or an object of JSON. None where it does not end, or stands within a text that is quoted itself.
+fn list_end(text: &str, start: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (start, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => return None,
+            b'"' | b'\'' => at = close(bytes, at + 1, *byte)?,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Some(at + 1),
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The end of a number or of another plain value of JSON.
+fn plain_end(text: &str, start: usize) -> Option<usize> {
+    let plain = until(&text[start..], |c| !(c.is_ascii_alphanumeric() || "+-.".contains(c)));
+    let is_plain = matches!(plain, "true" | "false" | "null") || plain.parse::<f64>().is_ok();
+    Some(start + plain.len()).filter(|end| is_plain && Form::Member.ends(text, *end, None))
+}
+
+/// The end of a line, or the quote within which it stands.
+fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+    // A block of YAML goes on below.
+    if text[start..].starts_with(['|', '>']) {
+        return text.len();
+    }
+    let line = until(&text[start..], |c| c == '\n' || c == '\r');
+    let Some(open) = open else { return start + line.len() };
+    let closes = |place: &usize| {
+        let is_escaped = line[..*place].ends_with('\\');
+        is_escaped == open.is_escaped && Form::Word.ends(text, start + place + 1, None)
+    };
+    let quotes = line.match_indices(char::from(open.sign)).map(|(place, _)| place);
+    start + quotes.into_iter().find(closes).unwrap_or(line.len())
+}
+
+/// Which quote is open at a place of a text.
+#[derive(Default)]
+pub(super) struct Quotes {
+    at: usize,
+    open: Option<u8>,
+}
+
+impl Quotes {
+    pub fn open_at(&mut self, text: &str, place: usize) -> Option<Quote> {
+        let bytes = text.as_bytes();
+        while self.at < place {
+            let byte = bytes[self.at];
+            match (byte, self.open) {
+                (b'\\', open) if open != Some(b'\'') => self.at += 1,
+                (b'"' | b'\'', Some(open)) if open == byte => self.open = None,
+                (b'"', None) => self.open = Some(byte),
+                (b'\'', None) if !is_apostrophe(bytes, self.at) => self.open = Some(byte),
+                _ => {}
+            }
+            self.at += 1;
+        }
+        self.open.map(|sign| Quote { sign, is_escaped: false })
+    }
+
+    /// What a value holds opens nothing after it.
+    pub fn skip_to(&mut self, place: usize) {
+        self.at = self.at.max(place);
+    }
+}
+
+/// As in `it's`.
+fn is_apostrophe(bytes: &[u8], at: usize) -> bool {
+    let is_letter =
+        |place: Option<usize>| place.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+    is_letter(at.checked_sub(1)) && is_letter(Some(at + 1))
+}
