@@ -13,7 +13,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 9] = [
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "chromedriver", package: "chromium-driver" },
     Tool { program: "kubectl", package: "kubernetes-client" },
@@ -23,6 +23,9 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "nats-server", package: "nats-server" },
     // Makes certificates for TLS servers.
     Tool { program: "openssl", package: "openssl" },
+    // Their completion is tested.
+    Tool { program: "fish", package: "fish" },
+    Tool { program: "zsh", package: "zsh" },
 ];
 
 /// Debian puts the programs of each PostgreSQL version into a folder outside the path.
