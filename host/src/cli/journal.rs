@@ -26,26 +26,30 @@ pub struct JournalArgs {
     pub journal_file: Option<PathBuf>,
 }
 
+/// A journal that is there.
+#[derive(Debug, Args)]
+pub struct JournalAt {
+    /// The controller's data folder, or the journal's file
+    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub journal: JournalArgs,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Journal {
     /// Proves the journal: order, ids, deltas, checkpoints, cursors and the completeness of every plugin
     Verify {
-        /// The controller's data folder, or the journal's file
-        #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
-        data: PathBuf,
         #[command(flatten)]
-        journal: JournalArgs,
+        at: JournalAt,
         /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
     /// Shows the size of each source, what retention may remove, and what holds the rest
     Stats {
-        /// The controller's data folder, or the journal's file
-        #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
-        data: PathBuf,
         #[command(flatten)]
-        journal: JournalArgs,
+        at: JournalAt,
         /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
@@ -109,11 +113,8 @@ pub struct StatesArgs {
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The controller's data folder, or the journal's file
-    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
-    pub data: PathBuf,
     #[command(flatten)]
-    pub journal: JournalArgs,
+    pub at: JournalAt,
     #[command(flatten)]
     pub states: StatesArgs,
     /// With the documents, byte for byte: about 2 KB per Job. An import needs them

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::journal::{JournalArgs, StatesArgs};
+use super::journal::{JournalAt, StatesArgs};
 use super::reach::Output;
 
 #[derive(Debug, Subcommand)]
@@ -87,11 +87,8 @@ pub struct RunPluginArgs {
 pub struct ReplayPluginArgs {
     #[command(flatten)]
     pub tried: TriedPluginArgs,
-    /// The controller's data folder, or the journal's file
-    #[arg(long, env = "KUBEWITNESS_DATA", default_value = "kubewitness-data", value_name = "DIR")]
-    pub data: PathBuf,
     #[command(flatten)]
-    pub journal: JournalArgs,
+    pub at: JournalAt,
     #[command(flatten)]
     pub states: StatesArgs,
     /// Another version of the plugin, such as the one in use: the same states go to both, and what they do is compared

@@ -30,8 +30,8 @@ use crate::journal_place::{EMBEDDED, place};
 
 pub async fn journal(command: Journal) -> Ended {
     match command {
-        Journal::Verify { data, journal, output } => verify(&place(&journal, &data)?, &data, output).await,
-        Journal::Stats { data, journal, output } => stats(&place(&journal, &data)?, &data, output).await,
+        Journal::Verify { at, output } => verify(&place(&at.journal, &at.data)?, &at.data, output).await,
+        Journal::Stats { at, output } => stats(&place(&at.journal, &at.data)?, &at.data, output).await,
         Journal::Export(args) => export(args).await,
         Journal::Import(args) => import(args).await,
     }
@@ -179,7 +179,7 @@ fn retention_text(source: &SourceStats) -> String {
 // ---- export and import -------------------------------------------------------------------
 
 async fn export(args: ExportArgs) -> Ended {
-    let place = place(&args.journal, &args.data)?;
+    let place = place(&args.at.journal, &args.at.data)?;
     let query = states(args.states, args.documents);
     let progress = Progress::default();
     if let Some(file) = args.file {

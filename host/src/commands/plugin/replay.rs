@@ -23,14 +23,14 @@ use crate::journal_place::place;
 const DOCUMENTS_BYTES: usize = 256 << 20;
 
 pub async fn replay(args: ReplayPluginArgs) -> Ended {
-    let place = place(&args.journal, &args.data)?;
+    let place = place(&args.at.journal, &args.at.data)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let other = match &args.against {
         Some(path) => Some(subject::load(path, args.tried.config.as_deref()).await?),
         None => None,
     };
     let found = find(&place, &states(args.states, true), &subject.spec, args.limit as usize).await?;
-    let redaction = host_of(&args.data)?.map(|host| host.redaction);
+    let redaction = host_of(&args.at.data)?.map(|host| host.redaction);
     let trial = || Trial {
         stand_ins: StandIns::recorded(found.states.clone()),
         replies: replies.clone(),
