@@ -1,7 +1,7 @@
 //! Runs each call of a plugin as a task of its own. So the dispatcher, other calls and the journal share the
-//! processors, instead of taking turns on one.
+//! processors, instead of taking turns on one. A newer version takes the place of the older one between two calls.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use crate::tasks::{Fate, Tasks};
 #[derive(Clone)]
 pub struct Calls {
     name: Arc<str>,
-    handler: Arc<dyn Handler>,
+    handler: Arc<RwLock<Arc<dyn Handler>>>,
     tasks: Tasks,
     running: TaskTracker,
     election: Option<Election>,
@@ -25,7 +25,17 @@ pub struct Calls {
 impl Calls {
     pub fn new(plugin: &str, handler: Arc<dyn Handler>, tasks: Tasks, election: Option<Election>) -> Self {
         let name = format!("a call of {plugin}").into();
+        let handler = Arc::new(RwLock::new(handler));
         Self { name, handler, tasks, running: TaskTracker::new(), election }
+    }
+
+    /// Calls that begin from now on go to this version. Those under way end where they began.
+    pub fn replace(&self, handler: Arc<dyn Handler>) {
+        *self.handler.write().unwrap_or_else(PoisonError::into_inner) = handler;
+    }
+
+    fn handler(&self) -> Arc<dyn Handler> {
+        self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until no call is under way. The plugin's states may not be handed over before that: a call that
@@ -66,12 +76,12 @@ impl Calls {
 #[async_trait]
 impl Handler for Calls {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
-        let (handler, batch) = (Arc::clone(&self.handler), batch.to_vec());
+        let (handler, batch) = (self.handler(), batch.to_vec());
         self.run(async move { handler.handle(&batch).await }).await
     }
 
     async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
-        let handler = Arc::clone(&self.handler);
+        let handler = self.handler();
         self.run(async move { handler.tick(tick).await }).await
     }
 }
@@ -133,6 +143,21 @@ mod tests {
         slow.may.add_permits(1);
         calls.ended().await;
         assert_eq!(call.await.unwrap_err(), CallError::Protocol("0 states".into()));
+    }
+
+    #[tokio::test]
+    async fn calls_under_way_end_in_their_version_and_the_next_begin_in_the_newer_one() {
+        let (older, calls, _) = calls();
+        let mut first = calls.handle(&[]);
+        assert!(futures::poll!(&mut first).is_pending());
+        until(&older, 1).await;
+        let newer = Arc::new(Slow { may: Semaphore::new(1), now: AtomicUsize::new(0) });
+        calls.replace(newer);
+        assert!(calls.handle(&[]).await.is_err(), "it is answered while the older call is under way");
+        assert_eq!(older.now.load(Ordering::SeqCst), 1);
+        older.may.add_permits(1);
+        assert!(first.await.is_err());
+        calls.ended().await;
     }
 
     #[tokio::test]

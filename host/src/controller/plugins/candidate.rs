@@ -48,6 +48,15 @@ pub struct Candidate {
     pub warnings: Vec<Problem>,
 }
 
+impl Candidate {
+    /// Whether the component is all that would change: what the plugin may reach, is told and is handed stays.
+    pub fn differs_in_component_alone(&self, other: &Self) -> bool {
+        let with_its_module =
+            PluginSpec { module: other.parsed.spec.module.clone(), ..self.parsed.spec.clone() };
+        with_its_module == other.parsed.spec
+    }
+}
+
 impl Wanted {
     pub fn new(parsed: Parsed<PluginSpec>, found: Found, host: &HostSpec) -> Self {
         let (limits, modules) = (host.limits.components.clone(), host.modules.clone());

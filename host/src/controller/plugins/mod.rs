@@ -1,12 +1,14 @@
 //! The plugins that run, and how one version replaces another. A change is parsed, compiled and checked before it is
-//! taken. Then the old version drains, and the new one goes on from the cursor. A change that fails a check leaves
-//! the running version as it is. It decides nothing about configuration: `reconcile` does.
+//! taken. Then the old version drains, and the new one goes on from the cursor. Where the component alone is another
+//! one and nothing waits for a retry, nothing drains: the next call goes to the new version. A change that fails a
+//! check leaves the running version as it is. It decides nothing about configuration: `reconcile` does.
 
 mod calls;
 mod candidate;
 mod filters;
 mod manifest;
 mod probation;
+mod version;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -20,7 +22,7 @@ use kubewitness_capability::{Backing, Capabilities, Uses};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
-use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::ports::{Backlog, Grants, JournalError};
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin, Tally};
@@ -36,7 +38,8 @@ use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
 pub use candidate::{Candidate, Question, Wanted, examine_component};
-use probation::{Probation, Watched};
+use probation::Probation;
+use version::Version;
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
 const WAIT: Duration = Duration::from_secs(1);
@@ -44,6 +47,8 @@ const WAIT: Duration = Duration::from_secs(1);
 struct Running {
     candidate: Candidate,
     plugin: Arc<Plugin>,
+    grants: Arc<dyn Grants>,
+    calls: Calls,
     drain: CancellationToken,
     abort: CancellationToken,
     task: JoinHandle<()>,
@@ -179,6 +184,10 @@ impl Plugins {
     /// ran before has not drained yet, and the candidate has to be brought again once it has.
     pub async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<bool> {
         let name = candidate.parsed.name.clone();
+        if self.can_replace(&candidate) {
+            self.replace(candidate).await?;
+            return Ok(true);
+        }
         let before = match self.stop(&name).await {
             Stopped::NotYet => return Ok(false),
             Stopped::Drained(before) => Some(*before),
@@ -195,6 +204,42 @@ impl Plugins {
             })?;
         }
         Err(error)
+    }
+
+    /// Whether the next call may go to the candidate while calls of the running version are under way. What failed
+    /// under that one is tried again at once by the next, and not after a pause that the failures have earned: then
+    /// the running version drains, and the pauses end with it.
+    fn can_replace(&self, candidate: &Candidate) -> bool {
+        let Some(running) = self.running.get(&candidate.parsed.name) else { return false };
+        let stats = running.handle.stats();
+        let is_calm = stats.started && stats.retrying == 0 && stats.consecutive_failures == 0 && !stats.open;
+        is_calm && !running.task.is_finished() && candidate.differs_in_component_alone(&running.candidate)
+    }
+
+    /// Puts the candidate into the place of the running version.
+    async fn replace(&mut self, candidate: Candidate) -> Result<()> {
+        let name = candidate.parsed.name.clone();
+        let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
+        let Some(state) = self.shared.plugin(&name) else { return Ok(()) };
+        candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
+        let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.failed);
+        let Version { plugin, handler, probation, needs, manifest } = made.await?;
+        running.calls.replace(handler);
+        self.shared.set_plugin(
+            &name,
+            PluginState {
+                phase: Phase::Active,
+                digest: candidate.component.digest().to_string(),
+                module: candidate.pulled.as_ref().map(Pulled::told),
+                message: None,
+                manifest: Some(Arc::new(manifest)),
+                needs: needs.into(),
+                ..state
+            },
+        );
+        (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
+        info!(plugin = name, "replaced: calls from now on go to the new version");
+        Ok(())
     }
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
@@ -233,12 +278,10 @@ impl Plugins {
             newest: *self.journal.newest().borrow(),
         };
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
-        let plugin = candidate.component.plugin(&name, &spec.limits, grants);
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
-        let plugin = Arc::new(plugin.context("instantiating it")?.counted_by(tally.clone()));
-        let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
-        let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
+        let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.failed);
+        let Version { plugin, handler, probation, needs, manifest } = made.await?;
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -246,9 +289,7 @@ impl Plugins {
             concurrency: spec.limits.concurrency,
             tick: spec.tick,
         };
-        let probation = Probation::new(Arc::clone(&self.failed));
-        let watched = Watched { handler: plugin.clone(), probation: probation.clone() };
-        let calls = Calls::new(&name, Arc::new(watched), self.tasks.clone(), self.election.clone());
+        let calls = Calls::new(&name, handler, self.tasks.clone(), self.election.clone());
         let (dispatcher, handle) = Dispatcher::new(
             options,
             Arc::new(self.journal.clone()),
@@ -256,10 +297,11 @@ impl Plugins {
             self.clock.clone(),
         );
         let (drain, abort) = (CancellationToken::new(), self.abort.child_token());
-        let (drained, aborted, task_name) = (drain.clone(), abort.clone(), name.clone());
+        let (drained, aborted, task_name, called) =
+            (drain.clone(), abort.clone(), name.clone(), calls.clone());
         let task = self.tasks.spawn(format!("plugin {name}"), Fate::Finite, async move {
             let ended = dispatcher.run(drained, aborted).await;
-            calls.ended().await;
+            called.ended().await;
             ended.with_context(|| format!("dispatching to `{task_name}`"))
         });
         self.shared.set_plugin(
@@ -276,7 +318,8 @@ impl Plugins {
                 tally,
             },
         );
-        self.running.insert(name, Running { candidate, plugin, drain, abort, task, handle, probation });
+        let running = Running { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
+        self.running.insert(name, running);
         Ok(())
     }
 

@@ -52,5 +52,6 @@ mod submitting;
 mod support;
 mod ticking;
 mod tls;
+mod versions;
 mod visibility;
 mod workload;

@@ -21,6 +21,8 @@ pub struct RunOptions {
     /// Left out: the labelled ConfigMaps of its namespace.
     pub config: Option<PathBuf>,
     pub data: PathBuf,
+    /// Left out: the plugins that were built.
+    pub plugins: Option<PathBuf>,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     /// How many files it may have open; `None`: as many as this process may.
@@ -45,7 +47,8 @@ impl RunOptions {
             command.arg("--config").arg(config);
         }
         command.arg("--data").arg(&self.data).args(["--listen", address]);
-        command.arg("--plugins").arg(plugins_folder()?).args(&self.args);
+        let plugins = self.plugins.clone().map_or_else(plugins_folder, Ok)?;
+        command.arg("--plugins").arg(plugins).args(&self.args);
         command.env_remove("KUBECONFIG").env("NO_COLOR", "1");
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         Ok(command)

@@ -1,0 +1,41 @@
+//! One version of a plugin, made of a candidate. It starts nothing: calls go where `calls` sends them.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kubewitness_core::ports::{Grants, Handler};
+use kubewitness_core::views::ManifestView;
+use kubewitness_sandbox::{Plugin, Tally};
+use tokio::sync::Notify;
+
+use super::candidate::Candidate;
+use super::manifest;
+use super::probation::{Probation, Watched};
+
+/// One version of a plugin, ready to be called.
+pub struct Version {
+    pub plugin: Arc<Plugin>,
+    pub handler: Arc<dyn Handler>,
+    pub probation: Probation,
+    pub needs: Vec<String>,
+    pub manifest: ManifestView,
+}
+
+impl Version {
+    pub async fn of(
+        name: &str,
+        candidate: &Candidate,
+        grants: Arc<dyn Grants>,
+        tally: Arc<Tally>,
+        failed: &Arc<Notify>,
+    ) -> Result<Self> {
+        let spec = &candidate.parsed.spec;
+        let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
+        let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
+        let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
+        let plugin = Arc::new(plugin.counted_by(tally));
+        let probation = Probation::new(Arc::clone(failed));
+        let handler = Arc::new(Watched { handler: plugin.clone(), probation: probation.clone() });
+        Ok(Self { plugin, handler, probation, needs, manifest })
+    }
+}

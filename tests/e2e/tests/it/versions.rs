@@ -1,0 +1,105 @@
+//! Versions of a plugin replace each other under load: every state is handled once, in order.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, plugins_folder};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{AUDIT, Load, proofs, simulator};
+
+const WITHIN: Duration = Duration::from_secs(90);
+const CHANGES: usize = 100;
+const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+const HOST: &str = "apiVersion: kubewitness.dev/v1alpha1
+kind: Host
+metadata: {name: host}
+spec:
+  sources:
+    - {name: jobs, apiVersion: batch/v1, kind: Job}
+    - {name: pods, apiVersion: v1, kind: Pod}
+  ledgers:
+    - {name: trail, path: audit/trail.jsonl}
+";
+
+fn config_map(name: &str, kind: &str, text: &str) -> Value {
+    let label = format!("kubewitness.dev/{kind}");
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default", "labels": {label: "true"}},
+        "data": {format!("{kind}.yaml"): text},
+    })
+}
+
+/// The audit plugin of one of two components that differ in a name alone.
+fn audit(number: usize) -> Value {
+    let spec = AUDIT.replace("audit.wasm", &format!("audit-{number}.wasm")).replace('\n', "\n  ");
+    let head = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {name: audit}\nspec:\n  ";
+    config_map("audit", "plugin", &format!("{head}{spec}\n"))
+}
+
+async fn put(simulator: &Simulator, method: Method, path: &str, object: &Value) -> Result<()> {
+    let (status, answer) = simulator.request(method, path, Some(object)).await?;
+    ensure!(status < 300, "{path} answered {status}: {answer}");
+    Ok(())
+}
+
+/// Two components that do the same and have different digests: each has a custom section of its own.
+fn components(scratch: &Scratch) -> Result<PathBuf> {
+    let folder = scratch.folder("modules")?;
+    let built = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
+    for number in 0..2 {
+        let section = [&[0, 2, 1][..], &[b'0' + number]].concat();
+        std::fs::write(folder.join(format!("audit-{number}.wasm")), [&built[..], &section].concat())?;
+    }
+    Ok(folder)
+}
+
+fn digest(status: &StatusView) -> Option<&str> {
+    let audit = status.plugins.iter().find(|plugin| plugin.name == "audit")?;
+    (audit.state == "active").then_some(audit.digest.as_str())
+}
+
+#[tokio::test]
+async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_in_order() {
+    in_scratch("versions", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        put(&simulator, Method::POST, CONFIGMAPS, &config_map("host", "host", HOST)).await?;
+        put(&simulator, Method::POST, CONFIGMAPS, &audit(0)).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            data: scratch.folder("data")?,
+            plugins: Some(components(scratch)?),
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let load = Load::start(&simulator, 11, 20.0);
+        let started = run.status_when(WITHIN, "the first version", |it| digest(it).is_some()).await?;
+        let mut before = digest(&started).unwrap_or_default().to_owned();
+        for change in 1..=CHANGES {
+            put(&simulator, Method::PUT, &format!("{CONFIGMAPS}/audit"), &audit(change % 2)).await?;
+            let is_other = |it: &StatusView| digest(it).is_some_and(|digest| digest != before);
+            let status = run.status_when(WITHIN, "the other version", is_other).await?;
+            before = digest(&status).unwrap_or_default().to_owned();
+        }
+        load.stop().await?;
+        let all =
+            |it: &StatusView| it.plugins.iter().all(|plugin| plugin.lag_seq == 0 && plugin.waiting == 0);
+        let status = run.status_when(WITHIN, "the last states", all).await?;
+        let audit = status.plugins.first().context("no plugin")?;
+        ensure!(audit.dead == 0 && audit.delivered > 100, "{audit:?}");
+        run.stop().await?;
+        let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl"))?;
+        let lines = trail.lines().count() as u64;
+        ensure!(lines == audit.delivered, "{lines} lines for {} states", audit.delivered);
+        let log = run.process().stderr() + &run.process().stdout();
+        ensure!(log.matches("replaced: calls from now on").count() > CHANGES / 2, "versions drained:\n{log}");
+        proofs(&options.data).await
+    })
+    .await;
+}
