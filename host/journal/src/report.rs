@@ -329,7 +329,7 @@ pub mod code {
         COUNT = "count";
         /// The cursor or the finished ranges of a plugin are impossible.
         CURSOR = "cursor";
-        /// The figures of a plugin do not add up: observed = delivered + filtered + dead + waiting.
+        /// The figures of a plugin do not add up: observed = delivered + filtered + dead + waiting + taken.
         COMPLETENESS = "completeness";
         /// A dead letter belongs to no state, or differs from what was parked.
         LETTER = "letter";
