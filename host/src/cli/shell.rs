@@ -26,7 +26,7 @@ pub enum Shell {
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The folder for the pages. It has to be there
+    /// The folder for the pages. It must exist
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 }
