@@ -416,7 +416,7 @@ fn describe() -> Value {
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
          not known.",
     );
-    api.get("/api/v1/poison", "poison", "What came and was no object of its kind")
+    api.get("/api/v1/poison", "poison", "Poison messages: bytes that are no object of their source's kind")
         .query::<PoisonQuery>(POISON)
         .refuses(&[403])
         .answers(super::poison, "Poison states, newest first, without their bytes.");
@@ -474,7 +474,7 @@ fn describe_submissions(api: &mut Description) {
         .answers(super::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
     let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES, "pattern": "^[!-~]+$"});
     let mut operation = api
-        .operation("post", "/api/v1/jobs", "submit", "Makes a Job of a template, in the name of the person who asks")
+        .operation("post", "/api/v1/jobs", "submit", "Creates a Job from a template, in the name of the person who asks")
         .refuses(&[403, 404, 409, 413, 415, 422])
         .parameter(
             "header",
