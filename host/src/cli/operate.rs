@@ -1,4 +1,4 @@
-//! What people do with a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
+//! The commands that operate a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
 
 use clap::Args;
 use kubewitness_core::config::Duration;

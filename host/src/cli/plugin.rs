@@ -1,4 +1,4 @@
-//! `kubewitness plugin`: what somebody who writes a plugin needs.
+//! `kubewitness plugin`: the commands for authors of plugins.
 
 use std::path::PathBuf;
 

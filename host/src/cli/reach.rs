@@ -1,4 +1,4 @@
-//! What every command takes that asks a running controller, and the formats of its output.
+//! The flags of every command that asks a running controller, and the formats of its output.
 
 use std::path::PathBuf;
 

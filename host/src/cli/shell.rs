@@ -1,4 +1,4 @@
-//! What a shell and `man` need, and the names by which the program is called.
+//! The commands for shells and `man`, and the names by which the program is called.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

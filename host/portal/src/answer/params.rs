@@ -1,4 +1,4 @@
-//! Query parameters: those that are known, each once, each bounded.
+//! Reads query parameters. It refuses unknown and repeated ones, and bounds each value.
 
 use axum::extract::Query;
 use axum::http::Uri;

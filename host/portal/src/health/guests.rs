@@ -1,4 +1,4 @@
-//! What the calls of plugins came to and what they cost. Labels are a plugin and words of this file: nothing that was
+//! The metrics of plugins' calls. Labels are the name of a plugin and words of this file: nothing that was
 //! witnessed, and nothing that a plugin chooses.
 
 use kubewitness_core::views::{CallsView, PluginView};

@@ -1,4 +1,4 @@
-//! Sources: how far each is, what it has done, and what its server can't do.
+//! The page of sources: the progress of each, its figures, and what its API server lacks.
 
 use axum::extract::State;
 use axum::http::Uri;

@@ -1,4 +1,4 @@
-//! What somebody may see, as the API server decides it.
+//! Decides what a viewer may see. It asks the API server.
 //!
 //! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
 //! has the name now: an object that is older than it belongs to one that had the name before.

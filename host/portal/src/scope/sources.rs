@@ -1,4 +1,4 @@
-//! What a question is about: whether there is a source for it at all.
+//! Refuses a request about a source or a kind that is not watched.
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::views::SourceView;

@@ -1,4 +1,4 @@
-//! What the API server tells: whether it answers, its version, the rights of the sources, and its clock.
+//! Checks the API server: whether it answers, its version, the rights of the sources, and its clock.
 
 use kubewitness_core::config::{HOST_KEY, HostSpec, SourceSpec};
 use kubewitness_core::ports::Attempt;

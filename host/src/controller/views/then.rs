@@ -1,4 +1,4 @@
-//! What was there at a moment, from the journal.
+//! Objects as they were at a moment, from the journal.
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Selection, Shown};

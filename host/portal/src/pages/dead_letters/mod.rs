@@ -1,4 +1,4 @@
-//! States that were parked after their last try, and the form that takes them back.
+//! The page of dead letters, with the form that replays or drops them.
 
 mod asked;
 

@@ -1,4 +1,4 @@
-//! What the page of jobs is asked for, and the addresses that ask for something else.
+//! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
 use kubewitness_core::calendar;

@@ -1,4 +1,4 @@
-//! The list itself.
+//! The table of objects on the page of jobs.
 
 use kubewitness_core::calendar::moment;
 use kubewitness_core::order::{By, Order};

@@ -1,4 +1,4 @@
-//! What a plugin's calls came to: how they ended, how long they take, and the memory that they need.
+//! The calls of a plugin: how they ended, how long they take, and the memory that they need.
 
 use kubewitness_core::views::{CallsView, PluginView, QueueView};
 use maud::{Markup, html};
