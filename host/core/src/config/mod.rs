@@ -60,7 +60,7 @@ pub struct Manifest<Spec> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// The name of the document. A plugin is known under it.
+    /// The name of the document. It is the name of the plugin or template.
     #[cfg_attr(test, schemars(schema_with = "reference::name"))]
     pub name: String,
 }
