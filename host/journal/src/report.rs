@@ -338,7 +338,7 @@ pub mod code {
         /// The record of a gap is missing or differs from what its state says, or the gap contradicts its state
         /// or the versions that were told.
         GAP = "gap";
-        /// The bytes of a poison state differ from the bytes that the API server sent.
+        /// The bytes of a poison message differ from the bytes that the API server sent.
         POISON = "poison";
         /// A lookup by name, uid or owner does not lead to the object.
         INDEX = "index";

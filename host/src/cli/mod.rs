@@ -66,7 +66,7 @@ pub enum Command {
     Get(GetArgs),
     /// Lists gaps: versions that could not be witnessed, with their bounds and the reason
     Gaps(GapsArgs),
-    /// Lists poison states: frames that could not be read as an object of their kind
+    /// Lists poison messages: frames that could not be read as an object of their kind
     Poison(PoisonArgs),
     /// Shows the states of one object and the Events about it, oldest first
     Timeline(TimelineArgs),

@@ -143,7 +143,7 @@ pub struct GapsArgs {
 
 #[derive(Debug, Args)]
 pub struct PoisonArgs {
-    /// The number of one poison state. Its bytes are printed as the API server sent them
+    /// The number of one poison message. Its bytes are printed as the API server sent them
     pub number: Option<u64>,
     /// Only this source
     #[arg(long, conflicts_with = "number")]

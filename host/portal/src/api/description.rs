@@ -419,9 +419,9 @@ fn describe() -> Value {
     api.get("/api/v1/poison", "poison", "Poison messages: bytes that are no object of their source's kind")
         .query::<PoisonQuery>(POISON)
         .refuses(&[403])
-        .answers(super::poison, "Poison states, newest first, without their bytes.");
-    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison state, as they came")
-        .parameter("path", "number", "The poison state's number.", &number())
+        .answers(super::poison, "Poison messages, newest first, without their bytes.");
+    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison message, as they came")
+        .parameter("path", "number", "The poison message's number.", &number())
         .refuses(&[403, 404])
         .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);

@@ -453,7 +453,7 @@ impl Sight {
         let missing = || {
             Problem::new(
                 StatusCode::NOT_FOUND,
-                format!("There is no poison state with the number {number} that you may see."),
+                format!("There is no poison message with the number {number} that you may see."),
                 "It takes the right to `get` the objects of its source in the whole cluster.",
             )
         };
