@@ -92,8 +92,8 @@ fn card(source: &SourceView) -> Markup {
                     (figure(counts.present)) " present, " (figure(counts.gone)) " gone, " (figure(counts.left)) " left, "
                     (figure(counts.bookmarks)) " " (plural(counts.bookmarks, "bookmark", "bookmarks"))
                 } }
-                div { dt { "Refused" } dd {
-                    (figure(counts.duplicates)) " again, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
+                div { dt { "No new states" } dd {
+                    (figure(counts.duplicates)) " repeated, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
                 } }
                 div { dt { "Watches" } dd { (figure(counts.watches)) ", of which " (figure(counts.expired)) " had expired" } }
                 div { dt { "Lists" } dd {
