@@ -48,11 +48,11 @@ pub struct Manifest<Spec> {
     /// The version of this format.
     #[cfg_attr(test, schemars(extend("const" = API_VERSION)))]
     pub api_version: String,
-    /// What the document describes.
+    /// The kind of the document.
     pub kind: String,
-    /// What the document is called.
+    /// The name of the document.
     pub metadata: Metadata,
-    /// What it says.
+    /// The content of the document.
     pub spec: Spec,
 }
 
