@@ -1,4 +1,4 @@
-//! How far a long reading of a journal is. Whoever started it may look at any time.
+//! The progress of a long reading of a journal. The caller can look at it at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -329,7 +329,7 @@ pub mod code {
         COUNT = "count";
         /// The cursor or the finished ranges of a plugin are impossible.
         CURSOR = "cursor";
-        /// The figures of a plugin do not add up: observed = delivered + filtered + dead + waiting.
+        /// The figures of a plugin do not add up: observed = delivered + filtered + dead + waiting + taken.
         COMPLETENESS = "completeness";
         /// A dead letter belongs to no state, or differs from what was parked.
         LETTER = "letter";
@@ -338,7 +338,7 @@ pub mod code {
         /// The record of a gap is missing or differs from what its state says, or the gap contradicts its state
         /// or the versions that were told.
         GAP = "gap";
-        /// The bytes of a poison state differ from the bytes that the API server sent.
+        /// The bytes of a poison message differ from the bytes that the API server sent.
         POISON = "poison";
         /// A lookup by name, uid or owner does not lead to the object.
         INDEX = "index";

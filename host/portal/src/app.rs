@@ -1,4 +1,4 @@
-//! What every handler shares.
+//! The state that every handler shares.
 
 use std::sync::Arc;
 

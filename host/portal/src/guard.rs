@@ -1,5 +1,5 @@
-//! What stands before every handler: who may ask, from where, for how long, and what a browser
-//! is told to do with the answer.
+//! The layers before every handler: they check the person and the origin of a request, bound its time, and set the
+//! headers of the answer that browsers obey.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! The portal: the HTTP API, the pages for people, and what probes and Prometheus ask for.
 //!
-//! It reads through [`Views`] and knows neither Kubernetes nor the journal. Who somebody is and what
-//! they may see it asks through `Reviewer`, and shows no more than that. Jobs that people submit it creates through
-//! `Submitter`. It is the only crate that
-//! serves HTTP. Everything that it gives out is bounded: rows, streams, time and
-//! the size of what it is sent.
+//! It reads through [`Views`] and knows neither Kubernetes nor the journal. It asks `Reviewer` who a person is and what
+//! that person may see, and shows no more than that. It creates the Jobs that people submit through `Submitter`. It is
+//! the only crate that serves HTTP. Everything is bounded: rows, streams, time and the size of requests.
 
 mod access;
 mod answer;

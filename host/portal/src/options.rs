@@ -1,4 +1,4 @@
-//! How the portal is served, and why it may not be.
+//! The options of serving the portal, and the reasons to refuse a combination of them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A compiled component: what it is, what it uses, and whether it fits a manifest. The same code
+//! A compiled component: its name, its imports, and whether it fits a manifest. The same code
 //! answers `kubewitness check` and decides whether a plugin may become active.
 
 use std::sync::Arc;

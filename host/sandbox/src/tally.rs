@@ -1,4 +1,4 @@
-//! What a plugin's calls came to and what they cost. A call's own figures are plain numbers of its instance, and are
+//! Counts how a plugin's calls ended and what they cost. A call's own figures are plain numbers of its instance, and are
 //! added here once, when the call has ended. So the hot path takes no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What the command line says of who may use the portal.
+//! The flags that decide who may use the portal.
 
 use std::path::PathBuf;
 

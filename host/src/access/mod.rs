@@ -1,4 +1,4 @@
-//! Who may use the portal: from what the command line says to what the portal takes.
+//! Access to the portal: turns the flags of the command line into the options of the portal.
 
 mod args;
 mod session_key;

@@ -25,7 +25,7 @@ pub enum DeadLetters {
         /// Lists the dropped dead letters instead
         #[arg(long)]
         dropped: bool,
-        /// Goes on, and shows them again when something has changed, until Ctrl-C
+        /// Shows them again whenever something changes, until Ctrl-C
         #[arg(short, long)]
         watch: bool,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub struct LetterChoice {
     /// Only dead letters that were parked at least this long ago, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub older_than: Option<Duration>,
-    /// Only dead letters that were parked at this time or later, or so long ago at most, such as 12h
+    /// Only dead letters that were parked at this time or later. 12h means the last 12 hours
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: Option<Moment>,
     /// Only dead letters that were parked before this time

@@ -56,7 +56,7 @@ pub enum Journal {
     },
     /// Writes states as lines of JSON, oldest first. The controller may go on meanwhile
     Export(ExportArgs),
-    /// Takes an export in, into an empty data folder or database
+    /// Reads an export into an empty data folder or database
     Import(ImportArgs),
 }
 
@@ -70,10 +70,11 @@ pub struct ImportArgs {
     pub data: Option<PathBuf>,
     #[command(flatten)]
     pub journal: JournalArgs,
-    /// Goes on with an import that failed or was killed, with the same file: what is there is compared with it first
+    /// Continues an import that failed or was killed, with the same file. The states that are there are compared with
+    /// the file first
     #[arg(long = "continue")]
     pub goes_on: bool,
-    /// Throws away what an import that failed or was killed has taken in
+    /// Removes the states that a failed or killed import has written
     #[arg(long, conflicts_with_all = ["file", "goes_on"])]
     pub discard: bool,
 }

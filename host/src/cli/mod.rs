@@ -55,7 +55,8 @@ pub enum Command {
     Playground(PlaygroundArgs),
     /// Runs the controller: in a cluster, against a kubeconfig, or from a folder of manifests
     Run(RunArgs),
-    /// Opens the portal in the browser, signed in as you. Where it is in a cluster, the way to it is there until Ctrl-C
+    /// Opens the portal in the browser, signed in as you. The connection to a portal in a cluster stays open until
+    /// Ctrl-C
     Dashboard(DashboardArgs),
     /// Shows sources, plugins and the journal, with the completeness figures
     Status(StatusArgs),
@@ -65,15 +66,15 @@ pub enum Command {
     Get(GetArgs),
     /// Lists gaps: versions that could not be witnessed, with their bounds and the reason
     Gaps(GapsArgs),
-    /// Lists poison states: frames that could not be read as an object of their kind
+    /// Lists poison messages: frames that could not be read as an object of their kind
     Poison(PoisonArgs),
-    /// Shows the story of one object, oldest state first
+    /// Shows the states of one object and the Events about it, oldest first
     Timeline(TimelineArgs),
     /// Shows what changed between two states of one object, as a unified diff of YAML
     Diff(DiffArgs),
     /// Waits until an object has ended, and prints the phase in which it ended
     Wait(WaitArgs),
-    /// Makes a Job of a template, in your name
+    /// Creates a Job from a template, in your name
     Submit(SubmitArgs),
     /// Prints states as lines of JSON as they are witnessed, until Ctrl-C
     Tap(TapArgs),

@@ -73,8 +73,9 @@ pub struct ListArgs {
     /// With --gone: only objects that ended before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
     pub until: Option<Moment>,
-    /// In this order: changed, created, name, phase or restarts; a `-` before it turns it around. Without it: by source,
-    /// kind, namespace and name. Objects that are gone have changed and -changed, by their ends
+    /// The order: changed, created, name, phase or restarts. A `-` before it reverses it. Without it: by source,
+    /// kind, namespace and name. Objects that are gone can only be ordered by changed and -changed, which is when
+    /// they ended
     #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many
@@ -133,7 +134,7 @@ pub struct GapsArgs {
     /// At most this many, the newest ones
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
-    /// Goes on, and shows them again when something has changed, until Ctrl-C
+    /// Shows them again whenever something changes, until Ctrl-C
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
@@ -142,7 +143,7 @@ pub struct GapsArgs {
 
 #[derive(Debug, Args)]
 pub struct PoisonArgs {
-    /// The number of one poison state. Its bytes are printed as the API server sent them
+    /// The number of one poison message. Its bytes are printed as the API server sent them
     pub number: Option<u64>,
     /// Only this source
     #[arg(long, conflicts_with = "number")]
@@ -173,7 +174,8 @@ pub struct DiffArgs {
 /// Succeeded is exit code 0, any other end is 3, and a time-out is 5.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
-    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is gone has ended as it did before
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is already gone counts with its last
+    /// phase
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
     /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces

@@ -1,4 +1,4 @@
-//! What people do with a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
+//! The commands that operate a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
 
 use clap::Args;
 use kubewitness_core::config::Duration;
@@ -17,7 +17,7 @@ pub struct DashboardArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Goes on, and shows the figures again when something has changed, until Ctrl-C
+    /// Shows the figures again whenever something changes, until Ctrl-C
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct StatusArgs {
 pub struct PluginsArgs {
     /// Only the plugin with this name
     pub name: Option<String>,
-    /// Goes on, and shows the plugins again when something has changed, until Ctrl-C
+    /// Shows the plugins again whenever something changes, until Ctrl-C
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct PauseArgs {
 /// `kubewitness wait`.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
-    /// The template, as --list has it
+    /// The name of the template, as --list shows it
     #[arg(required_unless_present = "list")]
     pub template: Option<String>,
     /// Lists the templates with their parameters, or those of one template
@@ -75,11 +75,11 @@ pub struct SubmitArgs {
     /// With --watch: waits no longer than this, such as 30s or 2h, and then ends with exit code 5
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "watch")]
     pub timeout: Option<Duration>,
-    /// The API server looks at the Job, and nothing is created
+    /// The API server checks the Job, and nothing is created
     #[arg(long, conflicts_with = "watch")]
     pub dry_run: bool,
-    /// A submission with the same key makes no second Job. Without it: a new key. A script that runs again after it was
-    /// cut off gives its own
+    /// Two submissions with the same key create one Job. Without it: a new key each time. Give a key in a script that
+    /// may be interrupted and run again
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// Your name in the annotation of the Job. Without it: your login name. Where people sign in, it is the name that

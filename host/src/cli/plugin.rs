@@ -1,4 +1,4 @@
-//! `kubewitness plugin`: what somebody who writes a plugin needs.
+//! `kubewitness plugin`: the commands for authors of plugins.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,8 @@ pub enum Plugin {
     /// Hands states of a journal to a plugin, and shows what it does. Nothing is sent, and nothing is kept. The controller
     /// may go on meanwhile
     Replay(Box<ReplayPluginArgs>),
-    /// Runs the tests of a plugin's folder: it hands over objects and compares what the plugin does with what is on file
+    /// Runs the tests of a plugin's folder: hands objects to the plugin, and compares what it does with the expected
+    /// results
     Test(TestPluginArgs),
     /// Prints the ConfigMap of a plugin, with its component, for `kubectl apply -f -`
     Pack(PackPluginArgs),
@@ -39,10 +40,10 @@ pub struct NewPluginArgs {
     /// The name of the plugin and of its folder: lower-case letters, digits and `-`
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The language that it is written in
+    /// The language of the plugin
     #[arg(long, value_enum, default_value_t = Language::Rust)]
     pub lang: Language,
-    /// The folder in which its folder is made
+    /// The folder in which the plugin's folder is made
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 }
@@ -61,11 +62,11 @@ pub struct TriedPluginArgs {
     /// it needs
     #[arg(value_name = "PLUGIN", default_value = ".")]
     pub plugin: PathBuf,
-    /// The configuration of the plugin, as JSON, in the place of that of the manifest
+    /// The configuration of the plugin, as JSON. It replaces that of the manifest
     #[arg(long, value_name = "JSON")]
     pub config: Option<String>,
-    /// A YAML list of what its HTTP requests are answered, in order, such as `[{status: 503}, {status: 200, body: ok}]`.
-    /// The requests after them are answered 200
+    /// A YAML list of answers to the plugin's HTTP requests, in order, such as `[{status: 503}, {status: 200, body:
+    /// ok}]`. Further requests are answered 200
     #[arg(long, value_name = "FILE")]
     pub answers: Option<PathBuf>,
 }
@@ -107,7 +108,7 @@ pub struct TestPluginArgs {
     /// The folder of the plugin. Each file of its folder `tests` is a test
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Writes what the plugin does now into the files of what is expected
+    /// Writes what the plugin does now into the files of expected results
     #[arg(long)]
     pub update: bool,
 }

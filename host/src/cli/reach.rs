@@ -1,4 +1,4 @@
-//! What every command takes that asks a running controller, and the formats of its output.
+//! The flags of every command that asks a running controller, and the formats of its output.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use super::values::Secret;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReachArgs {
-    /// The controller to ask. Without it: what listens at http://127.0.0.1:8787, and otherwise a pod of Kubewitness in
-    /// the cluster of the kubeconfig, through the API server
+    /// The address of the controller. Without it: http://127.0.0.1:8787 if a controller answers there, otherwise a
+    /// pod of Kubewitness in the cluster of the kubeconfig, through the API server
     #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// The kubeconfig of the cluster that Kubewitness runs in; then http://127.0.0.1:8787 is not looked at
+    /// The kubeconfig of the cluster that Kubewitness runs in. With it, http://127.0.0.1:8787 is not tried
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig; then http://127.0.0.1:8787 is not looked at
+    /// The context of the kubeconfig. With it, http://127.0.0.1:8787 is not tried
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
     /// The namespace of Kubewitness itself. Without it: kubewitness
     #[arg(long, value_name = "NAME")]
     pub kubewitness_namespace: Option<String>,
     /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. It is sent to
-    /// --server or to the cluster, and not to what listens at http://127.0.0.1:8787 by chance. Others on this machine
-    /// see a command line, so the variable is the better place
+    /// --server or to the cluster, and never to http://127.0.0.1:8787 unless --server names it. Others on this
+    /// machine can read a command line, so prefer the variable
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<Secret>,
 }
@@ -52,9 +52,9 @@ pub enum GetOutput {
     Table,
     /// The table with every column
     Wide,
-    /// With a NAME: the document of the object as it was witnessed. Without: each object with its status
+    /// With a NAME, get and jobs print the document of the object. Otherwise each row has all its fields
     Json,
     Yaml,
-    /// KIND.GROUP/NAME, as kubectl takes it
+    /// Objects as KIND.GROUP/NAME, as kubectl takes it; plugins by their name
     Name,
 }

@@ -1,4 +1,4 @@
-//! What a shell and `man` need, and the names by which the program is called.
+//! The commands for shells and `man`, and the names by which the program is called.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum Shell {
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The folder for the pages. It has to be there
+    /// The folder for the pages. It must exist
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 }

@@ -145,7 +145,7 @@ fn line(world: &World, status: &StatusView, elapsed: Duration) -> String {
 
 pub fn farewell(completeness: &Completeness, data: &Path) {
     say(&format!(
-        "\nThe cluster had {} versions of Jobs and Pods (deletions counted); the journal has {} of them.\n\n{}\n\
+        "\nThe cluster had {} versions of Jobs, Pods and Events (deletions counted); the journal has {} of them.\n\n{}\n\
          {} notifications were received.",
         completeness.existed,
         completeness.witnessed,

@@ -1,4 +1,4 @@
-//! What a plugin reads of the journal and of the cache. Nothing of it has an effect.
+//! The capabilities that read the journal and the cache. None of them has an effect.
 
 pub mod documents;
 pub mod lister;

@@ -1,4 +1,4 @@
-//! What a plugin is granted, and how often it has called each of it.
+//! The grants of a plugin, and how often the plugin has called each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

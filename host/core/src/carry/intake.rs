@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Place, Places, Stood};
-use crate::state::{Gap, Seq, State};
+use crate::state::{Gap, Seq, State, gap_reason};
 
 /// One state as it arrived.
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ impl Intake {
             epoch: self.epoch.max(Some(state.epoch)).unwrap_or_default(),
             after: place.map(|place| place.version.to_string()).unwrap_or_default(),
             before: state.resource_version.to_string(),
-            reason: "LostOnTheWay".into(),
+            reason: gap_reason::LOST.into(),
             message,
             recorded_ms: now_ms,
         }

@@ -52,15 +52,16 @@ pub struct HostSpec {
     /// submits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submit: Option<SubmitSpec>,
-    /// The limits of everything that plugins bring, whatever their manifests say.
+    /// The limits of plugins. No manifest can exceed them.
     #[serde(default)]
     pub limits: HostLimitsSpec,
-    /// How components are fetched from elsewhere. Left out: without a password, and without a signature.
+    /// How components are fetched from registries and URLs. Left out: the host sends no password and asks for no
+    /// signature.
     #[serde(default, skip_serializing_if = "ModulesSpec::is_default")]
     pub modules: ModulesSpec,
 }
 
-/// How components are fetched from elsewhere.
+/// How components are fetched from registries and URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -48,11 +48,11 @@ pub struct Manifest<Spec> {
     /// The version of this format.
     #[cfg_attr(test, schemars(extend("const" = API_VERSION)))]
     pub api_version: String,
-    /// What the document describes.
+    /// The kind of the document.
     pub kind: String,
-    /// What the document is called.
+    /// The name of the document.
     pub metadata: Metadata,
-    /// What it says.
+    /// The content of the document.
     pub spec: Spec,
 }
 
@@ -60,7 +60,7 @@ pub struct Manifest<Spec> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// The name of the document. A plugin is known under it.
+    /// The name of the document. It is the name of the plugin or template.
     #[cfg_attr(test, schemars(schema_with = "reference::name"))]
     pub name: String,
 }

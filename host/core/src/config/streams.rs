@@ -53,7 +53,7 @@ pub struct StreamSpec {
     #[cfg_attr(test, schemars(range(min = 1, max = PARTITIONS)))]
     #[serde(default = "four")]
     pub partitions: u32,
-    /// What the server keeps until it is read. While the stream is full, states wait in the journal.
+    /// The bytes of unread states that the server keeps. While the stream is full, states wait in the journal.
     #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least_bytes(BYTES_LEAST))))]
     #[serde(default = "one_gibibyte")]
     pub max_bytes: Bytes,

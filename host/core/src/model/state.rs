@@ -158,6 +158,8 @@ pub mod gap_reason {
         /// Retention removed states that a plugin had not finished, because the source's `retention` says
         /// `pastCursors: true`.
         RETENTION = "Retention";
+        /// A stream lost states between two hosts. The host that carries the stream may still have them.
+        LOST = "LostOnTheWay";
     }
 }
 

@@ -184,7 +184,7 @@ pub struct CallsView {
     pub verdicts: VerdictsView,
     /// Time that the plugin itself took.
     pub guest_seconds: f64,
-    /// Time that the host's functions took which the plugin called.
+    /// Time in functions of the host that the plugin called.
     pub host_seconds: f64,
     /// Bytes of states, and of answers to the plugin's calls to the host.
     pub bytes_in: u64,

@@ -103,7 +103,7 @@ pub struct SubmitRequest {
     /// Who asks, as they say of themselves. Where people sign in, it is not taken: their name at Kubernetes is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub who: String,
-    /// The API server looks at the Job, and nothing is created.
+    /// The API server checks the Job, and nothing is created.
     #[serde(default)]
     pub dry_run: bool,
 }

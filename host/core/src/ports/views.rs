@@ -302,7 +302,7 @@ pub struct PoisonQuery {
     pub limit: Option<usize>,
 }
 
-/// What came and was no object of its kind. The bytes themselves are asked for by number.
+/// A poison message: bytes that are no object of their source's kind. The bytes themselves are asked for by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Poison"))]
 pub struct PoisonView {
@@ -324,7 +324,7 @@ pub struct TimelineView {
     pub states: Vec<Arc<State>>,
     /// States of objects that this one owns (a Job's pods), oldest first.
     pub related: Vec<Arc<State>>,
-    /// Events of Kubernetes about this object and those that it owns, the last one last. Those that say the same are
+    /// Events of Kubernetes about this object and those that it owns, oldest first. Those that say the same are
     /// one, with a count.
     #[serde(default)]
     pub events: Vec<EventView>,

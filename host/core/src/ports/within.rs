@@ -1,4 +1,4 @@
-//! Which objects of an answer may be shown, as somebody has decided who asked the API server.
+//! Which objects of an answer may be shown. The caller has asked the API server and decides.
 
 use std::collections::BTreeMap;
 

@@ -90,7 +90,7 @@ pub struct NumberSpec {
 pub struct TestSpec {
     /// The path, or a list of paths.
     pub at: OneOrMany,
-    /// Turns the result round.
+    /// Reverses the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not: bool,
     /// Whether there is a value.

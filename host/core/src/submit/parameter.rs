@@ -20,13 +20,13 @@ const TOLD: usize = 80;
 pub struct ParameterSpec {
     /// The name under which a person gives the value.
     pub name: String,
-    /// Which values it takes.
+    /// The type of its values.
     #[serde(rename = "type")]
     pub kind: ParameterType,
-    /// Whether a person has to give it.
+    /// Whether a person must give a value.
     #[serde(default)]
     pub required: bool,
-    /// The value that is taken where a person gives none. Left out: what stands in the manifest stays there.
+    /// The value if a person gives none. Left out: the value in the manifest stays.
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "Option<Scalar>"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
@@ -44,11 +44,11 @@ pub struct ParameterSpec {
     /// The values of a `choice`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// What a person reads beside the field.
+    /// The text beside the field, for the person who fills it in.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub help: String,
-    /// JSON pointers to the places in the manifest where the value goes. At each stands a value of the type that
-    /// the Job needs there: at a text, a number is written as text.
+    /// JSON pointers to the places in the manifest where the value goes. The example value at each place decides the
+    /// type: at a text, a number is written as text.
     pub places: Vec<String>,
 }
 

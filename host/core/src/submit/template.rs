@@ -25,13 +25,13 @@ const TOLD: usize = 80;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TemplateSpec {
-    /// A sentence about the template, for people who choose one.
+    /// A sentence that helps people to choose the template.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// The namespaces to which it may be submitted. Left out: every namespace in which a person may create Jobs.
+    /// The namespaces to which people may submit it. Left out: every namespace in which a person may create Jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// What a person fills in.
+    /// The parameters that a person fills in.
     #[cfg_attr(test, schemars(length(max = PARAMETERS_MOST)))]
     #[serde(default)]
     pub parameters: Vec<ParameterSpec>,

@@ -1,4 +1,4 @@
-//! What dispatch reads and saves.
+//! Tests of what dispatch reads from the journal and saves in it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Out and in again.
+//! Tests of exports, and of their import into another journal.
 
 use std::io::BufReader;
 

@@ -1,4 +1,4 @@
-//! Whatever is changed in a journal behind its back is found, or changes nothing of what it tells.
+//! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
 
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_journal::{ExportQuery, Place, export, verify};

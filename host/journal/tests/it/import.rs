@@ -1,4 +1,4 @@
-//! What may be taken in, and what an import that did not come to its end leaves.
+//! Tests of imports: what is refused, and what an unfinished import leaves.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! A journal that an older version left behind.
+//! Tests of the migration of journals of older formats.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Whose file it is.
+//! Tests of opening: which files are journals, and which process owns one.
 
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Save, Witness};
 use kubewitness_journal::{Journal, OpenError, verify};

@@ -1,4 +1,4 @@
-//! What goes, what stays, and that what stays is as it was.
+//! Tests of retention: which states it removes, which it keeps, and that those are unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

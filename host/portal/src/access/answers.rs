@@ -1,4 +1,4 @@
-//! Answers that are kept for seconds, so that a storm of one question is one question.
+//! Keeps answers for seconds, so that many equal questions become one request.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Lets requests in: each one of somebody who is known, or else none.
+//! The gate: it lets in requests of people who are signed in, and refuses all others.
 
 use std::sync::Arc;
 

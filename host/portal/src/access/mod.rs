@@ -1,4 +1,4 @@
-//! Who asks, and what they may see: what the API server says, kept for seconds.
+//! Finds out who sends a request and what they may see. The API server says so, and its answers are kept for seconds.
 //!
 //! The portal holds no rights of its own for anybody. It asks [`Reviewer`] as the person who asks, and
 //! where there is no answer, there is nothing to see.

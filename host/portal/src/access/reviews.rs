@@ -1,4 +1,4 @@
-//! What the API server is asked, how often, and how long an answer counts.
+//! Asks the API server for reviews, bounds how many run at once, and keeps each answer for seconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who asks, as far as a handler needs to know.
+//! The viewer: the person who sends a request, as far as a handler needs to know.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -133,7 +133,7 @@ mod tests {
              | `detail` | What happened this time, for people. |\n\
              | `hint` | What to do about it, for people. |\n\
              | `code` | A word for programs. It keeps its meaning; new ones may be added. |\n\
-             | `error` | `code`, `message` and `hint` once more, for programs of before. |\n\n\
+             | `error` | `code`, `message` and `hint` once more, for older programs. |\n\n\
              ## Codes\n\n| code | status | what it means | what to do |\n|---|---|---|---|\n"
         );
         for code in ALL {

@@ -1,4 +1,4 @@
-//! What every page has around its content, and the files that it is drawn with.
+//! The frame of every page: head, navigation and footer, and the files for style and script.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,4 @@
-//! What answers are made of: problems, the parameters that they refuse, times, and the frame of pages.
+//! The parts of answers: problems, parameters, times, ETags, and the frame of pages.
 
 pub(crate) mod codes;
 pub(crate) mod etag;

@@ -1,4 +1,4 @@
-//! Query parameters: those that are known, each once, each bounded.
+//! Reads query parameters. It refuses unknown and repeated ones, and bounds each value.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -96,7 +96,7 @@ impl Params {
         match PHASES.into_iter().find(|phase| phase.eq_ignore_ascii_case(text)) {
             Some(phase) => Ok(Some(phase)),
             None => {
-                let hint = format!("There are {}.", PHASES.join(", "));
+                let hint = format!("The phases are {}.", PHASES.join(", "));
                 Err(Problem::invalid(format!("`{text}` is no phase."), hint))
             }
         }

@@ -1,4 +1,4 @@
-//! What went wrong, for programs as `application/problem+json` and for people as a page.
+//! A problem: why a request is refused, for programs as `application/problem+json` and for people as a page.
 
 use axum::extract::Request;
 use axum::extract::rejection::{FormRejection, JsonRejection};

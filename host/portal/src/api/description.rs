@@ -416,12 +416,12 @@ fn describe() -> Value {
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
          not known.",
     );
-    api.get("/api/v1/poison", "poison", "What came and was no object of its kind")
+    api.get("/api/v1/poison", "poison", "Poison messages: bytes that are no object of their source's kind")
         .query::<PoisonQuery>(POISON)
         .refuses(&[403])
-        .answers(super::poison, "Poison states, newest first, without their bytes.");
-    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison state, as they came")
-        .parameter("path", "number", "The poison state's number.", &number())
+        .answers(super::poison, "Poison messages, newest first, without their bytes.");
+    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison message, as they came")
+        .parameter("path", "number", "The poison message's number.", &number())
         .refuses(&[403, 404])
         .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
     describe_letters(&mut api);
@@ -474,7 +474,7 @@ fn describe_submissions(api: &mut Description) {
         .answers(super::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
     let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES, "pattern": "^[!-~]+$"});
     let mut operation = api
-        .operation("post", "/api/v1/jobs", "submit", "Makes a Job of a template, in the name of the person who asks")
+        .operation("post", "/api/v1/jobs", "submit", "Creates a Job from a template, in the name of the person who asks")
         .refuses(&[403, 404, 409, 413, 415, 422])
         .parameter(
             "header",

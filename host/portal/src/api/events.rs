@@ -1,8 +1,9 @@
 //! The live stream: states as they are journaled, as server-sent events.
 //!
-//! Each event's id is its position, so a client that comes back (a browser sends `Last-Event-ID`) gets exactly what
-//! it missed. A client that gave no position is told where the stream begins, since no state may follow for long. A client whose position is newer than the journal's, because
-//! the journal was replaced, is told so by a `reset` and goes on from what there is.
+//! Each event's id is its position. So a client that comes back (a browser sends `Last-Event-ID`) gets exactly what it
+//! missed. A client that gave no position is told at once where the stream begins, since the next state may be long in
+//! coming. A client's position can be newer than the journal, because the journal was replaced. Then a `reset` tells the
+//! client, and the stream goes on from the journal's newest position.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

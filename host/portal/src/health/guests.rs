@@ -1,4 +1,4 @@
-//! What the calls of plugins came to and what they cost. Labels are a plugin and words of this file: nothing that was
+//! The metrics of plugins' calls. Labels are the name of a plugin and words of this file: nothing that was
 //! witnessed, and nothing that a plugin chooses.
 
 use kubewitness_core::views::{CallsView, PluginView};
@@ -13,7 +13,7 @@ type Part = (&'static str, fn(&CallsView) -> u64);
 const FIGURES: [OfCalls; 9] = [
     ("handed_total", "States that the plugin was handed, each try included.", Counter, |c| c.states as f64),
     ("guest_seconds_total", "Time that the plugin itself took in calls.", Counter, |c| c.guest_seconds),
-    ("host_seconds_total", "Time that the host's functions took which the plugin called.", Counter, |c| {
+    ("host_seconds_total", "Time in functions of the host that the plugin called.", Counter, |c| {
         c.host_seconds
     }),
     (
@@ -63,7 +63,7 @@ pub fn write(page: &mut Page, plugins: &[PluginView]) {
         }
     }
     let by = [
-        ("plugin_calls_total", "end", "Calls of the plugin that ended, by how.", &ENDS[..]),
+        ("plugin_calls_total", "end", "Calls of the plugin that ended, by how they ended.", &ENDS[..]),
         ("plugin_verdicts_total", "verdict", "Verdicts of the plugin, by kind.", &VERDICTS[..]),
     ];
     for (name, label, help, parts) in by {

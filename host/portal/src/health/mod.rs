@@ -1,4 +1,4 @@
-//! What probes and Prometheus ask for.
+//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`.
 
 mod guests;
 mod metrics;

@@ -38,8 +38,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let content = html! {
         div.head { h1 { "Gaps" } (narrowed(&query)) }
         p.lead {
-            "What is known to be missing from the story, so that nobody takes it for whole. "
-            "Versions strictly between the two bounds of a gap were not witnessed; its reason says why they can't be any more."
+            "This page lists the parts of the history that are known to be missing. "
+            "Versions strictly between the two bounds of a gap were not witnessed. Its reason says why they can't be read any more."
         }
         @if none_at_all && gaps.is_empty() {
             (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
@@ -48,7 +48,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
                 h2 #holes { "Missing versions" }
                 @if restricted && gaps.is_empty() { (none_to_see()) } @else { (holes(&gaps, &query, &sources)) }
             }
-            @if restricted { section { (super::parts::restricted("What came and was no object, and what audits found,")) } }
+            @if restricted { section { (super::parts::restricted("The list of poison messages and audit findings")) } }
             @else if query.uid.is_none() {
                 section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
                 section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
@@ -142,7 +142,7 @@ pub(super) fn bound(version: &str) -> &str {
 
 fn poisons(poison: &[PoisonView]) -> Markup {
     if poison.is_empty() {
-        return html! { p.note { "None: all that came was an object of its kind." } };
+        return html! { p.note { "None: every event was an object of its source's kind." } };
     }
     let count = poison.len().min(ROWS) as u64;
     html! {
@@ -187,7 +187,7 @@ fn visible(text: &str) -> String {
 fn histories(sources: &[SourceView]) -> Markup {
     let replaced: Vec<_> = sources.iter().filter(|source| source.epoch > 0).collect();
     if replaced.is_empty() {
-        return html! { p.note { "None: each server still has the history with which it was first seen." } };
+        return html! { p.note { "None: each API server still has the history that it had at first." } };
     }
     html! {
         div.scroll tabindex="0" role="group" aria-label="Epochs" { table.dense {
@@ -214,7 +214,7 @@ fn audits(sources: &[SourceView]) -> Markup {
     }
     html! {
         div.scroll tabindex="0" role="group" aria-label="Audits" { table.dense {
-            caption { "Every so often a consistent list is compared with what was witnessed; audits are counted since the start of the process" }
+            caption { "An audit compares a full list with what was witnessed. Audits are counted since the start of the process" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
                 th.num scope="col" { "Objects that differed" }
@@ -233,7 +233,7 @@ fn audits(sources: &[SourceView]) -> Markup {
 fn differences(sources: &[SourceView]) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="Discrepancies" { table.dense {
-            caption { "What differed, the newest first for each source; what was missed was then read back" }
+            caption { "Objects that differed, newest first for each source. Missed versions were then read back" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "Witnessed" }
                 th.num scope="col" { "Listed" } th scope="col" { "Found" }

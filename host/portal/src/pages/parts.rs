@@ -1,4 +1,4 @@
-//! What pages are put together from: links, badges, times, figures, and what stands where there is nothing to show.
+//! The parts of pages: links, badges, times, figures, and the texts of empty pages.
 
 use axum::http::{HeaderMap, header};
 use kubewitness_core::{ObjectRef, Status};

@@ -1,4 +1,4 @@
-//! Sources: how far each is, what it has done, and what its server can't do.
+//! The page of sources: the progress of each, its figures, and what its API server lacks.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -92,8 +92,8 @@ fn card(source: &SourceView) -> Markup {
                     (figure(counts.present)) " present, " (figure(counts.gone)) " gone, " (figure(counts.left)) " left, "
                     (figure(counts.bookmarks)) " " (plural(counts.bookmarks, "bookmark", "bookmarks"))
                 } }
-                div { dt { "Refused" } dd {
-                    (figure(counts.duplicates)) " again, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
+                div { dt { "No new states" } dd {
+                    (figure(counts.duplicates)) " repeated, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
                 } }
                 div { dt { "Watches" } dd { (figure(counts.watches)) ", of which " (figure(counts.expired)) " had expired" } }
                 div { dt { "Lists" } dd {

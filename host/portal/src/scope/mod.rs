@@ -1,4 +1,4 @@
-//! What a question is about, and how much of the answer whoever asks may see.
+//! The scope of a request: which sources it is about, and which part of the answer the viewer may see.
 
 mod sight;
 mod sources;

@@ -1,4 +1,4 @@
-//! What somebody may see, as the API server decides it.
+//! Decides what a viewer may see. It asks the API server.
 //!
 //! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
 //! has the name now: an object that is older than it belongs to one that had the name before.
@@ -472,7 +472,7 @@ impl Sight {
         let missing = || {
             Problem::new(
                 StatusCode::NOT_FOUND,
-                format!("There is no poison state with the number {number} that you may see."),
+                format!("There is no poison message with the number {number} that you may see."),
                 "It takes the right to `get` the objects of its source in the whole cluster.",
             )
         };

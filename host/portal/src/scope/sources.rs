@@ -1,4 +1,4 @@
-//! What a question is about: whether there is a source for it at all.
+//! Refuses a request about a source or a kind that is not watched.
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::views::SourceView;
@@ -18,7 +18,11 @@ pub(crate) async fn check(app: &App, source: Option<&str>, kind: Option<&str>) -
     }
     if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.name == *name)) {
         let message = format!("No source is called `{name}`.");
-        return Err(Problem::of(codes::NOT_WITNESSED, message, format!("There are {}.", told(&sources))));
+        return Err(Problem::of(
+            codes::NOT_WITNESSED,
+            message,
+            format!("The sources are {}.", told(&sources)),
+        ));
     }
     match kind.filter(|kind| !sources.iter().any(|source| is_of(source, kind))) {
         Some(kind) => {

@@ -1,4 +1,4 @@
-//! How the controller works, for those who may see it; for others what its sources are.
+//! Cuts the status down to what the viewer may see. Without the right, the viewer sees the names of the sources.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who has a place, and who gives one up for a new connection.
+//! Decides which connections have a place, and which one gives its place up for a new connection.
 //!
 //! A connection waits (for its first request), works (on a request or its answer) or rests (after an
 //! answer). Where there is no place, the new one gets that of one that waits or rests: first of those

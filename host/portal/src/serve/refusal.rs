@@ -1,4 +1,4 @@
-//! What a client is told that finds no place.
+//! The answer to a client for which there is no place.
 
 use std::future::Future;
 use std::time::Duration;

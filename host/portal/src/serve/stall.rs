@@ -1,4 +1,4 @@
-//! A socket on which sending has a deadline: one to a client that takes nothing for too long is broken.
+//! A socket with a deadline for sending. If the client reads nothing for too long, the socket is closed.
 
 use std::future::Future;
 use std::io;

@@ -1,4 +1,4 @@
-//! What becomes of connections, counted: for the metrics.
+//! Counts how connections end, for the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

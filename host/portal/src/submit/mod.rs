@@ -141,11 +141,11 @@ impl Desk {
         let Some(template) = self.offer.templates.get(&request.template) else {
             let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
             let known: Vec<_> = self.offer.templates.keys().map(String::as_str).collect();
-            return Err(Problem::new(
-                StatusCode::NOT_FOUND,
-                message,
-                format!("There is {}.", known.join(", ")),
-            ));
+            let hint = match known.is_empty() {
+                true => "No template is offered.".to_owned(),
+                false => format!("The templates are {}.", known.join(", ")),
+            };
+            return Err(Problem::new(StatusCode::NOT_FOUND, message, hint));
         };
         let mut faults = Vec::new();
         let namespace = &request.namespace;

@@ -1,4 +1,4 @@
-//! What the API server refuses, beside the fields that it is about.
+//! Turns a refusal of the API server into faults of the fields that it is about.
 
 use axum::http::StatusCode;
 use kubewitness_core::ports::{Cause, Offer, SubmitError};

@@ -665,7 +665,7 @@ impl Views for Fake {
         self.check().await?;
         let raw = POISON.get((number as usize).wrapping_sub(1));
         raw.map(|raw| raw.to_vec()).ok_or_else(|| ViewError::NotFound {
-            message: format!("there is no poison state {number}"),
+            message: format!("there is no poison message {number}"),
             hint: "the page of gaps lists them".into(),
         })
     }

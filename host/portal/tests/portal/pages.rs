@@ -117,7 +117,7 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
         "a filter keeps the order"
     );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
-    assert!(text.contains("those that have ended since first") && !text.contains("sort="), "{text}");
+    assert!(text.contains("first those that have ended since then") && !text.contains("sort="), "{text}");
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
     assert!(get(&full, "/gaps?uid=uid-other").await.text.contains("Nothing matches"));
     assert!(get(&full, "/gaps?source=nope").await.text.contains("No source is called <b>nope</b>"));
     let odd = get(&full, "/gaps?source=pods%22%5C").await.text;
-    assert!(odd.contains("No gaps so far") && odd.contains("all that came was an object"), "{odd}");
+    assert!(odd.contains("No gaps so far") && odd.contains("every event was an object"), "{odd}");
     assert!(get(&full, "/deadletters?plugin=audit").await.text.contains("Nothing matches"));
 }
 
@@ -344,7 +344,7 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
     ] {
         assert!(text.contains(&row), "{row}: {text}");
     }
-    assert!(text.contains("7 states came out of calls, 1 s each on average"), "{text}");
+    assert!(text.contains("calls of 7 states have ended, 1 s each on average"), "{text}");
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
     assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
     assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");

@@ -1,4 +1,4 @@
-//! What compiling has refused: the same bytes are not compiled again.
+//! Remembers components that were refused, so that the same bytes are not compiled again.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

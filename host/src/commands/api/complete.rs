@@ -1,4 +1,4 @@
-//! What completes a word of the command line, as the controller knows it.
+//! Asks the controller for the words that complete a word of the command line.
 
 use std::collections::BTreeSet;
 

@@ -57,7 +57,11 @@ pub(super) async fn story(
 }
 
 pub(super) fn nothing(named: &Named, namespace: Option<&str>) -> String {
-    let elsewhere = if matches!(named, Named::Uid(_)) { "" } else { ", nor without one" };
+    let elsewhere = if matches!(named, Named::Uid(_)) {
+        ""
+    } else {
+        ", and nothing of a cluster-scoped object of that name"
+    };
     format!("nothing was witnessed of {}{elsewhere}", named.told(namespace))
 }
 

@@ -1,4 +1,4 @@
-//! What the API server tells: whether it answers, its version, the rights of the sources, and its clock.
+//! Checks the API server: whether it answers, its version, the rights of the sources, and its clock.
 
 use kubewitness_core::config::{HOST_KEY, HostSpec, SourceSpec};
 use kubewitness_core::ports::Attempt;
@@ -136,7 +136,7 @@ impl Cluster {
     /// Asks for each right that the controller has to have beside its sources.
     async fn own_rights(&self, args: &DoctorArgs, whose: &Whose, found: &mut Findings) {
         let Whose::Account { namespace: place, name } = whose else {
-            let why = "whose rights the controller has is not known: name its account with --account";
+            let why = "the account of the controller is not known: name it with --account";
             return found.add(&codes::OWN_RIGHTS, Outcome::NotChecked, why);
         };
         let own = args.reach.kubewitness_namespace.as_deref().unwrap_or(NAMESPACE);

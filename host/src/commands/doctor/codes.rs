@@ -30,8 +30,8 @@ pub const API_VERSION: Code = Code {
 pub const RIGHTS: Code = Code {
     code: "KW-D003",
     title: "the rights for a source",
-    meaning: "A source needs the rights to get, list and watch its resource, in all namespaces or in the one that it names. \
-              The API server is asked for each right. Without them the source is held up and witnesses nothing.",
+    meaning: "A source needs the rights to get, list and watch its resource, in all namespaces or in the one that it \
+              names. The command asks the API server for each right. Without them the source witnesses nothing.",
     remedy: "Add the resource to the rules of the ClusterRole `kubewitness-witness`, as `deploy/kustomize/rbac.yaml` has it \
              for jobs. With --account you check the rights of the controller's account rather than your own.",
 };
@@ -40,17 +40,17 @@ pub const CONTROLLER: Code = Code {
     code: "KW-D004",
     title: "the controller answers",
     meaning: "The command asks the controller for its status, as `kubewitness status` does.",
-    remedy: "See why it does not run: `kubectl -n kubewitness get pods` and the log of the pod. If it does not know you, \
-             give a token; `kubewitness status` says how.",
+    remedy: "Look at the pods with `kubectl -n kubewitness get pods`, and at the log of the pod. If the controller \
+             asks who you are, give a token: `kubewitness status` says how.",
 };
 
 pub const WATCH: Code = Code {
     code: "KW-D005",
     title: "a source sees what happens",
-    meaning: "A source is up to date, and nothing holds it up. While it lists or reads missed versions back, what is shown may \
-              be old. Where events get lost, an audit has found differences.",
-    remedy: "`kubewitness status` says what holds the source up. A refused right is told with its name, and a journal that \
-             can't be written with its reason.",
+    meaning: "A source is up to date, and nothing holds it up. While a source lists or reads missed versions back, the \
+              shown objects may be old. A warning that events get lost means that an audit has found differences.",
+    remedy: "`kubewitness status` says what holds the source up: the right that is missing, or why the journal can't \
+             be written.",
 };
 
 pub const FOLDER: Code = Code {
@@ -64,43 +64,43 @@ pub const FOLDER: Code = Code {
 pub const SPACE: Code = Code {
     code: "KW-D007",
     title: "the data folder has free space",
-    meaning: "A warning below 1 GiB or a tenth of the volume, and a fault below 128 MiB. On a full volume the controller stops \
-              to take in states, and goes on once there is space.",
-    remedy: "Enlarge the volume, or let the journal keep less: `retention` in the host's settings. `kubewitness journal \
-             stats` tells what it may take.",
+    meaning: "The line is a warning below 1 GiB or a tenth of the volume, and a fault below 128 MiB. On a full volume \
+              the controller stops reading from the API server, and goes on once there is space.",
+    remedy: "Enlarge the volume, or set `retention` in the host's settings so that the journal keeps less. \
+             `kubewitness journal stats` shows how much retention may remove.",
 };
 
 pub const JOURNAL: Code = Code {
     code: "KW-D008",
     title: "the journal has its bounds",
-    meaning: "The size of the journal is told. A warning tells what keeps retention from taking states that are beyond their \
-              bounds, such as a plugin that is behind.",
-    remedy: "Each line says what to do. `kubewitness journal stats` tells how much may be taken.",
+    meaning: "The line shows the size of the journal. A warning names what keeps retention from removing states that \
+              are beyond their bounds, such as a plugin that lags.",
+    remedy: "Each line says what to do. `kubewitness journal stats` shows how much may be removed.",
 };
 
 pub const CLOCK: Code = Code {
     code: "KW-D009",
     title: "the clocks agree",
-    meaning: "The clock of the controller is compared with that of the API server, by the header `Date` of an answer of each. \
-              Before installing, the clock of this machine is compared. States have the times of the controller's \
-              clock. A warning above 5 seconds, and a fault above a minute.",
+    meaning: "The command compares the controller's clock with that of the API server, by the header `Date` of their \
+              answers. Before installing, it compares the clock of this machine. States have the times of the \
+              controller's clock. The line is a warning above 5 seconds, and a fault above a minute.",
     remedy: "Synchronize the clocks of the nodes, with chrony or systemd-timesyncd.",
 };
 
 pub const PLUGIN: Code = Code {
     code: "KW-D010",
     title: "a plugin keeps up",
-    meaning: "A plugin runs, and its oldest unfinished state is younger than a minute. A plugin that failed gets nothing. States \
-              wait for it in the journal, so none is lost. Dead letters are states that it could not take.",
-    remedy: "`kubewitness plugins` shows the last error. `kubewitness deadletters list` shows what was parked, and `kubewitness \
-             deadletters replay` hands it over again.",
+    meaning: "A plugin runs, and its oldest unfinished state is younger than a minute. A failed plugin gets no states. \
+              They wait in the journal, so none is lost. Dead letters are states that failed on their last retry.",
+    remedy: "`kubewitness plugins` shows the last error. `kubewitness deadletters list` shows the dead letters, and \
+             `kubewitness deadletters replay` hands them to the plugin again.",
 };
 
 pub const CERTIFICATE: Code = Code {
     code: "KW-D011",
     title: "a certificate is good for a while",
-    meaning: "The end of the certificates of the portal and of the API server, and of the kubeconfig's own if it has one. A warning 30 days before, and a \
-              fault once it has ended.",
+    meaning: "The command checks when certificates end: that of the portal, that of the API server, and that of the \
+              kubeconfig if it has one. The line is a warning from 30 days before the end, and a fault after the end.",
     remedy: "Renew the certificate. The portal reads the files of --tls-cert and --tls-key again when they change. A new \
              kubeconfig comes from whoever gave you the old one.",
 };
@@ -108,16 +108,18 @@ pub const CERTIFICATE: Code = Code {
 pub const VERSIONS: Code = Code {
     code: "KW-D012",
     title: "this program and the controller have one version",
-    meaning: "An older program may not know what a newer controller answers, and the other way round.",
+    meaning: "An older program may not understand the answers of a newer controller, and a newer program may not \
+              understand an older controller.",
     remedy: "Install the program of the controller's version, or upgrade the controller: docs/how-to/upgrade.md.",
 };
 
 pub const CONFIGURATION: Code = Code {
     code: "KW-D013",
     title: "the configuration is in force",
-    meaning: "The controller takes all of its configuration. A part that is refused leaves the last good one in force. Before \
-              installing, the settings of --config are read.",
-    remedy: "`kubewitness status` names the faults. `kubewitness check DIR` names them before you apply a folder.",
+    meaning: "The controller accepts all of its configuration. If it refuses a part, the last good part stays in \
+              force. Before installing, the command checks the settings of --config.",
+    remedy: "`kubewitness status` names the faults. To find them before you apply a folder, run `kubewitness check \
+             DIR`.",
 };
 
 pub const OWN_RIGHTS: Code = Code {

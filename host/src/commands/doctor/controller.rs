@@ -1,4 +1,4 @@
-//! What a running controller tells: its sources, plugins, journal, configuration, version, clock and certificate.
+//! Checks a running controller: its sources, plugins, journal, configuration, version, clock and certificate.
 
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 

@@ -1,4 +1,4 @@
-//! What was found, and how it is shown.
+//! The findings of `doctor`, and how they are printed.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What the disk of the data folder tells.
+//! Checks the disk of the data folder.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! A reader that tells how many bytes were taken from it.
+//! A reader that counts the bytes that were read from it.
 
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};

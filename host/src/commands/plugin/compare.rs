@@ -1,4 +1,4 @@
-//! What two versions of a plugin do with the same states.
+//! Compares what two versions of a plugin do with the same states.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The words before the one that is completed: which flags and which arguments they are.
+//! Reads the words before the one that is completed: which are flags, and which are arguments.
 
 use clap::{Arg, Command};
 

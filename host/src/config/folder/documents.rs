@@ -70,7 +70,9 @@ impl Source<'_> {
                     (None, Some(other)) => format!("kind: {other}"),
                     (None, None) => "has no `kind`".into(),
                 };
-                let told = format!("{what}: hosts, plugins and the ConfigMaps that hold them are read here");
+                let told = format!(
+                    "{what}: Kubewitness reads the kinds Host, Plugin and JobTemplate, and ConfigMaps that hold them"
+                );
                 snapshot.pass_over(self.problem(document.line, told));
             }
         }

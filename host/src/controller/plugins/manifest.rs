@@ -1,4 +1,4 @@
-//! What people see of the manifest of a plugin that runs.
+//! The manifest of a running plugin, as people see it.
 
 use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec};
 use kubewitness_core::views::{GrantView, ManifestView};

@@ -1,6 +1,6 @@
-//! The first calls of a version. One success is enough: whatever fails later may be a state's fault, or a database's. A
-//! version that fails for several states before its first success is no good, and its plugin goes back to the version
-//! before.
+//! The probation of a new version: its first calls. One success passes it, because a later failure may be the fault of a
+//! state or of a database. A version that fails for several states before its first success is rolled back to the
+//! previous version.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

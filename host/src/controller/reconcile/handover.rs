@@ -1,4 +1,4 @@
-//! What a replica begins when it becomes the leader, and ends when another one does.
+//! The handover: what a replica starts when it becomes the leader, and stops when another one does.
 
 use std::collections::BTreeMap;
 

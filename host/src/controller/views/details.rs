@@ -1,4 +1,4 @@
-//! What the states of the objects of a page tell: times, restarts, and how far each plugin is with them.
+//! Details of the objects of a page, from their states: times, restarts, and the progress of each plugin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

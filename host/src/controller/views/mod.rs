@@ -202,7 +202,7 @@ impl Views for HostViews {
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
         let raw = self.journal.poison_raw(number).await.map_err(unavailable)?;
         raw.ok_or_else(|| ViewError::NotFound {
-            message: format!("the journal has no poison state with the number {number}"),
+            message: format!("the journal has no poison message with the number {number}"),
             hint: "`kubewitness poison` and the portal's page of gaps list those that it has.".into(),
         })
     }

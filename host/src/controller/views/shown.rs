@@ -1,4 +1,4 @@
-//! What people may see: whoever asks here has no right to secrets.
+//! Documents and statuses for people, with secrets hidden. Nobody who asks here has a right to secrets.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What was there at a moment, from the journal.
+//! Objects as they were at a moment, from the journal.
 
 use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Selection, Shown};
@@ -21,7 +21,7 @@ impl HostViews {
         at_ms: u64,
     ) -> Result<ObjectPage, ViewError> {
         if at_ms > self.clock.now_ms() {
-            return Err(ViewError::Invalid("`at` is in the future: nobody has witnessed it yet".into()));
+            return Err(ViewError::Invalid("`at` is in the future: name a time that has passed".into()));
         }
         if query.sort.as_deref().is_some_and(|sort| sort != "changed") {
             let told = "the objects of a moment have an order of their own: leave `sort` out with `at`";

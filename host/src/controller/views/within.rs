@@ -1,4 +1,4 @@
-//! What is there, for somebody who may see a part of it.
+//! Objects that exist, for a viewer who may see a part of them.
 
 use std::collections::BTreeSet;
 

@@ -220,7 +220,7 @@ impl Shared {
                 live.limitations.insert(limit, text);
             }
             None if held => {
-                tracing::info!(source = %self.name, "this has passed: {}", limit.text());
+                tracing::info!(source = %self.name, "resolved: {}", limit.text());
                 live.limitations.remove(&limit);
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! What all tasks of a source hold, and the ways in which a source ends.
+//! The parts that all tasks of a source share, and the ways in which a source ends.
 
 use std::sync::Arc;
 

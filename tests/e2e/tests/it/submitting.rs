@@ -167,7 +167,7 @@ async fn parameters_are_checked_before_the_api_server_looks_and_its_refusals_nam
         is(&submit(&address, "", &["--list"]).await?, 0, "int 1..4")?;
         is(&submit(&address, "", &["train", "-p", "workers=9"]).await?, 1, "workers: is more than 4")?;
         is(&submit(&address, "", &["evaluate"]).await?, 1, "checkpoint: is missing")?;
-        is(&submit(&address, "", &["nothing"]).await?, 1, "There is evaluate, train.")?;
+        is(&submit(&address, "", &["nothing"]).await?, 1, "The templates are evaluate, train.")?;
         is(&submit(&address, "", &["train", "-p", "gpus"]).await?, 2, "write NAME=VALUE")?;
         is(&submit(&address, "", &["train", "-p", "gpus=1", "-p", "gpus=2"]).await?, 2, "given twice")?;
         is(&submit(&address, "", &["train", "-n", "nowhere"]).await?, 1, "namespaces \"nowhere\" not found")?;

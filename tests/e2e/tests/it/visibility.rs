@@ -320,7 +320,7 @@ async fn what_was_no_object_can_be_fetched_as_it_came() {
         ensure!(lab.ask(&["poison", &number]).await? == frame, "the bytes as they came");
         let table = lab.ask(&["poison", "-o", "wide"]).await?;
         ensure!(table.contains("ERROR") && !table.contains('\u{1b}'), "{table:?}");
-        ensure!(lab.refused(&["poison", "999"]).await?.contains("no poison state with the number 999"));
+        ensure!(lab.refused(&["poison", "999"]).await?.contains("no poison message with the number 999"));
         ensure!(lab.misused(&["poison", "--source", "x"]).await?.contains("No source is called `x`"));
         let cells = row(&lab, "jobs").await?;
         ensure!(cells[5] == "1", "POISON: {cells:?}");

@@ -8,7 +8,7 @@ use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, Plu
 use crate::limits::BATCH_MOST;
 use crate::model::fault::{Fault, fault};
 
-/// What a plugin manifest may ask for, and what all plugins together may take. A manifest that asks for more is
+/// The most that a plugin manifest may ask for, and the memory of all plugins together. A manifest that asks for more is
 /// refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -18,14 +18,14 @@ pub(super) const MEMORY_LEAST: u64 = 128 << 20;
 /// A process's time is counted in whole seconds.
 pub(super) const TIME_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// The limits of everything that plugins bring, whatever their manifests say.
+/// The limits of plugins. No manifest can exceed them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HostLimitsSpec {
-    /// What a component may be, and what compiling it may take.
+    /// The limits of a component, and those of compiling it.
     pub components: ComponentsSpec,
-    /// What a plugin manifest may ask for, and what all plugins together may take.
+    /// The most that a plugin manifest may ask for, and the memory of all plugins together.
     pub plugins: CeilingSpec,
 }
 

@@ -50,7 +50,7 @@ pub struct MailSpec {
     #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<AddressRange>,
-    /// Bytes of a message at most, as it is sent.
+    /// The largest size of a message, as it is sent.
     #[cfg_attr(test, schemars(extend("x-bounds" = "1Ki to 1Mi")))]
     #[serde(default = "quarter")]
     pub size: Bytes,
@@ -58,7 +58,7 @@ pub struct MailSpec {
     #[cfg_attr(test, schemars(range(min = 1)))]
     #[serde(default = "one")]
     pub rate: u32,
-    /// How long the host takes for one message, with all of its recipients.
+    /// How long one message may take, with all of its recipients.
     #[cfg_attr(test, schemars(extend("x-bounds" = "more than 0, at most 1m")))]
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,

@@ -187,7 +187,7 @@ fn the_reference_of_the_host_manifest_is_what_its_types_say() {
     let schema = schema_of::<HostSpec>("Host");
     let about = "The host manifest says what is watched, and what plugins may be granted. There is one: a ConfigMap \
         with the label `kubewitness.dev/host: \"true\"` and the document under `host.yaml`, or a file in the folder \
-        of `kubewitness run --config`. `kubewitness check` names every fault with its line.\n\nEditors that know the \
+        of `kubewitness run --config`. `kubewitness check` names faults with their lines.\n\nEditors that know the \
         YAML language server complete and check a file that begins with `# yaml-language-server: \
         $schema=PATH/host.schema.json`: [host.schema.json](host.schema.json).";
     reference("host.md", &page("The host manifest", about, &schema, HOST));
@@ -199,8 +199,8 @@ fn the_reference_of_plugin_manifests_is_what_their_types_say() {
     let schema = schema_of::<PluginSpec>("Plugin");
     let about = "A plugin manifest loads one plugin. It is a ConfigMap with the label `kubewitness.dev/plugin: \
         \"true\"` and the document under `plugin.yaml`, or a file in the folder of `kubewitness run --config`. \
-        Applying it loads the plugin; deleting it takes the plugin out. `kubewitness check` names every fault with \
-        its line.\n\nEditors that know the YAML language server complete and check a file that begins with `# \
+        Applying it loads the plugin; deleting it takes the plugin out. `kubewitness check` names faults with their \
+        lines.\n\nEditors that know the YAML language server complete and check a file that begins with `# \
         yaml-language-server: $schema=PATH/plugin.schema.json`: [plugin.schema.json](plugin.schema.json).";
     reference("plugin.md", &page("The plugin manifest", about, &schema, PLUGIN));
     reference("plugin.schema.json", &for_editors(schema));

@@ -1,4 +1,4 @@
-//! Which questions would tell a secret by their answer. An answer to "which objects have this value here" tells it to
+//! Finds questions whose answer would reveal a secret. An answer to "which objects have this value here" reveals it to
 //! somebody who guesses.
 
 use super::Redactor;

@@ -1,4 +1,4 @@
-//! Judges who has a name. At any time one object of a kind has it: an object that has a version above
+//! Judges which object has a name. At any time one object of a kind has it: an object that has a version above
 //! the one at which another took its name had ended before that, so no earlier version of it exists.
 
 use std::collections::HashMap;

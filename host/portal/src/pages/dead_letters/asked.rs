@@ -1,4 +1,4 @@
-//! Which dead letters the page shows. Its forms replay or drop no others.
+//! The filter of the page of dead letters. The forms of the page replay and drop only what the filter selects.
 
 use std::collections::BTreeSet;
 

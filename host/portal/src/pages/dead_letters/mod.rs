@@ -1,4 +1,4 @@
-//! States that were parked after their last try, and the form that takes them back.
+//! The page of dead letters, with the form that replays or drops them.
 
 mod asked;
 
@@ -129,7 +129,7 @@ fn nothing(asked: &Asked, sees_all: bool) -> Markup {
     match asked.plugin() {
         _ if !sees_all => empty(
             "No dead letters that you may see",
-            &html! { "They are shown to people who may list the object that the state is of." },
+            &html! { "A dead letter is shown to people who may list its object." },
         ),
         _ if asked.narrows() => empty(
             "Nothing matches",
@@ -183,7 +183,7 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &Asked) -
                     tbody { @for view in letters.iter().take(ROWS) { (row(view)) } }
                 } }
                 @if may.replay || may.drop { (tools(may, asked)) }
-                @else { p.hint { "To replay or drop them takes a right that you do not have." } }
+                @else { p.hint { "You do not have the right to replay or drop them." } }
             }
         }
     }
@@ -200,7 +200,7 @@ fn tools(may: May, asked: &Asked) -> Markup {
             }
             @if may.drop { button name="drop" value="true" { "Drop for good" } }
             p.hint {
-                "Takes those that are chosen. If none is, it takes all of this plugin"
+                "The buttons take the dead letters that you choose. If you choose none, they take all of this plugin"
                 @if asked.narrows() { " that fit the filter" }
                 ". The reason and your name are kept."
             }

@@ -1,4 +1,4 @@
-//! What the page of jobs is asked for, and the addresses that ask for something else.
+//! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
 use kubewitness_core::calendar;
@@ -67,7 +67,7 @@ impl Asked {
         let Some((range, _)) = RANGES.into_iter().find(|(known, _)| *known == range) else {
             return Err(Problem::invalid(
                 format!("`{range}` is no range of time."),
-                "There are hour, day, week, and custom with `since` and `until`.",
+                "The ranges are hour, day, week, and custom with `since` and `until`.",
             ));
         };
         let since = params.owned("since");

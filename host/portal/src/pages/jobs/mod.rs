@@ -146,7 +146,7 @@ fn nothing(any: bool, asked: &Asked, sources: &[SourceView], restricted: bool, g
     if goes_on {
         return empty(
             "Nothing on this page",
-            &html! { "A page looks at a part of the journal only, and none of it fits. The next page goes on." },
+            &html! { "One page searches a part of the journal, and nothing in this part fits. The next page continues." },
         );
     }
     match any || (watched && asked.is_narrowed()) {

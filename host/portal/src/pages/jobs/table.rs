@@ -1,4 +1,4 @@
-//! The list itself.
+//! The table of objects on the page of jobs.
 
 use kubewitness_core::calendar::moment;
 use kubewitness_core::order::{By, Order};
@@ -76,7 +76,7 @@ impl List<'_> {
 
     fn caption(&self) -> Markup {
         let order = match self.asked.at {
-            Some(_) => "those that have ended since first",
+            Some(_) => "first those that have ended since then",
             None => told(self.asked.order),
         };
         let count = self.objects.len() as u64;

@@ -12,7 +12,7 @@ pub(super) fn table(events: &[EventView]) -> Markup {
             table.dense.stacked.plain {
                 caption {
                     (figure(count)) " " (plural(count, "event", "events"))
-                    ", the last one last. Those that say the same are one. They stay here when the cluster has forgotten them."
+                    ", oldest first. Equal events share one row. They stay here after the cluster has deleted them."
                 }
                 thead { tr {
                     th scope="col" { "Last seen" }

@@ -1,4 +1,4 @@
-//! What a plugin's calls came to: how they ended, how long they take, and the memory that they need.
+//! The calls of a plugin: how they ended, how long they take, and the memory that they need.
 
 use kubewitness_core::views::{CallsView, PluginView, QueueView};
 use maud::{Markup, html};
@@ -38,7 +38,7 @@ fn work(queue: &QueueView) -> Markup {
     html! {
         @if work.count == 0 { "No call has ended since it started." }
         @else {
-            "Since it started, " (figure(work.count)) " " (plural(work.count, "state", "states")) " came out of calls, "
+            "Since it started, calls of " (figure(work.count)) " " (plural(work.count, "state", "states")) " have ended, "
             (span(mean as u64)) " each on average."
         }
         @if queue.longest_running_seconds > 0.0 {

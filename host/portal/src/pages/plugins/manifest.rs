@@ -1,4 +1,4 @@
-//! What a plugin asks for, and what its manifest gives it.
+//! What a plugin needs, beside what its manifest grants.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Plugins: who is how far, and whether the figures add up.
+//! The page of plugins: the progress of each, and whether its figures add up.
 
 mod calls;
 mod manifest;

@@ -1,4 +1,4 @@
-//! What `get` asks for, and how the answer is laid out.
+//! The query of `get`, and the layout of its answer.
 
 use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};

@@ -1,4 +1,4 @@
-//! `-w` of commands that show figures: looks again and again, and shows what differs from the last look.
+//! `-w` of commands that show figures: asks again at intervals, and prints the answer when it has changed.
 
 use std::time::Duration;
 

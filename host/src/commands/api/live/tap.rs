@@ -28,8 +28,8 @@ async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
                 }
             }
             Heard::Replaced(newest) => bail!(
-                "the journal was replaced: its newest position is {newest}, so the position from which this command \
-                 goes on is of another journal. Begin anew with --after 0"
+                "the newest position of the journal is {newest}, and this command is to go on after a greater one: the \
+                 journal was replaced, or the position is wrong. Begin anew with --after 0"
             ),
         }
     }

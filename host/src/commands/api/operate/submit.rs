@@ -32,7 +32,7 @@ pub async fn submit(args: SubmitArgs) -> Ended {
     let view: SubmitView = sent.with_context(|| match args.dry_run {
         true => "the Job was not checked".to_owned(),
         false => {
-            format!("the submission has not succeeded; `--key {key}` repeats it and makes one Job at most")
+            format!("the submission did not succeed (to repeat it safely, add `--key {key}`)")
         }
     })?;
     print::value(args.output, &view, text)?;

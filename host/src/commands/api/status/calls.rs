@@ -1,4 +1,4 @@
-//! What the calls of plugins came to, for `kubewitness plugins -o wide`.
+//! How the calls of plugins ended and what they cost, for `kubewitness plugins -o wide`.
 
 use kubewitness_core::views::{CallsView, PluginView};
 

@@ -10,7 +10,7 @@ use sqlx::SqliteConnection;
 use crate::store::rows::decoded;
 use crate::store::sqlite::fault::classify;
 
-/// Bytes of a poison state that a list shows of it: a line of a terminal and a half.
+/// Bytes of a poison message that a list shows of it: a line of a terminal and a half.
 const EXCERPT: i64 = 160;
 
 /// Newest first. The kind is compared here, since people write it in many ways.
