@@ -89,7 +89,3 @@ pub const ERROR_TEXT: usize = 4096;
 /// The most differences from a source's audits that the journal keeps for each epoch, for display. A counter
 /// has them all. A difference takes a few hundred bytes. More of them mean an outage, not a lost event.
 pub const DISCREPANCIES: usize = 100;
-
-/// States in one answer about an object, if the question names no limit. An object with more is read in parts by
-/// position.
-pub const TIMELINE: usize = 1000;

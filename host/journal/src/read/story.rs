@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::limits;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, State};
@@ -14,6 +13,9 @@ use super::names::{self, Names};
 use crate::store::rows::{Answer, Which, uid};
 use crate::store::{Fetch, Owned};
 
+/// States of one answer where the question names no limit. An object with more is read in parts
+/// by position.
+const TIMELINE: usize = 1000;
 const TIMELINE_MOST: usize = 10_000;
 
 /// A Job's pods, a workflow's jobs' pods; deeper owners are not followed.
@@ -36,7 +38,7 @@ pub struct Story {
 }
 
 pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &TimelineQuery) -> Answer<Story> {
-    let limit = query.limit.unwrap_or(limits::TIMELINE).min(TIMELINE_MOST);
+    let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let mine = named(rows, query).await?;
     let related = owned(rows, &mine).await?;
     let events = match query.events {

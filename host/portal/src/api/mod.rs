@@ -179,7 +179,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
     if query.uid.is_none() && !sight.could_see(Verb::Get, kind, namespace, query.name.as_deref()).await? {
         return Ok(Json(TimelineView::default()));
     }
-    Ok(Json(sight.story(&query).await?))
+    Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
 }
 
 async fn document(

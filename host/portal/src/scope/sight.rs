@@ -9,11 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::limits;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineQuery,
-    TimelineView, ViewError, Views,
+    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView,
+    ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
@@ -292,24 +291,6 @@ impl Sight {
                 .for_each(|told| told.plugins.clear());
         }
         Ok(page)
-    }
-
-    /// A name alone may be that of objects in several namespaces. What of them is not theirs pushes nothing out that is:
-    /// how much is left would tell that it is there.
-    pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
-        if self.is_whole() || query.uid.is_some() || query.namespace.is_some() {
-            return self.of_story(self.views.timeline(query).await?).await;
-        }
-        let all = TimelineQuery { limit: Some(MOST_READ), ..query.clone() };
-        let found = self.views.timeline(&all).await?;
-        if found.states.len() >= MOST_READ || found.related.len() >= MOST_READ {
-            return Err(too_wide());
-        }
-        let (mut story, limit) = (self.of_story(found).await?, query.limit.unwrap_or(limits::TIMELINE));
-        for states in [&mut story.states, &mut story.related] {
-            states.drain(..states.len().saturating_sub(limit));
-        }
-        Ok(story)
     }
 
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.

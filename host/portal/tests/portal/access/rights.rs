@@ -111,21 +111,6 @@ async fn two_tenants_never_see_each_others_words_counts_or_ids() {
 }
 
 #[tokio::test]
-async fn a_name_without_a_namespace_does_not_tell_who_else_has_it() {
-    let portal = Portal::new();
-    portal.views.push_namesakes("both");
-    for tenant in ["red", "blue"] {
-        for limit in ["1", "2", "500"] {
-            let path = format!("/api/v1/timeline?kind=Job&name=both&limit={limit}");
-            let story = portal.as_token(tenant, &path).await.json();
-            let uids: Vec<_> =
-                story["states"].as_array().unwrap().iter().map(|state| &state["object"]["uid"]).collect();
-            assert_eq!(uids, [&format!("uid-{tenant}-both")], "{tenant}, {limit}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn what_is_not_there_and_what_is_not_allowed_are_told_in_the_same_words() {
     let portal = Portal::new();
     for (there, not) in [

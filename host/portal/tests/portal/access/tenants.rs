@@ -99,15 +99,6 @@ impl Tenants {
         seq
     }
 
-    /// A job that has the same name in the namespace of each tenant; that of the last is the newest.
-    pub fn push_namesakes(&self, name: &str) {
-        for (tenant, seq) in TENANTS.into_iter().zip(21..) {
-            let object = fake::object("Job", tenant, name, &format!("uid-{tenant}-{name}"));
-            let state = fake::state(seq, &object, Change::Present, seq, fake::status("Running", "", ""));
-            self.states.lock().unwrap().push(Arc::new(state));
-        }
-    }
-
     fn all(&self) -> Vec<Arc<State>> {
         self.states.lock().unwrap().clone()
     }
@@ -257,8 +248,7 @@ impl Views for Tenants {
             Some(uid) => object.uid == *uid,
             None => Some(&object.name) == query.name.as_ref(),
         };
-        let mut states: Vec<_> = self.all().into_iter().filter(|state| is_it(&state.object)).collect();
-        states.drain(..states.len().saturating_sub(query.limit.unwrap_or(usize::MAX)));
+        let states: Vec<_> = self.all().into_iter().filter(|state| is_it(&state.object)).collect();
         let uid = states.first().map(|state| state.object.uid.clone());
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
