@@ -8,7 +8,6 @@ mod answers;
 pub(crate) mod codes;
 mod ended;
 pub(crate) mod gate;
-mod opened;
 mod proxy;
 mod reviews;
 mod session;
@@ -22,7 +21,7 @@ use thiserror::Error;
 
 pub use ended::EndedSessions;
 pub use reviews::AccessControl;
-pub(crate) use reviews::{Known, NoSession, Unanswered};
+pub(crate) use reviews::Unanswered;
 pub(crate) use viewer::{Act, Viewer};
 
 /// Bytes of a key that sessions are sealed with.

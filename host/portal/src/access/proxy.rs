@@ -15,9 +15,6 @@ const NAME_BYTES: usize = 1024;
 const GROUPS: usize = 512;
 /// The API server adds it to everybody who is known, and so rules name it.
 const AUTHENTICATED: &str = "system:authenticated";
-/// What Kubernetes calls somebody who is not known, and their group.
-const ANONYMOUS: &str = "system:anonymous";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody or several.
 pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Option<Person> {
@@ -31,9 +28,6 @@ pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Option<Person
     let fits = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES;
     if users.next().is_some() || !fits(user) || groups.len() > GROUPS || !groups.iter().all(|name| fits(name))
     {
-        return None;
-    }
-    if user == ANONYMOUS || groups.iter().any(|name| name == UNAUTHENTICATED) {
         return None;
     }
     if !groups.iter().any(|name| name == AUTHENTICATED) {
@@ -82,8 +76,6 @@ mod tests {
             &[(SECRET, GOOD), (USER, " ")],
             &[(SECRET, GOOD), (USER, "ann"), (USER, "bob")],
             &[(SECRET, GOOD), (USER, "ann"), (GROUP, "")],
-            &[(SECRET, GOOD), (USER, ANONYMOUS)],
-            &[(SECRET, GOOD), (USER, "ann"), (GROUP, UNAUTHENTICATED)],
             &[(SECRET, GOOD), (USER, &"a".repeat(NAME_BYTES + 1))],
         ] {
             assert!(asked(pairs).is_none(), "{pairs:?}");

@@ -11,7 +11,6 @@ use tracing::warn;
 
 use super::answers::Answers;
 use super::codes::Codes;
-use super::opened::OpenedSessions;
 use super::session::{self, Session, Sessions};
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
@@ -38,15 +37,6 @@ const REVIEW: Duration = Duration::from_secs(5);
 
 /// While there are no answers, the log says so once in this time.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-
-/// Why somebody who is known gets no session.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum NoSession {
-    /// They have opened their share. In so many seconds there is room for the next.
-    TooMany(u64),
-    /// The machine has no random numbers.
-    NotSealed,
-}
 
 /// There is no answer, so there is nothing to see.
 #[derive(Clone, Debug)]
@@ -101,7 +91,6 @@ pub struct AccessControl {
     reviewer: Arc<dyn Reviewer>,
     pub(super) options: AccessOptions,
     pub(super) sessions: Sessions,
-    opened: OpenedSessions,
     /// One-time logins.
     pub(crate) codes: Codes,
     clock: SystemClock,
@@ -120,7 +109,6 @@ impl AccessControl {
         Self {
             reviewer,
             sessions: Sessions::new(&options.session_key, options.ended.clone()),
-            opened: OpenedSessions::default(),
             options,
             codes: Codes::new(),
             clock: SystemClock::default(),
@@ -212,12 +200,10 @@ impl AccessControl {
         self.options.log_reads
     }
 
-    /// The cookies of a new session of this person, with this token.
-    pub(crate) fn begin(&self, known: &Known, token: &str, secure: bool) -> Result<Vec<String>, NoSession> {
-        let now_ms = self.clock.now_ms();
-        self.opened.add(&known.person.user, now_ms).map_err(NoSession::TooMany)?;
-        let text = self.sessions.seal(token, now_ms).map_err(|_| NoSession::NotSealed)?;
-        Ok(session::set(&text, secure))
+    /// The cookies of a new session with this token.
+    pub(crate) fn begin(&self, token: &str, secure: bool) -> Option<Vec<String>> {
+        let text = self.sessions.seal(token, self.clock.now_ms()).ok()?;
+        Some(session::set(&text, secure))
     }
 
     pub(super) fn open(&self, text: &str) -> Option<Session> {

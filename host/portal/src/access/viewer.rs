@@ -182,23 +182,17 @@ impl Viewer {
 
     /// For the record, where an operator wants one: who read which document. Never what is in it.
     pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
-        if let Some(person) = self.logged_reader() {
-            let ObjectRef { group, kind, namespace, name, uid, .. } = object;
-            let object = format!("{group}/{kind} {namespace}/{name} {uid}");
-            tracing::info!(target: "kubewitness::audit", person, object, seq, "a document was read");
+        let Self::Person(person) = self else { return };
+        if !person.control.logs_reads() {
+            return;
         }
-    }
-
-    /// The same for the bytes of a poison message, which belong to no object.
-    pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
-        if let Some(person) = self.logged_reader() {
-            tracing::info!(target: "kubewitness::audit", person, source, number, "a poison message was read");
-        }
-    }
-
-    fn logged_reader(&self) -> Option<&str> {
-        let Self::Person(person) = self else { return None };
-        person.control.logs_reads().then_some(person.known.person.user.as_str())
+        let ObjectRef { group, kind, namespace, name, uid, .. } = object;
+        let object = format!("{group}/{kind} {namespace}/{name} {uid}");
+        tracing::info!(
+            target: "kubewitness::audit",
+            person = %person.known.person.user, object, seq,
+            "a document was read"
+        );
     }
 }
 

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::parts::expect_own_page;
 use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
-use crate::access::{Access, AccessControl, Known, NoSession};
+use crate::access::{Access, AccessControl};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
@@ -89,7 +89,7 @@ async fn enter(
         found.map_or("", |(_, value)| value.trim())
     };
     let (token, next) = (field("token"), local(field("next")));
-    let Some(known) = control.person(token).await.map_err(Problem::from)? else {
+    if control.person(token).await.map_err(Problem::from)?.is_none() {
         let said = html! {
             p.alert role="alert" { "The API server does not know this token. It may have ended: make a new one." }
         };
@@ -97,29 +97,18 @@ async fn enter(
         let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
-    };
-    begin(control, &known, token, *secure, next)
+    }
+    begin(control, token, *secure, next)
 }
 
 /// A new session, and the page that the person wanted.
-fn begin(
-    control: &AccessControl,
-    known: &Known,
-    token: &str,
-    secure: bool,
-    next: &str,
-) -> Result<Response, Shown> {
-    let cookies = control.begin(known, token, secure).map_err(|why| match why {
-        NoSession::TooMany(seconds) => Problem::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "You have opened too many sessions today.",
-            format!("Go on in one that is open, or sign in again in {seconds} s."),
-        ),
-        NoSession::NotSealed => Problem::new(
+fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Result<Response, Shown> {
+    let cookies = control.begin(token, secure).ok_or_else(|| {
+        Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be sealed.",
             "Try again; the machine has no random numbers now.",
-        ),
+        )
     })?;
     Ok(with(Redirect::to(next).into_response(), &cookies))
 }
@@ -153,7 +142,7 @@ async fn once(app: &App, code: &str, was_asked: bool) -> Result<Response, Shown>
     let token = if was_asked { control.codes.redeem(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
     match control.person(&token).await.map_err(Problem::from)? {
-        Some(known) if was_asked => begin(control, &known, &token, *secure, "/"),
+        Some(_) if was_asked => begin(control, &token, *secure, "/"),
         Some(known) => Ok(go_on(&known.person.user, code).into_response()),
         None => Ok(Redirect::to("/login?ended=true").into_response()),
     }

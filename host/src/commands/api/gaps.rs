@@ -169,14 +169,9 @@ async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) ->
 /// "Every version" is said only while every source that was asked about sees what happens.
 fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
-    if status.restricted {
-        return format!(
-            "no gap{about} that you may see; gaps of a whole source, and what holds a source up, are shown to people \
-             who may see the status\n"
-        );
-    }
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(at)),
+        None if status.restricted => "where the journal begins is for people who may see its status".into(),
         None => "the journal has no state yet".into(),
     };
     if sources.is_empty() || !status.problems.is_empty() {
