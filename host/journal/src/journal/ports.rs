@@ -212,4 +212,8 @@ impl Documents for Journal {
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
     }
+
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        self.reader().await?.newest_documents(object).await
+    }
 }

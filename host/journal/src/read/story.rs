@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Change, Seq, State};
+use kubewitness_core::{Change, ObjectRef, Seq, State};
 
+use super::documents;
 use super::names::{self, Names};
 use crate::store::rows::{Answer, Which, uid};
 use crate::store::{Fetch, Owned};
@@ -27,6 +29,9 @@ const RELATED_OBJECTS: usize = 2000;
 /// Events of one answer, and states of theirs that are read: each repetition of an event is one.
 const EVENTS: usize = events::SHOWN * 2;
 const EVENT_STATES: usize = EVENTS * 5;
+
+/// States of which the newest documents are: an end, which may have none, and the two versions before it.
+const DOCUMENTS: i64 = 3;
 
 /// What was witnessed of one object. Each list has the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +67,26 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     let mut newest: Vec<_> = present.filter(|state| seen.insert(state.object.uid.clone())).collect();
     newest.reverse();
     newest
+}
+
+/// Of the newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
+pub(super) async fn newest_documents(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    object: &ObjectRef,
+) -> Answer<Vec<Bytes>> {
+    let found = rows.objects(Which::Uid(uid::key(&object.uid))).await?.into_iter();
+    let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
+    let mine: Vec<i64> = found.filter(|(_, named)| is_it(&named.object)).map(|(id, _)| id).collect();
+    if mine.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for seq in rows.story(&mine, DOCUMENTS).await? {
+        let document = documents::document(rows, names, seq as u64).await?;
+        found.extend(document.filter(|document| !document.is_empty()));
+    }
+    Ok(found)
 }
 
 /// The objects that a question names, over all epochs and sources.

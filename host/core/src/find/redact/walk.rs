@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::addresses::in_addresses;
 use super::rules::{Matches, Named};
 use super::{Found, Redactor, commands, is_digest};
+use crate::config::COPIES;
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.
@@ -113,7 +114,12 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             let is_secret = under != Under::Other && self.redactor.is_secret_name(&name);
             match scanner.peek() {
-                _ if within.is_met() => self.take(scanner)?,
+                _ if within.is_met() => {
+                    self.take(scanner)?;
+                    if let Some(last) = self.found.last_mut().filter(|_| COPIES.contains(&&*name)) {
+                        last.is_copy = last.range.end == scanner.position();
+                    }
+                }
                 // An object has the value, or says where it comes from.
                 b'{' if is_secret && !self.is_settings => self.variable(scanner, &within, true, depth + 1)?,
                 _ if is_secret => self.take(scanner)?,
@@ -203,7 +209,7 @@ impl<'r> Search<'r> {
     }
 
     fn add(&mut self, range: Range<usize>, is_part: bool) {
-        let found = Found { range, is_part };
+        let found = Found { range, is_part, is_copy: false };
         if !is_digest(found.secret(self.document)) {
             self.found.push(found);
         }
