@@ -7,7 +7,7 @@ use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::order::Order;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
-use kubewitness_core::search::Search;
+use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, GrantUseView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
@@ -173,6 +173,11 @@ pub fn is_asked(spec: &SourceSpec, query: &ObjectQuery) -> bool {
 }
 
 pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
+    if query.search.as_ref().is_some_and(|text| text.len() > TEXT_BYTES) {
+        return Err(ViewError::Invalid(format!(
+            "`search` has more than {TEXT_BYTES} bytes: look for a part of a name, of a label, or of who submitted it"
+        )));
+    }
     let text = query.label_selector.as_deref().unwrap_or_default();
     let labels = Selector::parse(text)
         .map_err(|error| ViewError::Invalid(format!("`{text}` is not a label selector: {error}")))?;

@@ -173,12 +173,28 @@ impl Secrets {
     fn cut_end(&self, text: &str) -> Option<(Range<usize>, &str)> {
         let whole = text.trim_end_matches(['…', '.']);
         self.found.iter().find_map(|(secret, digest)| {
-            let begun = (SECRET_CHARS..secret.len().min(whole.len()))
-                .rev()
-                .find_map(|length| secret.get(..length).filter(|begun| whole.ends_with(begun)))?;
-            Some((whole.len() - begun.len()..text.len(), digest.as_str()))
+            let begun = overlap(secret.as_bytes(), whole.as_bytes());
+            (begun >= SECRET_CHARS).then(|| (whole.len() - begun..text.len(), digest.as_str()))
         })
     }
+}
+
+/// The longest beginning of a secret with which a text ends. Takes steps in the length of the secret, as Knuth, Morris
+/// and Pratt search.
+fn overlap(secret: &[u8], text: &[u8]) -> usize {
+    let secret = &secret[..secret.len().min(text.len())];
+    // Of each beginning: how long a shorter one is with which it ends.
+    let mut shorter = vec![0; secret.len()];
+    let next = |shorter: &[usize], mut met: usize, byte: u8| {
+        while met > 0 && secret.get(met) != Some(&byte) {
+            met = shorter[met - 1];
+        }
+        met + usize::from(secret.get(met) == Some(&byte))
+    };
+    for at in 1..secret.len() {
+        shorter[at] = next(&shorter, shorter[at - 1], secret[at]);
+    }
+    text[text.len() - secret.len()..].iter().fold(0, |met, byte| next(&shorter, met, *byte))
 }
 
 #[cfg(test)]
@@ -332,6 +348,36 @@ mod tests {
         assert_eq!(told, Some(format!("{long} redacted:10")));
         assert_eq!(hidden(&variable("abcdefghij"), &format!("{long} abcde")), None);
         assert_eq!(hidden(&variable("abcdefghij"), "abcdefgh"), None, "it was not cut");
+        let secret = format!("é{}", "ab".repeat(MAY_BE_CUT));
+        let told = hidden(&variable(&secret), &secret[..MAY_BE_CUT]).unwrap();
+        assert_eq!(told, format!("redacted:{}", secret.len()), "there is nothing else");
+    }
+
+    #[test]
+    fn the_overlap_is_what_a_look_at_each_length_finds() {
+        let slow = |secret: &[u8], text: &[u8]| {
+            (0..=secret.len().min(text.len()))
+                .rev()
+                .find(|length| text.ends_with(&secret[..*length]))
+                .unwrap()
+        };
+        for secret in ["", "a", "aab", "abab", "abcabd", "aaaaaa", "abaab"] {
+            for text in ["", "a", "aa", "xaab", "ababab", "abcab", "aaaaaaaaab", "abcabcabd", "abaaba"] {
+                let [secret, text] = [secret, text].map(str::as_bytes);
+                assert_eq!(overlap(secret, text), slow(secret, text), "{secret:?} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_searched_once_for_a_long_secret() {
+        let half = "a".repeat(1 << 19);
+        let secrets = secrets(&variable(&format!("{half}b{half}")));
+        let begun = std::time::Instant::now();
+        let message = format!("x{half}{half}");
+        assert!(secrets.hidden_in(&Status { message, ..Status::default() }).is_some());
+        // A look at each length takes a million million steps.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]
