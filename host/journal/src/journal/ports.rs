@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
     Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Seq, State, Version};
+use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
 use super::Journal;

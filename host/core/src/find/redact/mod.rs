@@ -67,9 +67,14 @@ impl Found {
 
     /// The secret without the quotes of a text, so that it has the same digest wherever it stands.
     fn secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
-        let value = &document[self.range.clone()];
-        let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-        if self.is_part { value } else { text.unwrap_or(value) }
+        &document[self.within(document)]
+    }
+
+    /// Where the secret stands without the quotes of a text.
+    fn within(&self, document: &[u8]) -> Range<usize> {
+        let Range { start, end } = self.range;
+        let is_quoted = end - start > 1 && document[start] == b'"' && document[end - 1] == b'"';
+        if is_quoted && !self.is_part { start + 1..end - 1 } else { start..end }
     }
 
     /// Whether it is an object or a list, which is hidden as a whole.

@@ -192,6 +192,7 @@ impl<'r> Search<'r> {
         if let Some(is_next) = command {
             let is_secret = |name: &str| self.redactor.is_secret_name(name);
             commands::in_words(&decoded, is_next, is_secret, &mut secrets);
+            secrets.extend(self.in_json(&decoded));
         }
         let secrets = commands::merged(secrets);
         let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
@@ -199,6 +200,16 @@ impl<'r> Search<'r> {
             self.add(at + range.start..at + range.end, true);
         }
         Ok(())
+    }
+
+    /// Named values in an argument that is JSON as a whole.
+    fn in_json(&self, text: &str) -> Vec<Range<usize>> {
+        if !text.trim_start().starts_with(['[', '{']) {
+            return Vec::new();
+        }
+        // What is no JSON was searched as words.
+        let found = Search::of_settings(self.redactor, text.as_bytes()).all(&mut Scanner::of_text(text));
+        found.unwrap_or_default().iter().map(|found| found.within(text.as_bytes())).collect()
     }
 
     fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
