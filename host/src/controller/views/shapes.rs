@@ -221,6 +221,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_search_for_more_than_a_name_can_have_is_refused() {
+        let asked = |bytes: usize| ObjectQuery { search: Some("a".repeat(bytes)), ..ObjectQuery::default() };
+        assert!(selection(&asked(TEXT_BYTES)).is_ok());
+        let told = selection(&asked(TEXT_BYTES + 1)).unwrap_err().to_string();
+        assert!(told.contains("more than 253 bytes: look for a part"), "{told}");
+    }
+
+    #[test]
     fn a_source_tells_first_that_nothing_can_be_kept_and_then_what_the_server_says() {
         let refused = SourceSnapshot { condition: Some("403".into()), ..SourceSnapshot::default() };
         let stalled = SourceSnapshot { stalled: Some("the disk is full".into()), ..refused.clone() };

@@ -271,4 +271,14 @@ mod tests {
         let folded = fold((0..SHOWN as u64 + 5).map(event).collect());
         assert_eq!((folded.len(), folded[0].last_ms), (SHOWN, 5));
     }
+
+    #[test]
+    fn a_long_message_of_an_event_is_cut() {
+        let document = format!(
+            r#"{{"involvedObject":{{"kind":"Job","name":"j","uid":"u"}},"message":"{}"}}"#,
+            "m".repeat(MESSAGE_BYTES + 1)
+        );
+        let told = read(document.as_bytes(), &ObjectRef::default(), 1, 0).unwrap();
+        assert_eq!(told.message, format!("{}…", "m".repeat(MESSAGE_BYTES)));
+    }
 }
