@@ -122,10 +122,25 @@ impl Redaction {
 
     /// The document as somebody may read it who may not see secrets. An Event hides those of its object, too.
     pub async fn shown(&self, documents: &dyn Documents, document: Bytes) -> Result<Bytes, JournalError> {
+        self.shown_beside(documents, document, &mut HashMap::new()).await
+    }
+
+    /// The same of one of many documents. `objects`: what is known of the objects of the others.
+    pub async fn shown_beside(
+        &self,
+        documents: &dyn Documents,
+        document: Bytes,
+        objects: &mut HashMap<ObjectRef, Secrets>,
+    ) -> Result<Bytes, JournalError> {
         let Some(about) = redact::about(&document) else { return Ok(self.redact(document)?) };
-        let of_object = self.of_object(documents, &about).await?;
-        let redacted = self.keyed(|digest| self.rules.redact_event(&document, &of_object, digest))?;
-        Ok(redacted.map_or(document, Bytes::from))
+        if !objects.contains_key(&about) {
+            objects.insert(about.clone(), self.of_object(documents, &about).await?);
+        }
+        let redact = |digest: &dyn Fn(&[u8]) -> String| match objects.get(&about) {
+            Some(secrets) => self.rules.redact_event(&document, secrets, digest),
+            None => self.rules.redact_event(&document, &Secrets::unknown(), digest),
+        };
+        Ok(self.keyed(redact)?.map_or(document, Bytes::from))
     }
 
     /// Of an object that is not watched, nothing is known, and what Events say of it stays.

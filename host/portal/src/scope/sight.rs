@@ -496,7 +496,11 @@ impl Sight {
         let all = self.views.poison(&query).await?;
         let view = all.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
         match self.sees_source(Verb::Get, &view.source).await? {
-            true => Ok(self.views.poison_raw(number).await?),
+            true => {
+                let raw = self.views.poison_raw(number).await?;
+                self.viewer.has_read_poison(&view.source, number);
+                Ok(raw)
+            }
             false => Err(missing()),
         }
     }

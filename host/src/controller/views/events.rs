@@ -1,5 +1,6 @@
 //! The Events of one object's story, as their documents tell them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::State;
@@ -17,13 +18,14 @@ impl HostViews {
             // Without their messages they tell nothing.
             return Ok(Vec::new());
         }
-        let mut told = Vec::new();
+        let (mut told, mut objects) = (Vec::new(), HashMap::new());
         for state in states.iter().rev() {
             // Retention may have taken it meanwhile.
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };
-            let document = redaction.shown(&self.journal, document).await.map_err(unavailable)?;
+            let document = redaction.shown_beside(&self.journal, document, &mut objects).await;
+            let document = document.map_err(unavailable)?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
         Ok(events::fold(told))

@@ -400,7 +400,12 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
     {
         portal.as_token("red", path).await;
     }
-    let lines = log.lines.lock().unwrap().clone();
+    for token in ["red", "boss"] {
+        portal.as_token(token, "/api/v1/poison/1/raw").await;
+    }
+    let mut lines = log.lines.lock().unwrap().clone();
+    let poison = lines.pop().unwrap();
+    assert_eq!(poison, "a poison message was read person=user-boss source=jobs number=1");
     let of_red =
         |seq| format!("a document was read person=user-red object=batch/Job red/red-train uid-red seq={seq}");
     let [first, third] = [1, 3].map(of_red);
