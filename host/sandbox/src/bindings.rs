@@ -5,6 +5,7 @@ wasmtime::component::bindgen!({
     world: "full",
     imports: {
         "kubewitness:plugin/documents": async,
+        "kubewitness:plugin/lister": async,
         "kubewitness:plugin/sql": async,
         "kubewitness:plugin/http": async,
         "kubewitness:plugin/mail": async,

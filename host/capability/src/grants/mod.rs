@@ -144,6 +144,7 @@ impl Capabilities {
             Some(old) => old.redaction.clone(),
             None => Arc::new(Redaction::open(host, data).await?),
         };
+        redaction.watch(&host.sources);
         if let Some(fault) = redaction.retry().await {
             opener.closed.insert(("redaction", String::new()), fault);
         }
@@ -217,6 +218,7 @@ impl Capabilities {
         }
         let redaction = (grants.documents != DocumentsGrant::Raw).then(|| self.redaction.clone());
         let documents = backing.documents.clone();
+        let hidden = redaction.clone().map(|redaction| Redacted { documents: documents.clone(), redaction });
         let mut granted = Granted {
             plugin: plugin.to_owned(),
             config: serde_json::Value::Object(spec.config.clone()).to_string(),
@@ -228,7 +230,7 @@ impl Capabilities {
             keys: Default::default(),
             kv: None,
             deciders: self.deciders.clone(),
-            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redaction.clone()),
+            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, hidden),
             documents: match redaction.clone() {
                 Some(redaction) => Arc::new(Redacted { documents, redaction }),
                 None => documents,

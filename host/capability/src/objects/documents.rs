@@ -58,7 +58,7 @@ fn belongs(batch: &Batch, seq: Seq) -> Result<(), GrantError> {
 }
 
 /// A journal's own message may name files, so a plugin is told only what it can do about it.
-fn refusal(error: &JournalError) -> GrantError {
+pub(super) fn refusal(error: &JournalError) -> GrantError {
     tracing::warn!(%error, "a document could not be read for a plugin");
     match error {
         JournalError::Unavailable(_) => GrantError::Unavailable("the document can't be read now".into()),

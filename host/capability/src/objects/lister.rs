@@ -10,7 +10,8 @@ use kubewitness_core::document;
 use kubewitness_core::ports::{Delivery, GrantError, Lister, SelectError, Selection};
 use tokio::time::timeout;
 
-use crate::secrets::redaction::{Redaction, RedactionError};
+use super::documents;
+use crate::secrets::redaction::Redacted;
 
 /// Objects that one listing may return.
 const LIST_OBJECTS: usize = 10_000;
@@ -22,11 +23,11 @@ pub struct Granted {
     lister: Arc<dyn Lister>,
     sources: BTreeSet<String>,
     /// None for a plugin that may see secrets.
-    redaction: Option<Arc<Redaction>>,
+    redaction: Option<Redacted>,
 }
 
 impl Granted {
-    pub fn new(lister: Arc<dyn Lister>, sources: &[String], redaction: Option<Arc<Redaction>>) -> Self {
+    pub fn new(lister: Arc<dyn Lister>, sources: &[String], redaction: Option<Redacted>) -> Self {
         Self { lister, sources: sources.iter().cloned().collect(), redaction }
     }
 
@@ -50,12 +51,14 @@ impl Granted {
         Ok(())
     }
 
-    pub fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+    pub async fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
         self.allow(source)?;
         let found = self.lister.get(source, namespace, name).map_err(refusal)?;
         let Some(current) = found else { return Ok(None) };
         match (document::unpack(&current.packed), &self.redaction) {
-            (Ok(bytes), Some(redaction)) => redaction.redact(bytes).map(Some).map_err(refused),
+            (Ok(bytes), Some(redaction)) => {
+                redaction.shown(Some(bytes)).await.map_err(|error| documents::refusal(&error))
+            }
             (Ok(bytes), None) => Ok(Some(bytes)),
             (Err(error), _) => {
                 tracing::error!(source, namespace, name, %error, "a cached document does not unpack");
@@ -72,7 +75,7 @@ impl Granted {
         limit: usize,
     ) -> Result<Vec<ObjectRef>, GrantError> {
         self.allow(source)?;
-        let rules = self.redaction.as_ref().map(|redaction| redaction.rules());
+        let rules = self.redaction.as_ref().map(|redacted| redacted.redaction.rules());
         let index = (!index.is_empty()).then(|| (index.to_owned(), key.to_owned()));
         let selection = Selection { index, limit: limit.min(LIST_OBJECTS), rules, ..Selection::default() };
         let found = self.lister.select(source, &selection).map_err(refusal)?;
@@ -88,13 +91,6 @@ fn refusal(error: SelectError) -> GrantError {
         SelectError::Source { source_name, .. } => {
             GrantError::Unavailable(format!("the source `{source_name}` does not run now"))
         }
-    }
-}
-
-fn refused(error: RedactionError) -> GrantError {
-    match error {
-        RedactionError::Key(message) => GrantError::Unavailable(message),
-        RedactionError::Withheld(withheld) => GrantError::Other(withheld.to_string()),
     }
 }
 

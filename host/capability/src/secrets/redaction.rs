@@ -1,17 +1,17 @@
 //! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
 //! of the digests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef};
+use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef, SourceSpec};
 use kubewitness_core::files::{self, KEY_BYTES, Origin};
 use kubewitness_core::ports::{Current, Documents, JournalError};
-use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
-use kubewitness_core::{Seq, State, Status, document};
+use kubewitness_core::redact::{self, DIGEST_CHARS, Redactor, Secrets, Withheld};
+use kubewitness_core::{ObjectRef, Seq, State, Status, document};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
@@ -51,6 +51,8 @@ pub struct Redaction {
     spec: RedactionSpec,
     data: PathBuf,
     key: RwLock<Result<hmac::Key, String>>,
+    /// Group and kind of the objects of which the journal has those that are there.
+    watched: RwLock<BTreeSet<(String, String)>>,
     currents: Kept<Option<Arc<Status>>>,
     states: Kept<Option<Arc<State>>>,
 }
@@ -62,11 +64,22 @@ impl Redaction {
             spec: host.redaction.clone(),
             data: data.to_owned(),
             key: RwLock::new(Err("the redaction key was not read yet".into())),
+            watched: RwLock::default(),
             currents: Kept::default(),
             states: Kept::default(),
         };
+        redaction.watch(&host.sources);
         redaction.retry().await;
         Ok(redaction)
+    }
+
+    /// An Event about an object of these that was not seen yet may quote what nobody knows.
+    pub fn watch(&self, sources: &[SourceSpec]) {
+        let group = |source: &SourceSpec| {
+            source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_owned()
+        };
+        let watched = sources.iter().map(|source| (group(source), source.kind.clone())).collect();
+        *self.watched.write().unwrap_or_else(PoisonError::into_inner) = watched;
     }
 
     /// Reads the key if there is none yet. The fault says why there is none now.
@@ -107,7 +120,45 @@ impl Redaction {
         self.rules.clone()
     }
 
-    /// The document with a digest in the place of each secret.
+    /// The document as somebody may read it who may not see secrets. An Event hides those of its object, too.
+    pub async fn shown(&self, documents: &dyn Documents, document: Bytes) -> Result<Bytes, JournalError> {
+        self.shown_beside(documents, document, &mut HashMap::new()).await
+    }
+
+    /// The same of one of many documents. `objects`: what is known of the objects of the others.
+    pub async fn shown_beside(
+        &self,
+        documents: &dyn Documents,
+        document: Bytes,
+        objects: &mut HashMap<ObjectRef, Secrets>,
+    ) -> Result<Bytes, JournalError> {
+        let Some(about) = redact::about(&document) else { return Ok(self.redact(document)?) };
+        if !objects.contains_key(&about) {
+            objects.insert(about.clone(), self.of_object(documents, &about).await?);
+        }
+        let redact = |digest: &dyn Fn(&[u8]) -> String| match objects.get(&about) {
+            Some(secrets) => self.rules.redact_event(&document, secrets, digest),
+            None => self.rules.redact_event(&document, &Secrets::unknown(), digest),
+        };
+        Ok(self.keyed(redact)?.map_or(document, Bytes::from))
+    }
+
+    /// Of an object that is not watched, nothing is known, and what Events say of it stays.
+    async fn of_object(&self, documents: &dyn Documents, about: &ObjectRef) -> Result<Secrets, JournalError> {
+        if about.uid.is_empty() {
+            return Ok(Secrets::unknown());
+        }
+        let newest = documents.newest_documents(about).await?;
+        let kind = (about.group.clone(), about.kind.clone());
+        let is_watched = || self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
+        match newest.is_empty() && is_watched() {
+            true => Ok(Secrets::unknown()),
+            false => Ok(self.secrets(&newest)?),
+        }
+    }
+
+    /// The document with a digest in the place of each secret of its own. Whoever gives away the text of an Event takes
+    /// [`Self::shown`].
     pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
         let redacted = self.keyed(|digest| self.rules.redact(&document, digest))?;
         Ok(redacted.map_or(document, Bytes::from))
@@ -184,8 +235,8 @@ impl Redaction {
         Ok(shown.unwrap_or_else(|| state.clone()))
     }
 
-    /// What a text about the object may quote at this state. `with_before`: also what the document before had.
-    pub async fn quotable(
+    /// What a status may quote at this state. `with_before`: also what the document before had.
+    async fn quotable(
         &self,
         documents: &dyn Documents,
         state: &State,
@@ -283,19 +334,30 @@ pub struct Redacted {
 }
 
 impl Redacted {
-    fn redact(&self, document: Option<Bytes>) -> Result<Option<Bytes>, JournalError> {
-        Ok(document.map(|document| self.redaction.redact(document)).transpose()?)
+    pub(crate) async fn shown(&self, document: Option<Bytes>) -> Result<Option<Bytes>, JournalError> {
+        match document {
+            Some(document) => self.redaction.shown(&*self.documents, document).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
 #[async_trait]
 impl Documents for Redacted {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.redact(self.documents.document(seq).await?)
+        self.shown(self.documents.document(seq).await?).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.redact(self.documents.document_before(seq).await?)
+        self.shown(self.documents.document_before(seq).await?).await
+    }
+
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        let mut shown = Vec::new();
+        for document in self.documents.newest_documents(object).await? {
+            shown.push(self.redaction.shown(&*self.documents, document).await?);
+        }
+        Ok(shown)
     }
 }
 
@@ -372,6 +434,14 @@ mod tests {
         async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
             Ok(Some(Bytes::from_static(br#"{"env":[{"name":"TOKEN","value":"older-4711"}]}"#)))
         }
+
+        async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+            if (&*object.uid, &*object.namespace) != ("known", "team") {
+                return Ok(Vec::new());
+            }
+            let newest = [self.document(1).await?, self.document_before(1).await?];
+            Ok(newest.into_iter().flatten().collect())
+        }
     }
 
     fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
@@ -390,6 +460,47 @@ mod tests {
             observed_ms: 0,
             late: false,
         })
+    }
+
+    fn event(kind: &str, uid: &str, namespace: &str) -> Bytes {
+        json!({
+            "kind": "Event", "metadata": {"namespace": namespace},
+            "involvedObject": {"apiVersion": "batch/v1", "kind": kind, "name": "a", "namespace": namespace, "uid": uid},
+            "message": "no login with hush-4711, nor older-4711",
+        })
+        .to_string()
+        .into()
+    }
+
+    #[tokio::test]
+    async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
+        let host: HostSpec = serde_json::from_value(jobs).unwrap();
+        let redaction = Arc::new(Redaction::open(&host, folder.path()).await.unwrap());
+        let hidden = Redacted { documents: Arc::new(Journal), redaction: redaction.clone() };
+        let message = async |event: Bytes| {
+            let shown = redaction.shown(&Journal, event.clone()).await.unwrap();
+            assert_eq!(hidden.shown(Some(event)).await.unwrap().as_ref(), Some(&shown), "a plugin");
+            let shown: Value = serde_json::from_slice(&shown).unwrap();
+            shown["message"].as_str().unwrap().to_owned()
+        };
+        let told = message(event("Job", "known", "team")).await;
+        assert!(told.starts_with("no login with redacted:") && told.contains(", nor redacted:"), "{told}");
+        assert!(!told.contains("4711"), "{told}");
+        for unknown in [event("Job", "new", "team"), event("Job", "", "team")] {
+            let told = message(unknown).await;
+            assert!(
+                told.starts_with("redacted:") && !told.contains("login"),
+                "nobody knows its secrets: {told}"
+            );
+        }
+        let told = message(event("Job", "known", "other")).await;
+        assert!(!told.contains("login"), "it would tell who guesses a secret of another namespace: {told}");
+        let told = message(event("Pod", "new", "team")).await;
+        assert!(told.contains("hush-4711"), "pods are not watched: {told}");
+        redaction.watch(&[]);
+        assert!(message(event("Job", "new", "team")).await.contains("hush-4711"));
     }
 
     #[tokio::test]

@@ -282,9 +282,14 @@ impl Session for CallSession {
         documents::before(&self.granted.documents, &self.batch, seq).await
     }
 
-    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+    async fn lister_get(
+        &mut self,
+        source: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Bytes>, GrantError> {
         self.granted.uses.count("lister", source);
-        self.granted.lister.get(source, namespace, name)
+        self.granted.lister.get(source, namespace, name).await
     }
 
     fn lister_list(

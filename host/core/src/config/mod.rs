@@ -27,6 +27,7 @@ pub use destinations::*;
 pub use host::*;
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};
+pub(crate) use redaction::COPIES;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 pub use submit::{Credentials, SubmitSpec};

@@ -103,10 +103,10 @@ const VARIABLES: [&str; 55] = [
 ];
 
 /// Annotations in which tools keep all of what they were given, variables included.
-const ANNOTATIONS: [&str; 3] = [
-    "kubectl.kubernetes.io~1last-applied-configuration",
-    "kapp.k14s.io~1original",
-    "objectset.rio.cattle.io~1applied",
+pub(crate) const COPIES: [&str; 3] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kapp.k14s.io/original",
+    "objectset.rio.cattle.io/applied",
 ];
 
 impl Default for RedactionSpec {
@@ -121,7 +121,9 @@ impl Default for RedactionSpec {
                 .map(|pointer| field(Some("Secret"), pointer))
                 .into_iter()
                 // Templates of pods have annotations too.
-                .chain(ANNOTATIONS.map(|name| field(None, &format!("/**/annotations/{name}"))))
+                .chain(
+                    COPIES.map(|name| field(None, &format!("/**/annotations/{}", name.replace('/', "~1")))),
+                )
                 .collect(),
             key_from: None,
         }

@@ -4,12 +4,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use memchr::memmem;
 use serde::Deserialize;
 
 use crate::find::redact::Redactor;
 
 /// The annotation in which a platform says who submitted an object.
 pub const SUBMITTER: &str = "kubewitness.dev/submitter";
+
+/// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
+pub const TEXT_BYTES: usize = 253;
 
 /// What is looked for, in lower-case letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +87,7 @@ impl Search {
     fn may_be_in(&self, document: &[u8]) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'/');
         let has_one_form = self.text.bytes().all(is_plain) && document.is_ascii();
-        !has_one_form || is_within(document, self.text.as_bytes()) || is_within(document, br"\u")
+        !has_one_form || is_within(document, self.text.as_bytes()) || memmem::find(document, br"\u").is_some()
     }
 
     /// By what is known without the document.
@@ -116,18 +120,15 @@ impl Search {
     fn fitting(&self, mut about: About) -> About {
         about.labels.retain(|_, it| self.is_in(it));
         about.submitter = about.submitter.filter(|name| self.is_in(name));
+        about.created = None;
         about
     }
 }
 
-/// Whether a text in lower-case letters is within another one, whatever the case of that is.
+/// Whether a text in lower-case letters is within another one, whatever the case of that is. Takes steps in the sum of
+/// their lengths.
 fn is_within(text: &[u8], part: &[u8]) -> bool {
-    let Some((first, rest)) = part.split_first() else { return true };
-    let places = text.len().saturating_sub(rest.len());
-    let is_first = |place: &usize| text[*place].to_ascii_lowercase() == *first;
-    (0..places)
-        .filter(is_first)
-        .any(|place| text[place + 1..place + 1 + rest.len()].eq_ignore_ascii_case(rest))
+    memmem::find(&text.to_ascii_lowercase(), part).is_some()
 }
 
 #[cfg(test)]
@@ -170,6 +171,29 @@ mod tests {
             assert!(!fits(text), "{text}");
         }
         assert_eq!((Search::new(""), Search::new("  ")), (None, None));
+    }
+
+    #[test]
+    fn what_json_writes_in_several_ways_is_no_match_by_itself() {
+        let document =
+            br#"{"metadata":{"creationTimestamp":"2026-11-20T13:45:11Z","labels":{"team":"vision"},
+            "annotations":{"note":"\u0061"}}}"#;
+        let rules = Arc::new(crate::config::RedactionSpec::default().redactor().unwrap());
+        for text in ["zz qq", "no/such", "zz\"", "zzé", "zzqq"] {
+            let search = Search::new(text).unwrap();
+            assert!(!search.fits_document(document), "{text}");
+            assert!(!search.beside(rules.clone()).fits_document(document), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_document_is_searched_once_whatever_it_repeats() {
+        let document = format!(r#"{{"metadata":{{"labels":{{"a":"b"}}}},"x":"{}"}}"#, "a".repeat(4 << 20));
+        let search = Search::new(&format!("{}b", "a".repeat(TEXT_BYTES - 1))).unwrap();
+        let begun = std::time::Instant::now();
+        assert!((0..4).all(|_| !search.fits_document(document.as_bytes())));
+        // A search that begins anew at each place takes four thousand million steps.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]

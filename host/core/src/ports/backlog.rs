@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::JournalError;
-use crate::state::{Seq, State, StateId};
+use crate::state::{ObjectRef, Seq, State, StateId};
 
 /// How far a plugin is. One transaction writes all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,6 +209,9 @@ pub trait Documents: Send + Sync {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+    /// The newest versions of the object with this uid in this namespace, at most three. None where no such object was
+    /// ever journaled.
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError>;
 }
 
 /// Why a filter could not decide about a state.

@@ -227,7 +227,12 @@ pub trait Session: Send {
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;
 
-    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError>;
+    async fn lister_get(
+        &mut self,
+        source: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Bytes>, GrantError>;
     fn lister_list(
         &self,
         source: &str,

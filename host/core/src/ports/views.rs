@@ -275,6 +275,9 @@ pub struct TimelineQuery {
     /// Whether Events are read as well: each has a document.
     #[serde(skip)]
     pub events: bool,
+    /// By name: only objects in these namespaces. `None`: in all of them.
+    #[serde(skip)]
+    pub namespaces: Option<BTreeSet<String>>,
 }
 
 /// Gaps are found by what they are about; everything that is left out fits all.

@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
     Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Seq, State, Version};
+use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
 use super::Journal;
@@ -211,5 +211,9 @@ impl Documents for Journal {
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
+    }
+
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        self.reader().await?.newest_documents(object).await
     }
 }

@@ -135,6 +135,14 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
+    /// The end of an object has no document.
+    pub async fn newest_documents(mut self, object: &ObjectRef) -> Answer<Vec<Bytes>> {
+        self.connection.begin().await?;
+        let found = story::newest_documents(self.connection.rows(), self.names, object).await?;
+        self.connection.end().await?;
+        Ok(found)
+    }
+
     /// What is no number of this format is not found.
     pub async fn former(
         mut self,

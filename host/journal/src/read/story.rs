@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::TimelineQuery;
-use kubewitness_core::{Change, Seq, State};
+use kubewitness_core::{Change, ObjectRef, Seq, State};
 
+use super::documents;
 use super::names::{self, Names};
 use crate::store::rows::{Answer, Which, uid};
 use crate::store::{Fetch, Owned};
@@ -27,6 +29,9 @@ const RELATED_OBJECTS: usize = 2000;
 /// Events of one answer, and states of theirs that are read: each repetition of an event is one.
 const EVENTS: usize = events::SHOWN * 2;
 const EVENT_STATES: usize = EVENTS * 5;
+
+/// States of which the newest documents are: an end, which may have none, and the two versions before it.
+const DOCUMENTS: i64 = 3;
 
 /// What was witnessed of one object. Each list has the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +69,26 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
     newest
 }
 
+/// Of the newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
+pub(super) async fn newest_documents(
+    rows: &mut dyn Fetch,
+    names: &Names,
+    object: &ObjectRef,
+) -> Answer<Vec<Bytes>> {
+    let found = rows.objects(Which::Uid(uid::key(&object.uid))).await?.into_iter();
+    let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
+    let mine: Vec<i64> = found.filter(|(_, named)| is_it(&named.object)).map(|(id, _)| id).collect();
+    if mine.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for seq in rows.story(&mine, DOCUMENTS).await? {
+        let document = documents::document(rows, names, seq as u64).await?;
+        found.extend(document.filter(|document| !document.is_empty()));
+    }
+    Ok(found)
+}
+
 /// The objects that a question names, over all epochs and sources.
 async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> {
     let which = match (&query.uid, &query.name) {
@@ -82,6 +107,7 @@ async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> 
                 Some(&found.name) == query.name.as_ref()
                     && query.kind.as_ref().is_none_or(|kind| is_kind(&found.group, &found.kind, kind))
                     && query.namespace.as_ref().is_none_or(|namespace| found.namespace == *namespace)
+                    && query.namespaces.as_ref().is_none_or(|all| all.contains(&found.namespace))
             }
         };
         if is_it {

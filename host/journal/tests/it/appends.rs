@@ -511,7 +511,80 @@ async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_
     }
 }
 
+/// Anybody may write the uid of a foreign object into an object or an Event of their own.
+async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
+    let desk = Desk::new().await;
+    let (set, pod) = (job(1), job(4));
+    let in_other =
+        |object: &Arc<ObjectRef>| Arc::new(ObjectRef { namespace: "other".into(), ..(**object).clone() });
+    let event = |number: usize| {
+        Arc::new(ObjectRef { kind: "Event".into(), group: String::new(), ..(*job(number)).clone() })
+    };
+    let about = |object: &Arc<ObjectRef>, owner: &Arc<ObjectRef>, version| Witnessed {
+        owner: Some(owner.clone()),
+        ..present(object, version)
+    };
+    let foreign = in_other(&set);
+    desk.append(vec![
+        present(&set, 4),
+        about(&pod, &set, 5),
+        about(&event(7), &set, 6),
+        about(&in_other(&job(10)), &foreign, 7),
+        about(&in_other(&event(13)), &foreign, 8),
+    ])
+    .await;
+    for query in [
+        TimelineQuery { uid: Some(set.uid.clone()), events: true, ..TimelineQuery::default() },
+        TimelineQuery { name: Some(set.name.clone()), events: true, ..TimelineQuery::default() },
+    ] {
+        let story = desk.journal.timeline(&query).await.unwrap();
+        let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
+        assert_eq!(
+            (seqs(&story.states), seqs(&story.related), seqs(&story.events)),
+            (vec![1], vec![2], vec![3])
+        );
+    }
+}
+
+async fn a_story_by_name_is_of_the_namespaces_that_are_asked_for_before_it_is_cut() {
+    let desk = Desk::new().await;
+    let mine = Arc::new(ObjectRef { namespace: "mine".into(), ..(*job(1)).clone() });
+    let foreign =
+        Arc::new(ObjectRef { namespace: "foreign".into(), uid: "another".into(), ..(*job(1)).clone() });
+    desk.append(vec![present(&mine, 4), present(&foreign, 5), present(&foreign, 6)]).await;
+    let asked = |namespaces: Option<&[&str]>| TimelineQuery {
+        name: Some(mine.name.clone()),
+        limit: Some(1),
+        namespaces: namespaces.map(|names| names.iter().map(ToString::to_string).collect()),
+        ..TimelineQuery::default()
+    };
+    for (namespaces, seqs) in [(None, vec![3]), (Some(&["mine"][..]), vec![1]), (Some(&[][..]), vec![])] {
+        let story = desk.journal.timeline(&asked(namespaces)).await.unwrap();
+        assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), seqs, "{namespaces:?}");
+    }
+}
+
+/// Whoever may not see an object learns nothing of it by an Event of their own that quotes a guess.
+async fn the_newest_documents_of_an_object_are_those_of_its_namespace() {
+    let desk = Desk::new().await;
+    let object = job(1);
+    desk.append((4..9).map(|version| present(&object, version)).collect()).await;
+    let newest = desk.journal.newest_documents(&object).await.unwrap();
+    let expected = [5, 4, 3].map(async |seq| desk.journal.document(seq).await.unwrap().unwrap());
+    let mut found = Vec::new();
+    for document in expected {
+        found.push(document.await);
+    }
+    assert_eq!(newest, found);
+    let elsewhere = ObjectRef { namespace: "other".into(), ..(*object).clone() };
+    assert!(desk.journal.newest_documents(&elsewhere).await.unwrap().is_empty());
+    assert!(desk.journal.newest_documents(&job(2)).await.unwrap().is_empty());
+}
+
 on_every_store!(
+    what_another_namespace_says_of_an_object_changes_no_story_of_it,
+    a_story_by_name_is_of_the_namespaces_that_are_asked_for_before_it_is_cut,
+    the_newest_documents_of_an_object_are_those_of_its_namespace,
     events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts,
     an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid,
     states_get_positions_in_order_and_come_back_whole,

@@ -1,8 +1,9 @@
 //! Sessions that people have ended before their time: which they are, until they would have ended by themselves.
 //!
 //! They are kept in a file of the data folder, so that a restart does not open them again. The file has a line for
-//! each: the id in hex digits, a space, and the end in milliseconds since 1970. The id 0 stands for every session that
-//! ends by its time: none is forgotten where there is no room for all of them, or where the file can't be read.
+//! each: the id in hex digits, a space, and the end in milliseconds since 1970. An id begins with its person. The id 0
+//! stands for every session that ends by its time, and a person with nothing behind it for every one of that person: none
+//! is forgotten where there is no room for all of them, or where the file can't be read.
 //!
 //! Replicas [exchange](EndedSessions::exchange) the same text, so that a log-out holds on each of them.
 
@@ -13,11 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::files;
 
-use super::session::{Id, LIFETIME, Session};
+use super::session::{Id, LIFETIME, PERSON_BYTES, Session};
 
 /// Ended sessions that are remembered one by one. Where there are more, every session that would end as soon as the first
 /// of them has ended with it.
 const MOST: usize = 10_000;
+/// The same of one person, whose own sessions pay for it: nobody can sign out others by signing in and out.
+const OF_ONE: usize = 100;
 /// Of the file: so many lines, and room for some more.
 const BYTES: u64 = 1 << 20;
 
@@ -25,6 +28,13 @@ type Ids = BTreeMap<Id, u64>;
 
 /// No session has it: ids are random.
 const EVERY: Id = [0; 16];
+
+/// What stands for every session of the person that an id begins with.
+fn every_of(id: &Id) -> Id {
+    let mut every = EVERY;
+    every[..PERSON_BYTES].copy_from_slice(&id[..PERSON_BYTES]);
+    every
+}
 
 /// The sessions that people have ended.
 #[derive(Clone, Default)]
@@ -62,7 +72,8 @@ impl EndedSessions {
 
     pub(super) fn has(&self, session: &Session) -> bool {
         let ids = self.ids();
-        ids.contains_key(&session.id) || ids.get(&EVERY).is_some_and(|until_ms| session.ends_ms <= *until_ms)
+        let is_among = |every: Id| ids.get(&every).is_some_and(|until_ms| session.ends_ms <= *until_ms);
+        ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
     }
 
     /// From now on, and from the answer on also after a restart.
@@ -110,14 +121,26 @@ impl EndedSessions {
 }
 
 fn make_room(ids: &mut Ids, most: usize) {
-    while ids.len() > most {
-        let each = ids.iter().filter(|(id, _)| **id != EVERY);
-        let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { break };
-        let (soonest, ends_ms) = (*soonest, *ends_ms);
-        ids.remove(&soonest);
-        let until_ms = ids.entry(EVERY).or_default();
-        *until_ms = ends_ms.max(*until_ms);
+    let mut of_each: BTreeMap<Id, usize> = BTreeMap::new();
+    for id in ids.keys().filter(|id| **id != every_of(id)) {
+        *of_each.entry(every_of(id)).or_default() += 1;
     }
+    for (every, count) in of_each {
+        (OF_ONE..count).for_each(|_| fold(ids, every, |id| every_of(id) == every));
+    }
+    while ids.len() > most {
+        fold(ids, EVERY, |_| true);
+    }
+}
+
+/// Lets the one of these that ends first be among those that `every` stands for.
+fn fold(ids: &mut Ids, every: Id, is_of: impl Fn(&Id) -> bool) {
+    let each = ids.iter().filter(|(id, _)| **id != every && is_of(id));
+    let Some((soonest, ends_ms)) = each.min_by_key(|(_, ends_ms)| **ends_ms) else { return };
+    let (soonest, ends_ms) = (*soonest, *ends_ms);
+    ids.remove(&soonest);
+    let until_ms = ids.entry(every).or_default();
+    *until_ms = ends_ms.max(*until_ms);
 }
 
 fn text(ids: &Ids) -> String {
@@ -142,8 +165,31 @@ mod tests {
 
     const NOW: u64 = 1_795_182_311_000;
 
+    /// The first one of the person with this number.
     fn session(number: u64, ends_ms: u64) -> Session {
-        Session { id: u128::from(number).to_be_bytes(), ends_ms, token: String::new() }
+        session_of(number, 1, ends_ms)
+    }
+
+    fn session_of(person: u64, number: u64, ends_ms: u64) -> Session {
+        let id = u128::from(person) << 64 | u128::from(number);
+        Session { id: id.to_be_bytes(), ends_ms, token: String::new() }
+    }
+
+    #[tokio::test]
+    async fn who_signs_in_and_out_again_and_again_ends_no_session_of_another_person() {
+        let (ended, twin) = (EndedSessions::default(), EndedSessions::default());
+        let others = session(2, NOW + 10);
+        for number in 1..=MOST as u64 + 100 {
+            ended.add(&session_of(1, number, NOW + 1_000 + number), NOW).await.unwrap();
+        }
+        assert!(ended.ids().len() <= OF_ONE + 1);
+        twin.exchange(&text(&ended.ids().clone()), NOW).await.unwrap();
+        for ended in [&ended, &twin] {
+            assert!(!ended.has(&others), "the other goes on");
+            assert!(ended.has(&session_of(1, 1, NOW + 1_001)), "what has made room is not forgotten");
+            assert!(ended.has(&session_of(1, MOST as u64, NOW + 1_000 + MOST as u64)));
+            assert!(!ended.has(&session_of(1, u64::MAX, NOW + 1_000_000)), "a new one goes on");
+        }
     }
 
     #[tokio::test]

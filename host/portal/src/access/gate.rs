@@ -69,10 +69,11 @@ impl Gate {
         headers: &HeaderMap,
     ) -> Result<Option<Person>, Unanswered> {
         let person = |known: Arc<Known>, proof| Person { control: control.clone(), known, proof };
-        if let Some(said) =
-            control.options.trusted_proxy.as_ref().and_then(|secret| proxy::person(secret, headers))
-        {
-            return Ok(Some(person(Arc::new(Known::new(said)), Proof::Proxy)));
+        let trusted = control.options.trusted_proxy.as_ref();
+        match trusted.map_or(Ok(None), |secret| proxy::person(secret, headers)) {
+            Ok(Some(said)) => return Ok(Some(person(Arc::new(Known::new(said)), Proof::Proxy))),
+            Err(proxy::Unclear) => return Ok(None),
+            Ok(None) => {}
         }
         if headers.contains_key(header::AUTHORIZATION) {
             let Some(token) = bearer(headers) else { return Ok(None) };

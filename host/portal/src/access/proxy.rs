@@ -15,12 +15,24 @@ const NAME_BYTES: usize = 1024;
 const GROUPS: usize = 512;
 /// The API server adds it to everybody who is known, and so rules name it.
 const AUTHENTICATED: &str = "system:authenticated";
+/// Whom the API server does not know, and their group.
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody or several.
-pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Option<Person> {
-    if !is_proof(secret, headers.get(SECRET)?.as_bytes()) {
-        return None;
+/// A proxy speaks, and does not say clearly who it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unclear;
+
+/// Who the proxy says it is. `None` where no proxy speaks, or one that names nobody.
+pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Result<Option<Person>, Unclear> {
+    let speaks = headers.get(SECRET).is_some_and(|given| is_proof(secret, given.as_bytes()));
+    match speaks && headers.contains_key(USER) {
+        true => named(headers).map(Some).ok_or(Unclear),
+        false => Ok(None),
     }
+}
+
+fn named(headers: &HeaderMap) -> Option<Person> {
     let mut users = headers.get_all(USER).iter();
     let user = users.next()?.to_str().ok()?.trim();
     let groups = headers.get_all(GROUP).iter().map(|value| value.to_str().map(|text| text.trim().to_owned()));
@@ -28,6 +40,10 @@ pub(super) fn person(secret: &ProxySecret, headers: &HeaderMap) -> Option<Person
     let fits = |name: &str| !name.is_empty() && name.len() <= NAME_BYTES;
     if users.next().is_some() || !fits(user) || groups.len() > GROUPS || !groups.iter().all(|name| fits(name))
     {
+        return None;
+    }
+    // With the group of those who are known, the API server would take them for somebody.
+    if user == ANONYMOUS || groups.iter().any(|name| name == UNAUTHENTICATED) {
         return None;
     }
     if !groups.iter().any(|name| name == AUTHENTICATED) {
@@ -49,7 +65,7 @@ mod tests {
 
     const GOOD: &str = "0123456789abcdef0123456789abcdef";
 
-    fn asked(pairs: &[(&'static str, &str)]) -> Option<Person> {
+    fn asked(pairs: &[(&'static str, &str)]) -> Result<Option<Person>, Unclear> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
@@ -59,13 +75,13 @@ mod tests {
 
     #[test]
     fn a_proxy_that_knows_the_secret_says_who_it_is() {
-        let person = asked(&[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "b")]).unwrap();
+        let person = asked(&[(SECRET, GOOD), (USER, "ann"), (GROUP, "a"), (GROUP, "b")]).unwrap().unwrap();
         assert_eq!((person.user.as_str(), person.uid.as_str()), ("ann", ""));
         assert_eq!(person.groups, ["a", "b", AUTHENTICATED]);
     }
 
     #[test]
-    fn without_the_secret_or_with_unclear_names_it_is_nobody() {
+    fn without_the_secret_or_without_a_name_no_proxy_speaks_and_unclear_names_are_no_proof() {
         let other = GOOD.replace('0', "1");
         for pairs in [
             &[(USER, "ann")][..],
@@ -73,12 +89,18 @@ mod tests {
             &[(SECRET, &other), (USER, "ann")],
             &[(SECRET, &GOOD[1..]), (USER, "ann")],
             &[(SECRET, GOOD)],
-            &[(SECRET, GOOD), (USER, " ")],
+        ] {
+            assert_eq!(asked(pairs), Ok(None), "{pairs:?}");
+        }
+        for pairs in [
+            &[(SECRET, GOOD), (USER, " ")][..],
             &[(SECRET, GOOD), (USER, "ann"), (USER, "bob")],
             &[(SECRET, GOOD), (USER, "ann"), (GROUP, "")],
             &[(SECRET, GOOD), (USER, &"a".repeat(NAME_BYTES + 1))],
+            &[(SECRET, GOOD), (USER, ANONYMOUS)],
+            &[(SECRET, GOOD), (USER, "ann"), (GROUP, UNAUTHENTICATED)],
         ] {
-            assert!(asked(pairs).is_none(), "{pairs:?}");
+            assert_eq!(asked(pairs), Err(Unclear), "{pairs:?}");
         }
     }
 

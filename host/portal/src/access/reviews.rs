@@ -201,8 +201,8 @@ impl AccessControl {
     }
 
     /// The cookies of a new session with this token.
-    pub(crate) fn begin(&self, token: &str, secure: bool) -> Option<Vec<String>> {
-        let text = self.sessions.seal(token, self.clock.now_ms()).ok()?;
+    pub(crate) fn begin(&self, token: &str, known: &Known, secure: bool) -> Option<Vec<String>> {
+        let text = self.sessions.seal(token, &known.person.user, self.clock.now_ms()).ok()?;
         Some(session::set(&text, secure))
     }
 

@@ -19,7 +19,7 @@ use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::ended::EndedSessions;
-use super::{SESSION_KEY_BYTES, TOKEN_BYTES};
+use super::{SESSION_KEY_BYTES, TOKEN_BYTES, sha256};
 
 /// A working day. Who goes on after it signs in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
@@ -30,7 +30,9 @@ const HEAD: usize = 16 + 8;
 const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
 const AAD: &[u8] = b"kubewitness session 1";
 
+/// It begins with a digest of its person. The rest is random.
 pub(super) type Id = [u8; 16];
+pub(super) const PERSON_BYTES: usize = 8;
 
 pub(crate) struct Session {
     pub(crate) id: Id,
@@ -54,9 +56,11 @@ impl Sessions {
     }
 
     /// The text of a new session.
-    pub(super) fn seal(&self, token: &str, now_ms: u64) -> Result<String, Unspecified> {
+    pub(super) fn seal(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
         let (mut id, mut nonce) = (Id::default(), [0; NONCE_LEN]);
         self.random.fill(&mut id)?;
+        let person = sha256(&[&self.key[..], user.as_bytes()].concat());
+        id[..PERSON_BYTES].copy_from_slice(&person[..PERSON_BYTES]);
         self.random.fill(&mut nonce)?;
         let ends_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
         let mut sealed = [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat();
@@ -157,18 +161,18 @@ mod tests {
 
     #[test]
     fn a_session_is_opened_by_whoever_has_the_key_until_its_end() {
-        let text = sessions().seal("a-token", NOW).unwrap();
+        let text = sessions().seal("a-token", "ann", NOW).unwrap();
         assert_eq!(sessions().open(&text, NOW).unwrap().token, "a-token");
         let end = NOW + LIFETIME.as_millis() as u64;
         assert!(sessions().open(&text, end - 1).is_some() && sessions().open(&text, end).is_none());
         assert!(Sessions::new(&[8; SESSION_KEY_BYTES], EndedSessions::default()).open(&text, NOW).is_none());
-        assert_ne!(text, sessions().seal("a-token", NOW).unwrap());
+        assert_ne!(text, sessions().seal("a-token", "ann", NOW).unwrap());
         assert!(!text.contains("a-token"));
     }
 
     #[test]
     fn what_was_altered_is_no_session() {
-        let text = sessions().seal("a-token", NOW).unwrap();
+        let text = sessions().seal("a-token", "ann", NOW).unwrap();
         for at in 0..text.len() {
             let other = if text.as_bytes()[at] == b'A' { "B" } else { "A" };
             let altered = format!("{}{other}{}", &text[..at], &text[at + 1..]);
@@ -185,7 +189,7 @@ mod tests {
     async fn an_ended_session_stays_ended_and_others_go_on() {
         let sessions = sessions();
         let open = |text: &str| sessions.open(text, NOW);
-        let (one, other) = (sessions.seal("t", NOW).unwrap(), sessions.seal("t", NOW).unwrap());
+        let (one, other) = (sessions.seal("t", "ann", NOW).unwrap(), sessions.seal("t", "ann", NOW).unwrap());
         sessions.ended.add(&open(&one).unwrap(), NOW).await.unwrap();
         assert!(open(&one).is_none() && open(&other).is_some());
     }
@@ -194,7 +198,7 @@ mod tests {
     fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
         let token = "t".repeat(TOKEN_BYTES);
         for secure in [false, true] {
-            let set = set(&sessions().seal(&token, NOW).unwrap(), secure);
+            let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), secure);
             assert_eq!((set.len(), unset(secure).len()), (PIECES, PIECES));
             assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());
             let text = read(&browser(&set), secure).unwrap();

@@ -182,17 +182,25 @@ impl Viewer {
 
     /// For the record, where an operator wants one: who read which document. Never what is in it.
     pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
-        let Self::Person(person) = self else { return };
-        if !person.control.logs_reads() {
-            return;
-        }
+        let Some(person) = self.logged() else { return };
         let ObjectRef { group, kind, namespace, name, uid, .. } = object;
         let object = format!("{group}/{kind} {namespace}/{name} {uid}");
         tracing::info!(
             target: "kubewitness::audit",
-            person = %person.known.person.user, object, seq,
+            person, object, seq,
             "a document was read"
         );
+    }
+
+    /// The same of the bytes of a poison message, which nobody redacts.
+    pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
+        let Some(person) = self.logged() else { return };
+        tracing::info!(target: "kubewitness::audit", person, source, number, "a poison message was read");
+    }
+
+    fn logged(&self) -> Option<&str> {
+        let Self::Person(person) = self else { return None };
+        person.control.logs_reads().then_some(&*person.known.person.user)
     }
 }
 

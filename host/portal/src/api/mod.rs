@@ -157,13 +157,14 @@ impl IntoResponse for ObjectsAnswer {
 
 async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<TimelineView>, Problem> {
     let params = Params::read(&uri, TIMELINE)?;
-    let query = TimelineQuery {
+    let mut query = TimelineQuery {
         uid: params.owned("uid"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
         name: params.owned("name"),
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
         events: true,
+        namespaces: None,
     };
     let named = query.kind.is_some() && query.name.is_some();
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
@@ -179,6 +180,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
     if query.uid.is_none() && !sight.could_see(Verb::Get, kind, namespace, query.name.as_deref()).await? {
         return Ok(Json(TimelineView::default()));
     }
+    query.namespaces = sight.namespaces_of(&query).await?;
     Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
 }
 

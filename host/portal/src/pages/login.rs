@@ -89,7 +89,7 @@ async fn enter(
         found.map_or("", |(_, value)| value.trim())
     };
     let (token, next) = (field("token"), local(field("next")));
-    if control.person(token).await.map_err(Problem::from)?.is_none() {
+    let Some(known) = control.person(token).await.map_err(Problem::from)? else {
         let said = html! {
             p.alert role="alert" { "The API server does not know this token. It may have ended: make a new one." }
         };
@@ -97,13 +97,19 @@ async fn enter(
         let how = HeaderValue::from_static("Bearer realm=\"kubewitness\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
-    }
-    begin(control, token, *secure, next)
+    };
+    begin(control, token, &known, *secure, next)
 }
 
 /// A new session, and the page that the person wanted.
-fn begin(control: &AccessControl, token: &str, secure: bool, next: &str) -> Result<Response, Shown> {
-    let cookies = control.begin(token, secure).ok_or_else(|| {
+fn begin(
+    control: &AccessControl,
+    token: &str,
+    known: &Known,
+    secure: bool,
+    next: &str,
+) -> Result<Response, Shown> {
+    let cookies = control.begin(token, known, secure).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be sealed.",
@@ -142,7 +148,7 @@ async fn once(app: &App, code: &str, was_asked: bool) -> Result<Response, Shown>
     let token = if was_asked { control.codes.redeem(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
     match control.person(&token).await.map_err(Problem::from)? {
-        Some(_) if was_asked => begin(control, &token, *secure, "/"),
+        Some(known) if was_asked => begin(control, &token, &known, *secure, "/"),
         Some(known) => Ok(go_on(&known.person.user, code).into_response()),
         None => Ok(Redirect::to("/login?ended=true").into_response()),
     }

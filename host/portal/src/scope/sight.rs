@@ -11,8 +11,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineView,
-    ViewError, Views,
+    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineQuery,
+    TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
@@ -281,6 +281,41 @@ impl Sight {
         Ok(rights.into_iter().filter_map(since).collect())
     }
 
+    /// The namespaces in which an object of this kind and name may be theirs, where the question names none. A story is
+    /// cut to so many states, and those of a foreign object of the same name would be seen by what they leave out.
+    pub(crate) async fn namespaces_of(
+        &self,
+        query: &TimelineQuery,
+    ) -> Result<Option<BTreeSet<String>>, Problem> {
+        let (Some(name), None, None) = (&query.name, &query.namespace, &query.uid) else { return Ok(None) };
+        if self.is_whole() {
+            return Ok(None);
+        }
+        let is_asked = |known: &&Watched| {
+            query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
+        };
+        let (mut theirs, mut is_known) = (BTreeSet::from([String::new()]), false);
+        for known in self.witnessed.iter().filter(is_asked) {
+            is_known = true;
+            if self.right(Verb::Get, &known.group, &known.kind, "").await? == Right::Everywhere {
+                return Ok(None);
+            }
+            let names = self.views.namespaces(&known.source, true, NAMESPACES + 1).await?;
+            if names.len() > NAMESPACES {
+                return Err(too_wide());
+            }
+            for namespace in names {
+                let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
+                let by_name = self.attempt(Verb::Get, &known.group, &known.kind, &namespace, name);
+                if right != Right::Nowhere || self.since(&by_name).await? != Right::Nowhere {
+                    theirs.insert(namespace);
+                }
+            }
+        }
+        // Of a kind that no source witnesses any more, nobody knows where it was.
+        Ok(is_known.then_some(theirs))
+    }
+
     /// How far plugins are is for operators, and so are their names.
     pub(crate) async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
         let has_details = page.objects.iter().any(|view| view.details.is_some());
@@ -461,7 +496,11 @@ impl Sight {
         let all = self.views.poison(&query).await?;
         let view = all.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
         match self.sees_source(Verb::Get, &view.source).await? {
-            true => Ok(self.views.poison_raw(number).await?),
+            true => {
+                let raw = self.views.poison_raw(number).await?;
+                self.viewer.has_read_poison(&view.source, number);
+                Ok(raw)
+            }
             false => Err(missing()),
         }
     }

@@ -211,9 +211,14 @@ impl ledger::Host for Guest {
 }
 
 impl lister::Host for Guest {
-    fn get(&mut self, source: String, namespace: String, name: String) -> Result<Option<String>, Error> {
+    async fn get(
+        &mut self,
+        source: String,
+        namespace: String,
+        name: String,
+    ) -> Result<Option<String>, Error> {
         let (session, time) = self.open(Capability::Lister, source.len() + namespace.len() + name.len())?;
-        let document = session.lister_get(&source, &namespace, &name).map_err(refusal)?;
+        let document = session.lister_get(&source, &namespace, &name).await.map_err(refusal)?;
         drop(time);
         let Some(document) = document else { return Ok(None) };
         self.answer(document.len())?;
@@ -222,7 +227,7 @@ impl lister::Host for Guest {
             .map_err(|_| Error::Invalid("the document is not UTF-8".to_string()))
     }
 
-    fn list(
+    async fn list(
         &mut self,
         source: String,
         index: String,

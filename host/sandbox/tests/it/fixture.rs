@@ -324,7 +324,12 @@ impl Session for FakeSession {
         Ok(self.record.lock().unwrap().before.get(&seq).map(|text| Bytes::from_static(text.as_bytes())))
     }
 
-    fn lister_get(&self, source: &str, _namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
+    async fn lister_get(
+        &mut self,
+        source: &str,
+        _namespace: &str,
+        name: &str,
+    ) -> Result<Option<Bytes>, GrantError> {
         self.granted(source).map(|_| (name == "there").then(|| Bytes::from_static(b"{}")))
     }
 

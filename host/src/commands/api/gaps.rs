@@ -171,9 +171,14 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(at)),
-        None if status.restricted => "where the journal begins is for people who may see its status".into(),
         None => "the journal has no state yet".into(),
     };
+    if status.restricted {
+        // Nor do they see what holds a source up.
+        return format!(
+            "no gap{about} that you may see; gaps of whole sources are for people who may see the status\n"
+        );
+    }
     if sources.is_empty() || !status.problems.is_empty() {
         return format!(
             "no gap{about} so far, but not all is watched: `kubewitness status` tells why ({since})\n"
@@ -471,6 +476,12 @@ mod tests {
         for text in [none("", &refused, &[&seen]), none("", &status, &[])] {
             assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
         }
+        let restricted = StatusView { restricted: true, ..status.clone() };
+        let text = none("of job/x", &restricted, &[&seen]);
+        assert!(
+            text.starts_with("no gap of job/x that you may see; gaps of whole sources are for"),
+            "{text}"
+        );
         let text = none("", &status, &[&doubted]);
         assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
         for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {

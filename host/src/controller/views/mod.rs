@@ -172,7 +172,7 @@ impl Views for HostViews {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })?;
-        let events = self.events(found.events, found.related.iter().chain(&found.states)).await?;
+        let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
         Ok(TimelineView { states, related, events })
     }
@@ -187,7 +187,7 @@ impl Views for HostViews {
             message: format!("the journal has no document at position {seq}"),
             hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
         };
-        let shown = self.redaction()?.redact(document.ok_or_else(missing)?);
+        let shown = self.redaction()?.shown(&self.journal, document.ok_or_else(missing)?).await;
         shown.map(Vec::from).map_err(unavailable)
     }
 

@@ -7,7 +7,7 @@ use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::order::Order;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
-use kubewitness_core::search::Search;
+use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
     DiscrepancyView, GrantUseView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
@@ -173,6 +173,11 @@ pub fn is_asked(spec: &SourceSpec, query: &ObjectQuery) -> bool {
 }
 
 pub fn selection(query: &ObjectQuery) -> Result<Selection, ViewError> {
+    if query.search.as_ref().is_some_and(|text| text.len() > TEXT_BYTES) {
+        return Err(ViewError::Invalid(format!(
+            "`search` has more than {TEXT_BYTES} bytes: look for a part of a name, of a label, or of who submitted it"
+        )));
+    }
     let text = query.label_selector.as_deref().unwrap_or_default();
     let labels = Selector::parse(text)
         .map_err(|error| ViewError::Invalid(format!("`{text}` is not a label selector: {error}")))?;
@@ -214,6 +219,14 @@ pub fn object_view(source: String, current: Current) -> ObjectView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_for_more_than_a_name_can_have_is_refused() {
+        let asked = |bytes: usize| ObjectQuery { search: Some("a".repeat(bytes)), ..ObjectQuery::default() };
+        assert!(selection(&asked(TEXT_BYTES)).is_ok());
+        let told = selection(&asked(TEXT_BYTES + 1)).unwrap_err().to_string();
+        assert!(told.contains("more than 253 bytes: look for a part"), "{told}");
+    }
 
     #[test]
     fn a_source_tells_first_that_nothing_can_be_kept_and_then_what_the_server_says() {

@@ -178,7 +178,7 @@ impl Session for Nothing {
     async fn document_before(&mut self, _: Seq) -> Result<Option<Bytes>, GrantError> {
         denied()
     }
-    fn lister_get(&self, _: &str, _: &str, _: &str) -> Result<Option<Bytes>, GrantError> {
+    async fn lister_get(&mut self, _: &str, _: &str, _: &str) -> Result<Option<Bytes>, GrantError> {
         denied()
     }
     fn lister_list(&self, _: &str, _: &str, _: &str, _: usize) -> Result<Vec<ObjectRef>, GrantError> {

@@ -119,33 +119,147 @@ async fn with_settings(scratch: &Scratch, settings: &str) -> Result<(Simulator, 
     Ok((simulator, options))
 }
 
+/// Starts where the key can't be read, and repairs that. `told`: in the problem of which people are told.
+async fn goes_on_without_its_key(
+    scratch: &Scratch,
+    options: &RunOptions,
+    told: &[&str],
+    repair: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let mut kubewitness = Kubewitness::start("run", options, scratch.path())?;
+    let is_told = |problem: &String| told.iter().all(|part| problem.contains(part));
+    let waits = kubewitness
+        .status_when(WITHIN, "the job in the journal, and the problem", |status| {
+            status.journal.states > 0 && status.problems.iter().any(is_told)
+        })
+        .await?;
+    ensure!(waits.plugins.iter().all(|plugin| plugin.delivered == 0), "{:?}", waits.plugins);
+    let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
+    let answer = reqwest::get(&document).await?;
+    ensure!(answer.status() == 503, "{answer:?}");
+    let text = answer.text().await?;
+    ensure!(text.contains("the redaction key can't be read") && !text.contains(SECRET), "{text}");
+
+    repair()?;
+    kubewitness.caught_up(WITHIN).await?;
+    until_ok(WITHIN, "the document", async || hides(&reqwest::get(&document).await?.text().await?)).await?;
+    kubewitness.status_when(WITHIN, "no problem", |status| status.problems.is_empty()).await?;
+    kubewitness.stop().await
+}
+
 #[tokio::test]
 async fn without_a_redaction_key_states_are_journaled_and_people_and_plugins_wait_for_the_key() {
     in_scratch("secrets_key", async |scratch| {
         let (_simulator, options) = with_settings(scratch, "").await?;
         let key = options.data.join("redaction.key");
         std::fs::create_dir(&key).context("a folder in the place of the key")?;
+        let told = ["the redaction key can't be read", "redaction.key: it is a folder"];
+        let repair = || std::fs::remove_dir(&key).context("the folder away");
+        goes_on_without_its_key(scratch, &options, &told, repair).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_key_of_the_settings_states_are_journaled_at_every_start() {
+    in_scratch("secrets_key_from", async |scratch| {
+        let key = scratch.path().join("named.key");
+        let settings = format!("      redaction:\n        keyFrom: {{file: {}}}\n", key.display());
+        let (simulator, options) = with_settings(scratch, &settings).await?;
+        let told = ["the redaction key can't be read", "spec.redaction.keyFrom"];
+        let repair = || std::fs::write(&key, "k".repeat(64)).context("the key");
+        goes_on_without_its_key(scratch, &options, &told, repair).await?;
+
+        std::fs::remove_file(&key).context("the key away")?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
-        let told = |problem: &String| {
-            problem.contains("the redaction key can't be read") && !problem.contains("keyFrom")
-        };
-        let waits = kubewitness
-            .status_when(WITHIN, "the job in the journal, and the problem", |status| {
-                status.journal.states > 0 && status.problems.iter().any(told)
+        let mut second = job(SECRET);
+        second["metadata"]["name"] = "second".into();
+        let (code, answer) = simulator.request(Method::POST, JOBS, Some(&second)).await?;
+        ensure!(code == 201, "{answer}");
+        let is_told = |problem: &String| told.iter().all(|part| problem.contains(part));
+        kubewitness
+            .status_when(WITHIN, "the second job, and the problem", |status| {
+                status.journal.states > 1 && status.problems.iter().any(is_told)
             })
             .await?;
-        ensure!(waits.plugins.iter().all(|plugin| plugin.delivered == 0), "{:?}", waits.plugins);
-        let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
-        let answer = reqwest::get(&document).await?;
-        ensure!(answer.status() == 503, "{answer:?}");
-        let text = answer.text().await?;
-        ensure!(text.contains("the redaction key can't be read") && !text.contains(SECRET), "{text}");
-
-        std::fs::remove_dir(&key).context("the folder away")?;
+        repair()?;
         kubewitness.caught_up(WITHIN).await?;
-        until_ok(WITHIN, "the document", async || hides(&reqwest::get(&document).await?.text().await?))
-            .await?;
-        kubewitness.status_when(WITHIN, "no problem", |status| status.problems.is_empty()).await?;
+        kubewitness.stop().await
+    })
+    .await;
+}
+
+fn event(name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {"apiVersion": "batch/v1", "kind": "Job", "namespace": "default", "name": "train", "uid": uid},
+        "type": "Warning", "reason": "LoginFailed", "message": format!("can't log in with '{SECRET}'"),
+    })
+}
+
+/// Beside jobs, Events are witnessed. The audit plugin reads their documents as a person does.
+async fn with_events(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
+    let (config, jobs) = (example_copy(scratch)?, "- {name: jobs, apiVersion: batch/v1, kind: Job}");
+    let host = std::fs::read_to_string(config.join("host.yaml"))?;
+    let events = "- {name: events, apiVersion: v1, kind: Event}";
+    write(&config, "host.yaml", &host.replace(jobs, &format!("{jobs}\n        {events}")))?;
+    write(
+        &config,
+        "audit.yaml",
+        &plugin_manifest("audit", &AUDIT.replace("source: pods", "source: events")),
+    )?;
+    let simulator = simulator(scratch).await?;
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_owned(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    Ok((simulator, options))
+}
+
+#[tokio::test]
+async fn people_and_plugins_read_no_secret_of_a_job_in_the_events_about_it() {
+    in_scratch("secrets_event", async |scratch| {
+        let (simulator, options) = with_events(scratch).await?;
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness.status_when(WITHIN, "the sources", |status| status.sources.len() == 3).await?;
+        let (code, made) = simulator.request(Method::POST, JOBS, Some(&job(SECRET))).await?;
+        ensure!(code == 201, "{made}");
+        kubewitness.status_when(WITHIN, "the job", |status| status.journal.states > 0).await?;
+        let uid = made["metadata"]["uid"].as_str().context("the uid")?;
+        for (name, uid) in [("known", uid), ("unseen", "nobody-has-seen-it")] {
+            let path = "/api/v1/namespaces/default/events";
+            let (code, answer) = simulator.request(Method::POST, path, Some(&event(name, uid))).await?;
+            ensure!(code == 201, "{answer}");
+        }
+        kubewitness.status_when(WITHIN, "the events", |status| status.journal.states > 2).await?;
+        kubewitness.caught_up(WITHIN).await?;
+
+        let url = format!("http://{}", kubewitness.address());
+        let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl")).context("the trail")?;
+        let lines = trail.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        let listed =
+            reqwest::get(format!("{url}/api/v1/objects?kind=Event")).await?.json::<Vec<Value>>().await?;
+        ensure!(listed.len() == 2, "{listed:?}");
+        for one in listed {
+            let document = format!("{url}/api/v1/states/{}/document", one["seq"]);
+            let document = reqwest::get(document).await?.text().await?;
+            hides(&document)?;
+            let is_readable = document.contains("can't log in with 'redacted:");
+            ensure!(is_readable == (one["object"]["name"] == "known"), "{document}");
+            let file = scratch.path().join("event.json");
+            std::fs::write(&file, &document)?;
+            let sum = std::process::Command::new("sha256sum").arg(&file).output().context("sha256sum")?;
+            let line = lines.iter().find(|line| line["seq"] == one["seq"]).context("a line")?;
+            ensure!(line["document_sha256"] == String::from_utf8(sum.stdout)?[..64], "a plugin reads {line}");
+        }
+        let story = reqwest::get(format!("{url}/api/v1/timeline?uid={uid}&limit=1")).await?.text().await?;
+        ensure!(story.contains("can't log in with 'redacted:") && !story.contains(SECRET), "{story}");
+        let line = ["get", "event", "known", "-o", "yaml", "-n", "default", "--server", &url];
+        let (code, out, errors) = command(&line).await?;
+        ensure!(code == Some(0), "{errors}");
+        hides(&out)?;
         kubewitness.stop().await
     })
     .await;

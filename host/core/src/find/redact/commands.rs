@@ -72,6 +72,9 @@ fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -
         let before = text[..start - 1].trim_end_matches([' ', '\t']);
         let is_apart = before.len() < start - 1;
         let before = before.strip_suffix('+').unwrap_or(before);
+        // As in `os.environ['TOKEN'] = …`.
+        let before =
+            before.strip_suffix(']').filter(|before| before.ends_with(['"', '\''])).unwrap_or(before);
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
             Some(name) => (name.strip_suffix('\\').unwrap_or(name), true),
             None => (before, false),
@@ -97,8 +100,12 @@ fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -
             _ if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
             _ => Form::Line,
         };
-        // `==` compares.
-        let signs = if is_apart && sign == "=" { until(&text[start..], |c| c != '=').len() } else { 0 };
+        // `==` compares, and `=>` gives a name its value.
+        let signs = match sign {
+            "=" if text[start..].starts_with('>') => 1,
+            "=" if is_apart => until(&text[start..], |c| c != '=').len(),
+            _ => 0,
+        };
         return Some(Begun { start: start + signs, form, quote });
     }
     None

@@ -8,12 +8,14 @@
 mod addresses;
 mod asked;
 mod commands;
+mod events;
 mod quoted;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod values;
 mod walk;
+mod words;
 
 use std::ops::Range;
 
@@ -21,6 +23,7 @@ use thiserror::Error;
 
 use crate::project::{Flow, ProjectError, Scanner};
 
+pub use events::about;
 pub use quoted::Secrets;
 pub use rules::{Field, Redactor};
 use walk::Search;
@@ -53,14 +56,25 @@ struct Found {
     range: Range<usize>,
     /// Whether it is a part of a text, and not a whole value.
     is_part: bool,
+    /// Whether it is a text in which a tool keeps what it was given: the document once more.
+    is_copy: bool,
 }
 
 impl Found {
+    fn part(range: Range<usize>) -> Self {
+        Self { range, is_part: true, is_copy: false }
+    }
+
     /// The secret without the quotes of a text, so that it has the same digest wherever it stands.
     fn secret<'d>(&self, document: &'d [u8]) -> &'d [u8] {
-        let value = &document[self.range.clone()];
-        let text = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-        if self.is_part { value } else { text.unwrap_or(value) }
+        &document[self.within(document)]
+    }
+
+    /// Where the secret stands without the quotes of a text.
+    fn within(&self, document: &[u8]) -> Range<usize> {
+        let Range { start, end } = self.range;
+        let is_quoted = end - start > 1 && document[start] == b'"' && document[end - 1] == b'"';
+        if is_quoted && !self.is_part { start + 1..end - 1 } else { start..end }
     }
 
     /// Whether it is an object or a list, which is hidden as a whole.
@@ -93,14 +107,20 @@ impl Redactor {
     /// Where the secrets lie, in order, none within another.
     fn find(&self, document: &[u8]) -> Result<Vec<Found>, Withheld> {
         let text = std::str::from_utf8(document).map_err(Withheld::because)?;
-        let mut scanner = Scanner::of_text(text);
-        let top = Top::of(scanner.clone())?;
-        let mut found = Search::new(self, document, top.kind.as_deref()).all(&mut scanner)?;
-        scanner.end()?;
-        if let Some(status) = top.status.filter(|_| !found.is_empty()) {
-            quoted::add_quotes(text, status, &mut found);
+        let (mut found, status) = self.search(text)?;
+        if let Some(status) = status.filter(|_| !found.is_empty()) {
+            self.add_quotes(text, status, &mut found);
         }
         Ok(found)
+    }
+
+    /// What the rules hide, and where the status is, which may quote it.
+    fn search(&self, document: &str) -> Result<(Vec<Found>, Option<Range<usize>>), Withheld> {
+        let mut scanner = Scanner::of_text(document);
+        let top = Top::of(scanner.clone())?;
+        let found = Search::new(self, document.as_bytes(), top.kind.as_deref()).all(&mut scanner)?;
+        scanner.end()?;
+        Ok((found, top.status))
     }
 }
 

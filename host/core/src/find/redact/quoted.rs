@@ -1,23 +1,19 @@
-//! Secrets of a document that its status quotes: a controller may write into a message what it was given.
+//! Secrets of a document that its status quotes, or an Event: a controller may write into a message what it was given.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use serde_json::Value;
-
-use super::addresses::in_addresses;
 use super::commands::{escaped, merged};
+use super::words::SECRET_CHARS;
 use super::{Found, MARK, Redactor, Withheld, is_digest};
 use crate::project::Scanner;
 use crate::state::Status;
 
-/// A shorter secret is not looked for: it would be found in ordinary words.
-const SECRET_CHARS: usize = 6;
 /// A text of a status that is longer may have been cut, so that it ends within a secret.
 const MAY_BE_CUT: usize = 250;
 /// Secrets of one document that are looked for. Where there are more, reason and message are hidden as a whole.
-const SECRETS: usize = 256;
+pub(super) const SECRETS: usize = 256;
 
 /// The secrets of some documents, each with its digest, the longest first.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,7 +31,7 @@ impl Redactor {
     ) -> Result<(), E> {
         for one in self.find(document)? {
             let secret = one.secret(document);
-            for (place, text) in quotable(&one, document).into_iter().enumerate() {
+            for (place, text) in self.quotable(&one, document).into_iter().enumerate() {
                 if secrets.found.len() > SECRETS || secrets.found.iter().any(|(known, _)| *known == text) {
                     continue;
                 }
@@ -50,85 +46,28 @@ impl Redactor {
     }
 }
 
-/// What a status would quote of a secret: the whole, and the parts that a program uses for themselves. Those are the
-/// password of an address, what follows `Bearer` or its like, and each line. What is too short is not looked for.
-fn quotable(one: &Found, document: &[u8]) -> Vec<String> {
-    let (secret, mut words) = (one.secret(document), Words::default());
-    match one.is_container(document) {
-        false => words.add_text(secret),
-        // The document was read before, so this can't fail.
-        true => serde_json::from_slice(secret).iter().for_each(|value| words.add_leaves(value)),
-    }
-    words.0
-}
-
-/// Each once, the whole first.
-#[derive(Default)]
-struct Words(Vec<String>);
-
-impl Words {
-    fn add(&mut self, word: &str) {
-        let is_long = word.chars().count() >= SECRET_CHARS;
-        if is_long && self.0.len() <= SECRETS && !self.0.iter().any(|known| known == word) {
-            self.0.push(word.to_owned());
-        }
-    }
-
-    /// What stands between the quotes of a text.
-    fn add_text(&mut self, raw: &[u8]) {
-        let quoted = [b"\"", raw, b"\""].concat();
-        let text = Scanner::new(&quoted).text();
-        if let Some(decoded) = text.ok().as_ref().and_then(|text| text.decode().ok()) {
-            self.add_decoded(&decoded);
-        }
-    }
-
-    fn add_decoded(&mut self, text: &str) {
-        let whole = text.trim();
-        self.add(whole);
-        for range in in_addresses(whole) {
-            self.add(&whole[range]);
-        }
-        if let [kind, value] = whole.split_whitespace().collect::<Vec<_>>()[..]
-            && kind.bytes().all(|byte| byte.is_ascii_alphabetic())
-        {
-            self.add(value);
-        }
-        // A shell and JSON take the quotes away.
-        if whole.contains(['"', '\'']) {
-            whole.split(['"', '\'', '\\']).map(str::trim).for_each(|part| self.add(part));
-        }
-        // The first and the last line of a key say only that it is one.
-        whole
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.starts_with("-----"))
-            .for_each(|line| self.add(line));
-        if whole.starts_with(['{', '['])
-            && let Ok(value) = serde_json::from_str(whole)
-        {
-            self.add_leaves(&value);
-        }
-    }
-
-    fn add_leaves(&mut self, value: &Value) {
-        match value {
-            Value::String(text) => self.add_decoded(text),
-            Value::Number(number) => self.add(&number.to_string()),
-            Value::Array(items) => items.iter().for_each(|item| self.add_leaves(item)),
-            Value::Object(members) => members.values().for_each(|value| self.add_leaves(value)),
-            Value::Null | Value::Bool(_) => {}
-        }
+impl Redactor {
+    /// Adds the places within the status of a document that quote what was found.
+    pub(super) fn add_quotes(&self, document: &str, status: Range<usize>, found: &mut Vec<Found>) {
+        let words: BTreeSet<_> =
+            found.iter().flat_map(|one| self.quotable(one, document.as_bytes())).collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        add_places(document, status, |text| quotes(&words, text), found);
+        merge(found);
     }
 }
 
-/// Adds the places within the status of a document that quote what was found.
-pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<Found>) {
-    let words: BTreeSet<_> = found.iter().flat_map(|one| quotable(one, document.as_bytes())).collect();
-    let mut at = status.start;
-    while let Some(quote) = document[at..status.end].find('"') {
+/// Adds what `quotes` finds in each text of a value of the document. The keys of objects are no texts.
+pub(super) fn add_places(
+    document: &str,
+    value: Range<usize>,
+    quotes: impl Fn(&str) -> Vec<Range<usize>>,
+    found: &mut Vec<Found>,
+) {
+    let mut at = value.start;
+    while let Some(quote) = document[at..value.end].find('"') {
         at += quote;
-        let mut scanner = Scanner::of_text(&document[at..status.end]);
+        let mut scanner = Scanner::of_text(&document[at..value.end]);
         // The document was read before, so this can't fail.
         let Ok(text) = scanner.text() else { break };
         let (start, length, is_escaped) = text.place();
@@ -138,22 +77,20 @@ pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<F
             continue;
         }
         let Ok(decoded) = text.decode() else { continue };
-        let ranges: Vec<_> = match words.len() > SECRETS {
-            true if !decoded.is_empty() => std::iter::once(0..decoded.len()).collect(),
-            true => Vec::new(),
-            false => words.iter().flat_map(|word| places_of(word, &decoded)).collect(),
-        };
-        let ranges = merged(ranges);
+        let ranges = merged(quotes(&decoded));
         let ranges = if is_escaped { escaped(raw.as_bytes(), &ranges) } else { ranges };
         for range in ranges {
-            let one = Found { range: start + range.start..start + range.end, is_part: true };
+            let one = Found::part(start + range.start..start + range.end);
             if !is_digest(one.secret(document.as_bytes())) {
                 found.push(one);
             }
         }
     }
+}
+
+/// A quote may lie within what is hidden, or across its end.
+pub(super) fn merge(found: &mut Vec<Found>) {
     found.sort_by_key(|one| one.range.start);
-    // A quote may lie within what is hidden, or across its end.
     found.dedup_by(|next, last| {
         let overlaps = next.range.start < last.range.end;
         if overlaps {
@@ -161,6 +98,15 @@ pub(super) fn add_quotes(document: &str, status: Range<usize>, found: &mut Vec<F
         }
         overlaps
     });
+}
+
+/// Where a text quotes one of these. With too many of them it is taken for a quote as a whole.
+fn quotes(words: &[&str], text: &str) -> Vec<Range<usize>> {
+    match words.len() > SECRETS {
+        true if text.is_empty() => Vec::new(),
+        true => Vec::from([0..text.len()]),
+        false => words.iter().flat_map(|word| places_of(word, text)).collect(),
+    }
 }
 
 fn places_of<'t>(word: &'t str, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
@@ -178,11 +124,14 @@ impl Secrets {
         status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS
     }
 
-    /// The message of an Event about the object, with a digest in the place of each secret.
-    pub fn hide_in(&self, message: &mut String) {
-        if let Cow::Owned(hidden) = self.without(message) {
-            *message = hidden;
+    /// Where a text quotes one of them, or ends within one.
+    pub(super) fn places(&self, text: &str) -> Vec<Range<usize>> {
+        let words: Vec<_> = self.found.iter().map(|(word, _)| word.as_str()).collect();
+        let mut places = quotes(&words, text);
+        if text.len() >= MAY_BE_CUT {
+            places.extend(self.cut_end(text).map(|(range, _)| range));
         }
+        places
     }
 
     /// The status with a digest in the place of each secret; none where it quotes none.
@@ -214,17 +163,38 @@ impl Secrets {
     }
 
     fn without_cut_end<'t>(&self, text: Cow<'t, str>) -> Cow<'t, str> {
-        let whole = text.trim_end_matches('…');
-        for (secret, digest) in &self.found {
-            let begun = (SECRET_CHARS..secret.len().min(whole.len()))
-                .rev()
-                .find_map(|length| secret.get(..length).filter(|begun| whole.ends_with(begun)));
-            if let Some(begun) = begun {
-                return Cow::Owned(format!("{}{MARK}{digest}", &whole[..whole.len() - begun.len()]));
-            }
+        match self.cut_end(&text) {
+            Some((range, digest)) => Cow::Owned(format!("{}{MARK}{digest}", &text[..range.start])),
+            None => text,
         }
-        text
     }
+
+    /// The beginning of a secret with which a text ends, and the digest of the whole secret.
+    fn cut_end(&self, text: &str) -> Option<(Range<usize>, &str)> {
+        let whole = text.trim_end_matches(['…', '.']);
+        self.found.iter().find_map(|(secret, digest)| {
+            let begun = overlap(secret.as_bytes(), whole.as_bytes());
+            (begun >= SECRET_CHARS).then(|| (whole.len() - begun..text.len(), digest.as_str()))
+        })
+    }
+}
+
+/// The longest beginning of a secret with which a text ends. Takes steps in the length of the secret, as Knuth, Morris
+/// and Pratt search.
+fn overlap(secret: &[u8], text: &[u8]) -> usize {
+    let secret = &secret[..secret.len().min(text.len())];
+    // Of each beginning: how long a shorter one is with which it ends.
+    let mut shorter = vec![0; secret.len()];
+    let next = |shorter: &[usize], mut met: usize, byte: u8| {
+        while met > 0 && secret.get(met) != Some(&byte) {
+            met = shorter[met - 1];
+        }
+        met + usize::from(secret.get(met) == Some(&byte))
+    };
+    for at in 1..secret.len() {
+        shorter[at] = next(&shorter, shorter[at - 1], secret[at]);
+    }
+    text[text.len() - secret.len()..].iter().fold(0, |met, byte| next(&shorter, met, *byte))
 }
 
 #[cfg(test)]
@@ -311,6 +281,44 @@ mod tests {
         assert_eq!(hidden(&variable(r"-----BEGIN KEY-----\nMIIEvQ"), "no -----BEGIN KEY----- there"), None);
     }
 
+    fn applied(copy: &str) -> String {
+        let copy = serde_json::to_string(copy).unwrap();
+        format!(
+            r#"{{"kind":"Job","metadata":{{"annotations":{{"kubectl.kubernetes.io/last-applied-configuration":{copy}}}}},
+            "status":{{"message":"train-queue ran registry/train:9 with older-4711"}}}}"#
+        )
+    }
+
+    #[test]
+    fn of_a_copy_of_the_document_only_what_the_rules_hide_in_a_document_is_looked_for() {
+        let copy = r#"{"kind":"Job","spec":{"queue":"train-queue","image":"registry/train:9",
+            "env":[{"name":"TOKEN","value":"older-4711"}],"args":["--password=hush-hush"]}}"#;
+        let message = "train-queue ran registry/train:9 with older-4711 and hush-hush";
+        let told = "train-queue ran registry/train:9 with redacted:10 and redacted:9";
+        assert_eq!(hidden(&applied(copy), message).as_deref(), Some(told));
+        let rules = HostSpec::default().redactor().unwrap();
+        let shown = rules.redact(applied(copy).as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains("train-queue ran registry/train:9 with redacted:10"), "{shown}");
+        let secret =
+            r#"{"kind":"Secret","metadata":{"name":"db-credentials"},"stringData":{"a":"hush-hush"}}"#;
+        let told = hidden(&applied(secret), "db-credentials: hush-hush");
+        assert_eq!(told.as_deref(), Some("db-credentials: redacted:9"), "by the kind that the copy names");
+    }
+
+    #[test]
+    fn a_copy_that_is_no_document_counts_as_a_secret_with_all_its_parts() {
+        let told = |copy: &str, message: &str| hidden(&applied(copy), message);
+        assert_eq!(told(r#"{"queue":"train-queue""#, "in train-queue").as_deref(), Some("in redacted:11"));
+        assert_eq!(told("H4sIAAAA//packed", "got H4sIAAAA//packed").as_deref(), Some("got redacted:16"));
+        // Each copy is within the one before. What lies deeper is not read as a document.
+        let mut copy = r#"{"queue":"train-queue"}"#.to_owned();
+        for depth in 1..=3 {
+            assert_eq!(told(&copy, "in train-queue").is_some(), depth > 2, "{depth}");
+            copy = applied(&copy);
+        }
+    }
+
     #[test]
     fn the_status_within_a_document_loses_its_quotes_too_and_stays_json() {
         let document = |told: &str, of: &str| {
@@ -340,6 +348,36 @@ mod tests {
         assert_eq!(told, Some(format!("{long} redacted:10")));
         assert_eq!(hidden(&variable("abcdefghij"), &format!("{long} abcde")), None);
         assert_eq!(hidden(&variable("abcdefghij"), "abcdefgh"), None, "it was not cut");
+        let secret = format!("é{}", "ab".repeat(MAY_BE_CUT));
+        let told = hidden(&variable(&secret), &secret[..MAY_BE_CUT]).unwrap();
+        assert_eq!(told, format!("redacted:{}", secret.len()), "there is nothing else");
+    }
+
+    #[test]
+    fn the_overlap_is_what_a_look_at_each_length_finds() {
+        let slow = |secret: &[u8], text: &[u8]| {
+            (0..=secret.len().min(text.len()))
+                .rev()
+                .find(|length| text.ends_with(&secret[..*length]))
+                .unwrap()
+        };
+        for secret in ["", "a", "aab", "abab", "abcabd", "aaaaaa", "abaab"] {
+            for text in ["", "a", "aa", "xaab", "ababab", "abcab", "aaaaaaaaab", "abcabcabd", "abaaba"] {
+                let [secret, text] = [secret, text].map(str::as_bytes);
+                assert_eq!(overlap(secret, text), slow(secret, text), "{secret:?} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_searched_once_for_a_long_secret() {
+        let half = "a".repeat(1 << 19);
+        let secrets = secrets(&variable(&format!("{half}b{half}")));
+        let begun = std::time::Instant::now();
+        let message = format!("x{half}{half}");
+        assert!(secrets.hidden_in(&Status { message, ..Status::default() }).is_some());
+        // A look at each length takes a million million steps.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -132,6 +132,10 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
                 }
                 close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
+            // One that ends a word closes what began before the value.
+            b'`' if at == start || !Form::Word.ends(text, at + 1, None) => {
+                text[at + 1..].find('`').map_or(text.len(), |end| at + 1 + end + 1)
+            }
             b'(' | b'{' | b'[' => {
                 depth += 1;
                 at + 1
@@ -179,6 +183,9 @@ fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
         return text.len();
     }
     let line = until(&text[start..], |c| c == '\n' || c == '\r');
+    if line.is_empty() {
+        return block_end(text, start);
+    }
     let Some(open) = open else { return start + line.len() };
     let closes = |place: &usize| {
         let is_escaped = line[..*place].ends_with('\\');
@@ -186,6 +193,18 @@ fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     };
     let quotes = line.match_indices(char::from(open.sign)).map(|(place, _)| place);
     start + quotes.into_iter().find(closes).unwrap_or(line.len())
+}
+
+/// The end of the lines below that belong to a name of YAML: they are indented, or items of a list.
+fn block_end(text: &str, start: usize) -> usize {
+    let mut end = start;
+    while let Some(next) = text[end..].find('\n').map(|line| end + line + 1) {
+        if !text[next..].starts_with([' ', '\t', '-']) {
+            break;
+        }
+        end = next + until(&text[next..], |c| c == '\n').len();
+    }
+    start + text[start..end].trim_end().len()
 }
 
 /// Which quote is open at a place of a text.

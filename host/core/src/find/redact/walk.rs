@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::addresses::in_addresses;
 use super::rules::{Matches, Named};
 use super::{Found, Redactor, commands, is_digest};
+use crate::config::COPIES;
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.
@@ -113,7 +114,12 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             let is_secret = under != Under::Other && self.redactor.is_secret_name(&name);
             match scanner.peek() {
-                _ if within.is_met() => self.take(scanner)?,
+                _ if within.is_met() => {
+                    self.take(scanner)?;
+                    if let Some(last) = self.found.last_mut().filter(|_| COPIES.contains(&&*name)) {
+                        last.is_copy = last.range.end == scanner.position();
+                    }
+                }
                 // An object has the value, or says where it comes from.
                 b'{' if is_secret && !self.is_settings => self.variable(scanner, &within, true, depth + 1)?,
                 _ if is_secret => self.take(scanner)?,
@@ -186,6 +192,7 @@ impl<'r> Search<'r> {
         if let Some(is_next) = command {
             let is_secret = |name: &str| self.redactor.is_secret_name(name);
             commands::in_words(&decoded, is_next, is_secret, &mut secrets);
+            secrets.extend(self.in_json(&decoded));
         }
         let secrets = commands::merged(secrets);
         let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
@@ -193,6 +200,16 @@ impl<'r> Search<'r> {
             self.add(at + range.start..at + range.end, true);
         }
         Ok(())
+    }
+
+    /// Named values in an argument that is JSON as a whole.
+    fn in_json(&self, text: &str) -> Vec<Range<usize>> {
+        if !text.trim_start().starts_with(['[', '{']) {
+            return Vec::new();
+        }
+        // What is no JSON was searched as words.
+        let found = Search::of_settings(self.redactor, text.as_bytes()).all(&mut Scanner::of_text(text));
+        found.unwrap_or_default().iter().map(|found| found.within(text.as_bytes())).collect()
     }
 
     fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
@@ -203,7 +220,7 @@ impl<'r> Search<'r> {
     }
 
     fn add(&mut self, range: Range<usize>, is_part: bool) {
-        let found = Found { range, is_part };
+        let found = Found { range, is_part, is_copy: false };
         if !is_digest(found.secret(self.document)) {
             self.found.push(found);
         }

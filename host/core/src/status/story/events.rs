@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::span;
 use crate::calendar;
+use crate::model::fault::shortened;
 use crate::state::{ObjectRef, Seq};
+
+/// As much as a status has. The API server takes longer ones in the older form of an Event.
+const MESSAGE_BYTES: usize = 1024;
 
 /// Events of one story. A reader who needs more looks at the Events themselves.
 pub const SHOWN: usize = 200;
@@ -135,7 +139,7 @@ pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> 
         about,
         kind: told.kind.unwrap_or_default(),
         reason: told.reason.unwrap_or_default(),
-        message: told.message.or(told.note).unwrap_or_default(),
+        message: shortened(&told.message.or(told.note).unwrap_or_default(), MESSAGE_BYTES).into_owned(),
         count: counted.unwrap_or(1).max(1),
         first_ms,
         last_ms: last_ms.max(first_ms),
@@ -266,5 +270,15 @@ mod tests {
             |number: u64| EventView { reason: format!("r{number}"), last_ms: number, ..EventView::default() };
         let folded = fold((0..SHOWN as u64 + 5).map(event).collect());
         assert_eq!((folded.len(), folded[0].last_ms), (SHOWN, 5));
+    }
+
+    #[test]
+    fn a_long_message_of_an_event_is_cut() {
+        let document = format!(
+            r#"{{"involvedObject":{{"kind":"Job","name":"j","uid":"u"}},"message":"{}"}}"#,
+            "m".repeat(MESSAGE_BYTES + 1)
+        );
+        let told = read(document.as_bytes(), &ObjectRef::default(), 1, 0).unwrap();
+        assert_eq!(told.message, format!("{}…", "m".repeat(MESSAGE_BYTES)));
     }
 }

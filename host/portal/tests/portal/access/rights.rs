@@ -163,6 +163,31 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
     }
 }
 
+/// A story is cut where it is read, so a foreign object of the same name may not be among what is cut.
+#[tokio::test]
+async fn a_story_by_name_alone_is_read_in_the_namespaces_that_are_theirs() {
+    let portal = Portal::new();
+    let story = "/api/v1/timeline?kind=Job&name=red-train&limit=1";
+    let none: &[&str] = &[""];
+    for (token, within) in [
+        ("red", Some(&["", "red"][..])),
+        ("named", Some(&["", "red"])),
+        ("blue", Some(&["", "blue"])),
+        ("guest", Some(none)),
+        ("boss", None),
+    ] {
+        assert_eq!(portal.as_token(token, story).await.status, 200, "{token}");
+        let asked = portal.views.within.lock().unwrap().clone();
+        let within = within.map(|names| names.iter().map(ToString::to_string).collect());
+        assert_eq!(asked, within, "{token}");
+    }
+    let many =
+        Portal::of(Tenants { others: 300, ..Tenants::default() }, Server::default(), |options| options);
+    let answer = many.as_token("red", story).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert_eq!(many.as_token("red", &format!("{story}&namespace=red")).await.status, 200);
+}
+
 #[tokio::test]
 async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
     let portal = Portal::new();
@@ -375,7 +400,12 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
     {
         portal.as_token("red", path).await;
     }
-    let lines = log.lines.lock().unwrap().clone();
+    for token in ["red", "boss"] {
+        portal.as_token(token, "/api/v1/poison/1/raw").await;
+    }
+    let mut lines = log.lines.lock().unwrap().clone();
+    let poison = lines.pop().unwrap();
+    assert_eq!(poison, "a poison message was read person=user-boss source=jobs number=1");
     let of_red =
         |seq| format!("a document was read person=user-red object=batch/Job red/red-train uid-red seq={seq}");
     let [first, third] = [1, 3].map(of_red);

@@ -69,6 +69,8 @@ pub struct Tenants {
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
     /// How often objects, stories and gaps were looked up.
     pub lookups: AtomicUsize,
+    /// The namespaces in which a story was last looked for.
+    pub within: Mutex<Option<BTreeSet<String>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
 }
@@ -82,6 +84,7 @@ impl Default for Tenants {
             replays: Mutex::default(),
             pauses: Mutex::default(),
             lookups: AtomicUsize::default(),
+            within: Mutex::default(),
             others: 0,
         }
     }
@@ -244,6 +247,7 @@ impl Views for Tenants {
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
+        self.within.lock().unwrap().clone_from(&query.namespaces);
         let is_it = |object: &ObjectRef| match &query.uid {
             Some(uid) => object.uid == *uid,
             None => Some(&object.name) == query.name.as_ref(),

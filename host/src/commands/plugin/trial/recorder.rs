@@ -251,8 +251,13 @@ impl Session for Recorded {
         self.session.document_before(seq).await
     }
 
-    fn lister_get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Bytes>, GrantError> {
-        self.session.lister_get(source, namespace, name)
+    async fn lister_get(
+        &mut self,
+        source: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Bytes>, GrantError> {
+        self.session.lister_get(source, namespace, name).await
     }
 
     fn lister_list(

@@ -160,6 +160,12 @@ impl Documents for StandIns {
             self.states.iter().rev().find(|(other, _)| other.seq < seq && other.object == state.object);
         Ok(before.map(|(_, document)| document.clone()))
     }
+
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
+        let states = self.states.iter().rev().filter(|(state, _)| is_it(&state.object));
+        Ok(states.take(3).map(|(_, document)| document.clone()).collect())
+    }
 }
 
 fn current((state, document): &Recorded) -> Current {

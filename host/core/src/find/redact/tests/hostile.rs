@@ -58,6 +58,17 @@ fn no_part_of_a_secret_stays_in_an_argument_whatever_its_quotes() {
         r#"Cookie: a="hush1"; b="hush2""#,
         r#"curl -H "Cookie: a=\"hush1\"; b=hush2" http://h"#,
         r#"curl -H 'Cookie: a="hush1"; b=hush2' http://h"#,
+        "TOKEN=`echo hush1` train",
+        "TOKEN=a`echo hush1`b train",
+        r#"logstash -e 'output { elasticsearch { password => "hush1" } }'"#,
+        "'password'=>'hush1'",
+        "token:\n  hush1",
+        "token:\r\n  hush1\r\n  hush2",
+        "token:\n- hush1\n- hush2\n",
+        "os.environ['TOKEN']='hush1'",
+        "os.environ[\"TOKEN\"] = \"hush1\"",
+        r#"[{"name": "DB_PASSWORD", "value": "hush1"}]"#,
+        r#"{"env":[{"value": "hush1", "name": "DB_PASSWORD"}]}"#,
     ] {
         let (argument, _) = shown(text);
         assert!(!argument.contains("hush"), "{text}: {argument}");
@@ -74,6 +85,10 @@ fn what_stands_beside_a_secret_stays() {
         (r"echo it's; TOKEN='hush' train", "' train"),
         (r#"curl -H "X-Token: hush" http://h"#, r#"" http://h"#),
         (r#"sh -c "curl -H \"X-Token: hush\" http://h""#, r#"" http://h""#),
+        ("`curl -H TOKEN=hush` --epochs 3", "` --epochs 3"),
+        ("token:\n  hush\nepochs: 3", "\nepochs: 3"),
+        ("token:\nepochs: 3, hash", "token:\nepochs: 3, hash"),
+        (r#"[{"name":"A_TOKEN","value":"hush"},{"name":"EPOCHS","value":"3"}]"#, r#","value":"3"}]"#),
     ] {
         let (argument, _) = shown(text);
         assert!(argument.ends_with(kept) && !argument.contains("hush"), "{text}: {argument}");
@@ -141,6 +156,11 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "u:p://",
         "\"a://u:p",
         "a://u:p@ ",
+        "TOKEN=`",
+        "token:\n ",
+        "['TOKEN']=",
+        "token=>",
+        "[{\"name\":\"TOKEN\",\"value\":\"a\"},",
         ",a://u:p",
     ] {
         let text = part.repeat((256 << 10) / part.len());

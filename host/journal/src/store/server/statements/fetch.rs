@@ -135,7 +135,11 @@ impl Fetch for Session {
                      @JOIN kw_objects r ON r.uid_key = m.uid_key AND r.uid = m.uid AND length(r.uid) > 0 \
                      @JOIN kw_owned d ON d.owner = r.id @JOIN kw_objects o ON o.id = d.object \
                      @JOIN kw_kinds k ON k.id = o.kind \
-                     WHERE (length(m.namespace) = 0 OR o.namespace = m.namespace) AND ",
+                     WHERE (length(m.namespace) = 0 OR o.namespace = m.namespace) \
+                     AND (m.tail IS NOT NULL OR EXISTS (SELECT 1 FROM kw_current c WHERE c.object = m.id) \
+                       OR NOT EXISTS (SELECT 1 FROM kw_objects w LEFT JOIN kw_current c ON c.object = w.id \
+                         WHERE w.uid_key = m.uid_key AND w.uid = m.uid \
+                         AND (w.tail IS NOT NULL OR c.object IS NOT NULL))) AND ",
                     $kinds,
                     " (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) ORDER BY d.object DESC LIMIT ?"
                 )

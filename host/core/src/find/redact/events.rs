@@ -1,0 +1,175 @@
+//! What an Event tells of the object that it is about: its texts may quote a secret of that object.
+
+use std::ops::Range;
+
+use super::quoted::{add_places, merge};
+use super::{Redactor, Secrets, Withheld, replaced};
+use crate::events;
+use crate::project::{Flow, ProjectError, Scanner};
+use crate::state::ObjectRef;
+
+/// The members of an Event in which its writer tells something, in both forms of an Event.
+const TEXTS: [&[u8]; 4] = [b"message", b"note", b"reason", b"action"];
+
+/// The object that an Event is about, with an empty uid where the Event names none. None for what is no Event. An object
+/// with a namespace has that of the Event, as the API server sees to.
+pub fn about(document: &[u8]) -> Option<ObjectRef> {
+    let may_be = [&b"involvedObject"[..], b"regarding"]
+        .iter()
+        .any(|key| memchr::memmem::find(document, key).is_some());
+    let text = may_be.then(|| std::str::from_utf8(document).ok())??;
+    let parts = parts(text).ok().filter(|parts| parts.is_event)?;
+    let about = events::about(document).unwrap_or_default();
+    let namespace = if about.namespace.is_empty() { String::new() } else { parts.namespace };
+    Some(ObjectRef { namespace, ..about })
+}
+
+impl Redactor {
+    /// An Event as [`Self::redact`] gives it, with a digest also in the place of each secret of the object that it is
+    /// about.
+    pub fn redact_event(
+        &self,
+        event: &[u8],
+        of_object: &Secrets,
+        digest: impl Fn(&[u8]) -> String,
+    ) -> Result<Option<Vec<u8>>, Withheld> {
+        let mut found = self.find(event)?;
+        let text = std::str::from_utf8(event).map_err(Withheld::because)?;
+        for range in parts(text)?.texts {
+            add_places(text, range, |text| of_object.places(text), &mut found);
+        }
+        merge(&mut found);
+        Ok(replaced(event, found, digest))
+    }
+}
+
+#[derive(Default)]
+struct Parts {
+    is_event: bool,
+    namespace: String,
+    texts: Vec<Range<usize>>,
+}
+
+fn parts(event: &str) -> Result<Parts, ProjectError> {
+    let (mut parts, mut is_another) = (Parts::default(), false);
+    let mut scanner = Scanner::of_text(event);
+    scanner.members(|key, scanner| {
+        let start = scanner.start();
+        if key.is(b"metadata") && scanner.peek() == b'{' {
+            parts.read_metadata(scanner)?;
+            return Ok(Flow::Next);
+        }
+        let value = scanner.value()?;
+        parts.is_event |= key.is(b"involvedObject") || key.is(b"regarding");
+        // The lists of the API server leave it out.
+        is_another |= key.is(b"kind") && value != b"\"Event\"";
+        if TEXTS.iter().any(|name| key.is(name)) {
+            parts.texts.push(start..scanner.position());
+        }
+        Ok(Flow::Next)
+    })?;
+    parts.is_event &= !is_another;
+    Ok(parts)
+}
+
+impl Parts {
+    fn read_metadata(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
+        scanner.members(|key, scanner| {
+            let start = scanner.start();
+            if key.is(b"namespace") && scanner.peek() == b'"' {
+                self.namespace = scanner.text()?.decode()?.into_owned();
+                return Ok(Flow::Next);
+            }
+            scanner.skip()?;
+            if key.is(b"annotations") {
+                self.texts.push(start..scanner.position());
+            }
+            Ok(Flow::Next)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HostSpec;
+
+    const JOB: &str = r#"{"kind":"Job","env":[{"name":"TOKEN","value":"hush-4711"}]}"#;
+
+    fn event(member: &str) -> String {
+        format!(
+            r#"{{"kind":"Event","metadata":{{"name":"hush-4711.1","namespace":"team","annotations":{{"said":"hush-4711"}}}},
+            "involvedObject":{{"kind":"Job","name":"hush-4711","uid":"u"}},{member}}}"#
+        )
+    }
+
+    fn shown(event: &str, of_object: &Secrets) -> String {
+        let rules = HostSpec::default().redactor().unwrap();
+        let shown = rules.redact_event(event.as_bytes(), of_object, |value| value.len().to_string()).unwrap();
+        shown.map_or_else(|| event.to_owned(), |shown| String::from_utf8(shown).unwrap())
+    }
+
+    fn of(object: &str) -> Secrets {
+        let mut secrets = Secrets::default();
+        let digest = |value: &[u8]| Ok::<_, Withheld>(value.len().to_string());
+        HostSpec::default().redactor().unwrap().add_secrets(object.as_bytes(), digest, &mut secrets).unwrap();
+        secrets
+    }
+
+    #[test]
+    fn every_text_of_an_event_loses_the_secrets_of_its_object_and_names_stay() {
+        for member in ["message", "note", "reason", "action"] {
+            let shown = shown(&event(&format!(r#""{member}":"no \"hush-4711\" here""#)), &of(JOB));
+            assert!(shown.contains(&format!(r#""{member}":"no \"redacted:9\" here""#)), "{shown}");
+            assert!(shown.contains(r#""said":"redacted:9""#), "{shown}");
+            assert!(
+                shown.contains(r#""name":"hush-4711.1""#) && shown.contains(r#""name":"hush-4711","uid""#)
+            );
+        }
+        let own = event(r#""message":"at redis://:own-secret@h of hush-4711""#);
+        let shown = shown(&own, &of(JOB));
+        assert!(
+            shown.contains(r#""message":"at redis://:redacted:10@h of redacted:9""#),
+            "its own too: {shown}"
+        );
+    }
+
+    #[test]
+    fn an_event_that_was_cut_within_a_secret_tells_nothing_of_it() {
+        let long = "x".repeat(1016);
+        for end in ["hush-47", "hush-4..."] {
+            let shown = shown(&event(&format!(r#""message":"{long} {end}""#)), &of(JOB));
+            assert!(shown.contains(&format!(r#""message":"{long} redacted:"#)), "{end}: {shown}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_known_of_the_object_all_texts_are_hidden() {
+        let shown = shown(&event(r#""message":"any","reason":"""#), &Secrets::unknown());
+        assert!(shown.contains(r#""message":"redacted:3","reason":"""#), "{shown}");
+    }
+
+    #[test]
+    fn an_event_is_told_from_other_objects_by_its_reference_and_kind() {
+        let uid = |document: &str| about(document.as_bytes()).map(|about| about.uid);
+        assert_eq!(uid(&event(r#""a":1"#)).as_deref(), Some("u"));
+        let foreign = event(r#""a":1"#).replace(r#""uid":"u""#, r#""uid":"u","namespace":"other""#);
+        assert_eq!(
+            about(foreign.as_bytes()).unwrap().namespace,
+            "team",
+            "it is written by whom the team lets"
+        );
+        let newer = r#"{"regarding":{"kind":"Job","name":"j","uid":"n"}}"#;
+        assert_eq!(uid(newer).as_deref(), Some("n"), "an item of a list names no kind");
+        let nameless = r#"{"kind":"Event","involvedObject":{"kind":"Job","name":"j"}}"#;
+        assert_eq!(uid(nameless).as_deref(), Some(""));
+        let unreadable =
+            r#"{"kind":"Event","count":"many","involvedObject":{"kind":"Job","name":"j","uid":"u"}}"#;
+        assert_eq!(uid(unreadable).as_deref(), Some(""), "it is no reason to show it");
+        for other in
+            [JOB, r#"{"kind":"Pod","regarding":{"uid":"u"}}"#, r#"{"note":"regarding"}"#, "regarding"]
+        {
+            assert_eq!(uid(other), None, "{other}");
+        }
+    }
+}

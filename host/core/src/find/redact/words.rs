@@ -1,0 +1,104 @@
+//! What a program would quote of a secret.
+
+use serde_json::Value;
+
+use super::addresses::in_addresses;
+use super::quoted::SECRETS;
+use super::{Found, Redactor};
+use crate::project::Scanner;
+
+/// A shorter secret is not looked for: it would be found in ordinary words.
+pub(super) const SECRET_CHARS: usize = 6;
+/// Copies of the document within each other that are read as documents. `kubectl` makes one.
+const COPIES: u32 = 2;
+
+impl Redactor {
+    /// The whole, and the parts that a program uses for themselves. Those are the password of an address, what follows
+    /// `Bearer` or its like, and each line. What is too short is not looked for. Of a copy of the document, it is what
+    /// the rules would hide in the document.
+    pub(super) fn quotable(&self, one: &Found, document: &[u8]) -> Vec<String> {
+        let mut words = Words::default();
+        self.add_words(one, document, COPIES, &mut words);
+        words.0
+    }
+
+    fn add_words(&self, one: &Found, document: &[u8], copies: u32, words: &mut Words) {
+        let secret = one.secret(document);
+        if one.is_container(document) {
+            // The document was read before, so this can't fail.
+            serde_json::from_slice(secret).iter().for_each(|value| words.add_leaves(value));
+        } else if let Some(text) = decoded(secret) {
+            let copy = (one.is_copy && copies > 0).then(|| self.found_in(&text)).flatten();
+            match copy {
+                Some(found) => {
+                    words.add(text.trim());
+                    found.iter().for_each(|one| self.add_words(one, text.as_bytes(), copies - 1, words));
+                }
+                None => words.add_decoded(&text),
+            }
+        }
+    }
+
+    /// None where it is no document. What its status quotes is left out: the document has its own.
+    fn found_in(&self, copy: &str) -> Option<Vec<Found>> {
+        copy.trim_start().starts_with('{').then(|| self.search(copy).ok()).flatten().map(|(found, _)| found)
+    }
+}
+
+/// What stands between the quotes of a text.
+fn decoded(raw: &[u8]) -> Option<String> {
+    let quoted = [b"\"", raw, b"\""].concat();
+    let text = Scanner::new(&quoted).text().ok()?;
+    text.decode().ok().map(|text| text.into_owned())
+}
+
+/// Each once, the whole first.
+#[derive(Default)]
+struct Words(Vec<String>);
+
+impl Words {
+    fn add(&mut self, word: &str) {
+        let is_long = word.chars().count() >= SECRET_CHARS;
+        if is_long && self.0.len() <= SECRETS && !self.0.iter().any(|known| known == word) {
+            self.0.push(word.to_owned());
+        }
+    }
+
+    fn add_decoded(&mut self, text: &str) {
+        let whole = text.trim();
+        self.add(whole);
+        for range in in_addresses(whole) {
+            self.add(&whole[range]);
+        }
+        if let [kind, value] = whole.split_whitespace().collect::<Vec<_>>()[..]
+            && kind.bytes().all(|byte| byte.is_ascii_alphabetic())
+        {
+            self.add(value);
+        }
+        // A shell and JSON take the quotes away.
+        if whole.contains(['"', '\'']) {
+            whole.split(['"', '\'', '\\']).map(str::trim).for_each(|part| self.add(part));
+        }
+        // The first and the last line of a key say only that it is one.
+        whole
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("-----"))
+            .for_each(|line| self.add(line));
+        if whole.starts_with(['{', '['])
+            && let Ok(value) = serde_json::from_str(whole)
+        {
+            self.add_leaves(&value);
+        }
+    }
+
+    fn add_leaves(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => self.add_decoded(text),
+            Value::Number(number) => self.add(&number.to_string()),
+            Value::Array(items) => items.iter().for_each(|item| self.add_leaves(item)),
+            Value::Object(members) => members.values().for_each(|value| self.add_leaves(value)),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+}
