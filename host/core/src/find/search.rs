@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::find::redact::Redactor;
+use crate::find::index::Key;
+use crate::find::redact::{Redactor, may_hold_secret};
+use crate::find::signature::{Grams, Signature};
 
 /// The annotation in which a platform says who submitted an object.
 pub const SUBMITTER: &str = "kubewitness.dev/submitter";
@@ -59,6 +61,30 @@ impl About {
     }
 }
 
+impl Signature {
+    /// Of an object, before its document was read.
+    pub fn of(name: &str, uid: &str) -> Self {
+        let mut signature = Self::default();
+        signature.add(name);
+        signature.add(uid);
+        signature
+    }
+
+    /// Adds what a search looks at among the keys of the object's document. A text that may hold a secret rules out
+    /// nothing: whether its object is looked at must not depend on it.
+    pub fn add_key(&mut self, key: Key<'_>) {
+        let (name, text) = match key {
+            Key::Label(label, value) => (label, value),
+            Key::Submitter(submitter) => (SUBMITTER, submitter),
+            _ => return,
+        };
+        match may_hold_secret(name, text) {
+            true => *self = Self::ALL,
+            false => self.add(text),
+        }
+    }
+}
+
 impl Search {
     /// `None` for an empty text, which everything fits.
     pub fn new(text: &str) -> Option<Self> {
@@ -69,6 +95,17 @@ impl Search {
     /// Looks at no value that the rules hide, whole or in part: by its answers, somebody could guess it letter by letter.
     pub fn beside(self, rules: Arc<Redactor>) -> Self {
         Self { rules: Some(rules), ..self }
+    }
+
+    /// What rules objects out by their signatures. None where the rules may hide a text of a signature: how far a page
+    /// comes would tell of it.
+    pub fn grams(&self) -> Option<Grams> {
+        let may_hide = |rules: &Arc<Redactor>| {
+            rules.hides_any(&["metadata", "labels"])
+                || rules.hides(None, &["metadata", "annotations", SUBMITTER])
+        };
+        let grams = Grams::of(&self.text);
+        (!grams.is_empty() && !self.rules.as_ref().is_some_and(may_hide)).then_some(grams)
     }
 
     fn is_in(&self, text: &str) -> bool {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use kubewitness_core::index::{IndexError, Indexes, Key};
 use kubewitness_core::order::{By, Order, Place};
 use kubewitness_core::ports::{Current, Selected, Selection};
+use kubewitness_core::signature::Grams;
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
 
@@ -23,13 +24,16 @@ const ORDERED: usize = 1024;
 /// Documents that one page of such a search reads: some 100 ms.
 const READ: usize = 4_000;
 
+/// The signatures of one hold of the lock, which takes some 100 microseconds.
+const SIGNATURES: usize = 16 * 1024;
+
 /// Where the candidates come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     All,
     Name(Slot),
     Keyed(u32),
-    /// Those of a phase, as they were when the search began.
+    /// Those of a phase, or those whose signatures pass, as they were when the search began.
     Slots(Vec<Slot>),
     /// As the selection's order says.
     Ordered,
@@ -47,7 +51,7 @@ pub(crate) struct Page {
 }
 
 impl Cache {
-    /// The plan with the fewest candidates.
+    /// The plan with the fewest candidates, as far as the indexes tell.
     pub fn plan(&self, search: &Search<'_>) -> Plan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
@@ -56,7 +60,7 @@ impl Cache {
         let namespace = selection.namespace.as_deref().map(Key::Namespace);
         let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
-        let hashes = keys.map(|key| self.keyer.hash(key));
+        let hashes = keys.filter_map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
         // A search reads documents, so it must be one that ends early.
         let is_ordered =
@@ -64,7 +68,8 @@ impl Cache {
         // Looked through in the order of changes, a phase needs no plan of its own.
         let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
-        let is_few = |few: usize| !is_ordered || few < self.len() / 8;
+        let most = if selection.search.is_some() { READ } else { self.len() / 8 };
+        let is_few = |few: usize| !is_ordered || few < most;
         match (fewest, phase) {
             (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
                 Plan::Slots(self.orders.slots_in_phase(phase))
@@ -82,10 +87,10 @@ impl Cache {
         let slots = self.orders.page(&self.slots, (order, phase), beyond, PAGE);
         let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
         let beyond = last.map(|held| held.kept.read().place(order, &held.status));
-        Page { found: self.held(&slots), kind: self.kind.clone(), next: None, beyond }
+        Page { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
     }
 
-    pub fn page(&self, plan: &Plan, from: Slot) -> Page {
+    pub fn page(&self, search: &Search<'_>, plan: &Plan, from: Slot) -> Page {
         let slots: Vec<Slot> = match plan {
             Plan::All => (from..self.slots.len() as Slot).take(PAGE).collect(),
             Plan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
@@ -97,13 +102,26 @@ impl Cache {
             Plan::Ordered | Plan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        Page { found: self.held(&slots), kind: self.kind.clone(), next, beyond: None }
+        Page { found: self.held(search, &slots), kind: self.kind.clone(), next, beyond: None }
     }
 
-    fn held(&self, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
+    /// The objects in these slots that their signatures do not rule out.
+    fn held(&self, search: &Search<'_>, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
         let held =
             |slot: &Slot| self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)));
-        slots.iter().filter_map(held).collect()
+        slots.iter().filter(|slot| self.passes(search, **slot)).filter_map(held).collect()
+    }
+
+    fn passes(&self, search: &Search<'_>, slot: Slot) -> bool {
+        let signature = self.signatures.get(slot as usize);
+        search.grams.as_ref().is_none_or(|grams| signature.is_some_and(|it| it.may_hold(grams)))
+    }
+
+    /// Adds the slots from this one on whose signatures pass. Returns where the next look begins.
+    pub fn add_passing(&self, search: &Search<'_>, from: Slot, passing: &mut Vec<Slot>) -> Option<Slot> {
+        let to = self.slots.len().min(from as usize + SIGNATURES) as Slot;
+        passing.extend((from..to).filter(|slot| self.passes(search, *slot)));
+        ((to as usize) < self.slots.len()).then_some(to)
     }
 
     /// Counts what a selection means that needs no look at objects. Returns `false` for any other one.
@@ -127,6 +145,7 @@ pub(crate) struct Search<'s> {
     selection: &'s Selection,
     order: Order,
     key: Option<Key<'s>>,
+    grams: Option<Grams>,
     indexes: &'s Indexes,
     found: Vec<Current>,
     /// With an order: the first objects of it, the last of them on top.
@@ -179,6 +198,7 @@ impl<'s> Search<'s> {
             selection,
             order: selection.order.unwrap_or_default(),
             key,
+            grams: selection.search.as_ref().and_then(kubewitness_core::search::Search::grams),
             indexes,
             found: Vec::new(),
             first: BinaryHeap::new(),
@@ -192,6 +212,27 @@ impl<'s> Search<'s> {
     /// Whether its order goes by phases, so that those of one phase lie together.
     fn walks_phases(&self) -> bool {
         self.selection.order.is_some_and(|order| matches!(order.by, By::Changed | By::Phase))
+    }
+
+    /// Looks at the signatures of all objects, where no index makes the candidates few. `look` is
+    /// [`Cache::add_passing`].
+    pub fn narrowed(
+        &self,
+        plan: Plan,
+        mut look: impl FnMut(&Self, Slot, &mut Vec<Slot>) -> Option<Slot>,
+    ) -> Plan {
+        let mut passing = Vec::new();
+        let mut from = Some(0).filter(|_| self.grams.is_some() && matches!(plan, Plan::All | Plan::Ordered));
+        if from.is_none() {
+            return plan;
+        }
+        while let Some(slot) = from {
+            from = look(self, slot, &mut passing);
+            if passing.len() > READ {
+                return plan;
+            }
+        }
+        Plan::Slots(passing)
     }
 
     /// Takes the matches of a page. Returns `true` once the search needs no more.

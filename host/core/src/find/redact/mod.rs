@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::project::{Flow, ProjectError, Scanner};
 
+pub(crate) use asked::may_hold_secret;
 pub use quoted::Secrets;
 pub use rules::{Field, Redactor};
 use walk::Search;
