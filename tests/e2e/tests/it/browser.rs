@@ -17,31 +17,24 @@ use tokio::process::Command;
 
 use crate::visibility::{Lab, a_hole};
 
-pub const DRIVER: &str = "chromedriver";
+const DRIVER: &str = "chromedriver";
 pub const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("browser::a_browser_shows_jobs_live", "chromedriver is not on the PATH");
+    if !has_driver("browser::a_browser_shows_jobs_live").await {
+        return;
     }
     in_scratch("browser", async |scratch| {
-        let port = free_port()?;
-        let mut playground = playground(scratch, port, &[])?;
-        let result = look(scratch, &format!("http://127.0.0.1:{port}")).await;
-        let result = result.with_context(|| playground.say());
-        let ended = playground.terminate(WITHIN).await?;
-        result?;
-        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
-        Ok(())
+        at_a_playground(scratch, &[], async |_, portal| look(scratch, portal).await).await
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_in() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("browser::a_browser_shows_a_hole", "chromedriver is not on the PATH");
+    if !has_driver("browser::a_browser_shows_a_hole").await {
+        return;
     }
     in_scratch("browser-gaps", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
@@ -78,6 +71,31 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
         lab.kubewitness.stop().await
     })
     .await;
+}
+
+/// Whether a browser can be steered here. Where it can't, the test is skipped.
+pub async fn has_driver(test: &str) -> bool {
+    let has = Command::new(DRIVER).arg("--version").output().await.is_ok();
+    if !has {
+        skip(test, "chromedriver is not on the PATH");
+    }
+    has
+}
+
+/// Looks at a playground, which then ends and has lost nothing.
+pub async fn at_a_playground(
+    scratch: &Scratch,
+    more: &[&str],
+    look: impl AsyncFnOnce(&mut Process, &str) -> Result<()>,
+) -> Result<()> {
+    let port = free_port()?;
+    let mut playground = playground(scratch, port, more)?;
+    let result = look(&mut playground, &format!("http://127.0.0.1:{port}")).await;
+    let result = result.with_context(|| playground.say());
+    let ended = playground.terminate(WITHIN).await?;
+    result?;
+    ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+    Ok(())
 }
 
 pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {

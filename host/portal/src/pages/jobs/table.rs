@@ -87,6 +87,9 @@ impl List<'_> {
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order)
+            @if self.asked.gone != Gone::No {
+                ". Objects that are gone are ordered by their ends, and by nothing else."
+            }
         }
     }
 
