@@ -334,7 +334,7 @@ async fn plugins_show_whether_their_figures_add_up() {
     assert!(text.contains("200 states are not accounted for"));
     assert!(
         text.contains("It does not run: no state is handed to it.")
-            && text.contains(" 108 positions behind, ")
+            && text.contains(">108 positions behind, ")
     );
     assert!(text.contains("href=\"/deadletters?plugin=notification\""));
     assert!(text.contains("did not answer within 10 s") && text.contains("Not ready. "));

@@ -129,6 +129,7 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
     ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
 
+    rows_stay(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
     browser.open(&format!("{portal}/plugins")).await?;
@@ -154,6 +155,9 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
     let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
     ensure!(focused == "search", "the key / leads to the search: {focused}");
+    let help = key.replace("'/'", "'?'");
+    let open = browser.script(&format!("{help} return document.getElementById('keys').open")).await?;
+    ensure!(open == true, "the key ? shows the keys: {open}");
     let switch = "const theme = document.getElementById('theme'); theme.click(); theme.click();";
     let theme = browser.script(&format!("{switch} return document.documentElement.dataset.theme")).await?;
     ensure!(theme == "dark", "the theme is switched: {theme}");
@@ -168,6 +172,27 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
     ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
     Ok(())
+}
+
+/// What is new is offered, so that no row moves before it is asked for; and all of it can be paused.
+async fn rows_stay(browser: &Browser, portal: &str) -> Result<()> {
+    browser.open(&format!("{portal}/")).await?;
+    let rows =
+        "return [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid).join(' ')";
+    let before = browser.script(rows).await?;
+    let offered = "return !document.getElementById('fresh').hidden";
+    until(WITHIN, "new jobs", async || Ok((browser.script(offered).await? == true).then_some(()))).await?;
+    ensure!(browser.script(rows).await? == before, "rows have moved");
+    let click = "document.getElementById('fresh').click();";
+    let after = browser.script(&format!("{click} {rows}")).await?;
+    let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
+    ensure!(after.len() > before.len() && after.ends_with(before), "new rows come first: {before}; {after}");
+    let press = "const live = document.getElementById('live'); live.click(); return live.textContent";
+    let told = browser.script(press).await?;
+    ensure!(told == "Paused", "{told}");
+    browser.script(press).await?;
+    let live = "return document.getElementById('live').textContent";
+    until(WITHIN, "it to go on", async || Ok((browser.script(live).await? == "Live").then_some(()))).await
 }
 
 /// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.
