@@ -150,6 +150,9 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
     );
     let range = get(&portal, "/?range=hour").await.text;
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
+    let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;
+    assert!(custom.contains("deleted-yesterday") && custom.contains("value=\"custom\" selected"), "{custom}");
+    assert!(custom.contains("value=\"2026-11-20 11:00\"") && custom.contains("value=\"2026-11-20 13:00\""));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, in_scratch, until};
 

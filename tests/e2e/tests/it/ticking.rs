@@ -90,8 +90,8 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
 async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse_is_a_warning() {
     in_scratch("ticking-check", async |scratch| {
         let config = example_copy(scratch)?;
-        let manifest = std::fs::read_to_string(config.join("persistence.yaml"))?;
-        let wrong = manifest.trim_end().to_owned() + "\n      tick: {every: 30s}\n";
+        let persistence = std::fs::read_to_string(config.join("persistence.yaml"))?;
+        let wrong = persistence.trim_end().to_owned() + "\n      tick: {every: 30s}\n";
         write(&config, "persistence.yaml", &wrong)?;
         let folder = config.to_string_lossy().into_owned();
         let plugins = kubewitness_harness::plugins_folder()?.to_string_lossy().into_owned();
@@ -101,7 +101,7 @@ async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse
         for part in ["spec.tick: ", "kubewitness:plugin/ticker", "take `spec.tick` out"] {
             ensure!(stdout.contains(part), "{part} is not in {stdout}");
         }
-        write(&config, "persistence.yaml", &manifest)?;
+        write(&config, "persistence.yaml", &persistence)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
         write(&config, "probe.yaml", &manifest("{command: done}", ""))?;
