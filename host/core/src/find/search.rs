@@ -62,25 +62,22 @@ impl About {
 }
 
 impl Signature {
-    /// Of an object, before its document was read.
-    pub fn of(name: &str, uid: &str) -> Self {
-        let mut signature = Self::default();
-        signature.add(name);
-        signature.add(uid);
-        signature
-    }
-
     /// Adds what a search looks at among the keys of the object's document. A text that may hold a secret rules out
-    /// nothing: whether its object is looked at must not depend on it.
-    pub fn add_key(&mut self, key: Key<'_>) {
-        let (name, text) = match key {
+    /// nothing: whether its object is looked at must not depend on it. What is within the name or the uid, as labels of
+    /// Jobs are, is found by them.
+    pub fn add_key(&mut self, key: Key<'_>, name: &str, uid: &str) {
+        let (place, text) = match key {
             Key::Label(label, value) => (label, value),
             Key::Submitter(submitter) => (SUBMITTER, submitter),
             _ => return,
         };
-        match may_hold_secret(name, text) {
-            true => *self = Self::ALL,
-            false => self.add(text),
+        if may_hold_secret(place, text) {
+            self.open();
+            return;
+        }
+        let lower = text.to_lowercase();
+        if !is_part(name, &lower) && !is_part(uid, &lower) {
+            self.add(text);
         }
     }
 }
@@ -109,10 +106,7 @@ impl Search {
     }
 
     fn is_in(&self, text: &str) -> bool {
-        match self.text.is_ascii() && text.is_ascii() {
-            true => is_within(text.as_bytes(), self.text.as_bytes()),
-            false => text.to_lowercase().contains(&self.text),
-        }
+        is_part(text, &self.text)
     }
 
     /// Whether a value of the document may fit. What is not in its bytes is in none of its values, as long as JSON writes
@@ -157,7 +151,15 @@ impl Search {
     }
 }
 
-/// Whether a text in lower-case letters is within another one, whatever the case of that is.
+/// Whether a part in lower-case letters is within a text, whatever the case of that is.
+fn is_part(text: &str, part: &str) -> bool {
+    match part.is_ascii() && text.is_ascii() {
+        true => is_within(text.as_bytes(), part.as_bytes()),
+        false => text.to_lowercase().contains(part),
+    }
+}
+
+/// The same of bytes.
 fn is_within(text: &[u8], part: &[u8]) -> bool {
     let Some((first, rest)) = part.split_first() else { return true };
     let places = text.len().saturating_sub(rest.len());

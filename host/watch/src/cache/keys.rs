@@ -87,7 +87,7 @@ impl Keyer {
         let mut signature = Signature::of(&object.name, &object.uid);
         let found = |key: Key<'_>| {
             keys.extend(self.hash(key));
-            signature.add_key(key);
+            signature.add_key(key, &object.name, &object.uid);
         };
         let read = match outline {
             Some(outline) => self.indexes.outlined_keys(document, outline, found),
@@ -96,7 +96,7 @@ impl Keyer {
         // An unreadable object has only these keys. Whoever reads the document finds and reports that its
         // bytes are damaged.
         if read.is_err() {
-            signature = Signature::ALL;
+            signature.open();
             tracing::warn!(
                 namespace = object.namespace,
                 name = object.name,

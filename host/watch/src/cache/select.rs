@@ -12,8 +12,8 @@ use kubewitness_core::signature::Grams;
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
 
-use super::record::{Kind, Read};
-use super::{Cache, Kept, Slot};
+use super::record::Kind;
+use super::{Cache, Held, Kept, Slot};
 
 /// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
@@ -42,12 +42,20 @@ pub(crate) enum Plan {
 
 /// The records at one moment, and where the next page begins.
 pub(crate) struct Page {
-    found: Vec<(Slot, Kept, Arc<Status>)>,
+    found: Vec<Candidate>,
     kind: Option<Arc<Kind>>,
     /// Of a plan without an order.
     pub next: Option<Slot>,
     /// With [`Plan::Ordered`].
     pub beyond: Option<Place>,
+}
+
+struct Candidate {
+    slot: Slot,
+    kept: Kept,
+    status: Arc<Status>,
+    /// Whether its document may have what is searched for.
+    may_say: bool,
 }
 
 impl Cache {
@@ -106,21 +114,27 @@ impl Cache {
     }
 
     /// The objects in these slots that their signatures do not rule out.
-    fn held(&self, search: &Search<'_>, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
-        let held =
-            |slot: &Slot| self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)));
-        slots.iter().filter(|slot| self.passes(search, **slot)).filter_map(held).collect()
+    fn held(&self, search: &Search<'_>, slots: &[Slot]) -> Vec<Candidate> {
+        let held = |slot: &Slot| {
+            let may_say = self.passes(search, *slot)?;
+            let Held { kept, status } = self.at(*slot)?;
+            Some(Candidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
+        };
+        slots.iter().filter_map(held).collect()
     }
 
-    fn passes(&self, search: &Search<'_>, slot: Slot) -> bool {
-        let signature = self.signatures.get(slot as usize);
-        search.grams.as_ref().is_none_or(|grams| signature.is_some_and(|it| it.may_hold(grams)))
+    /// Whether the object's document may have what is searched for; none where the object is ruled out.
+    fn passes(&self, search: &Search<'_>, slot: Slot) -> Option<bool> {
+        let Some(grams) = &search.grams else { return Some(true) };
+        let signature = self.signatures.get(slot as usize)?;
+        let may_say = signature.may_say(grams);
+        (may_say || signature.may_be_named(grams)).then_some(may_say)
     }
 
     /// Adds the slots from this one on whose signatures pass. Returns where the next look begins.
     pub fn add_passing(&self, search: &Search<'_>, from: Slot, passing: &mut Vec<Slot>) -> Option<Slot> {
         let to = self.slots.len().min(from as usize + SIGNATURES) as Slot;
-        passing.extend((from..to).filter(|slot| self.passes(search, *slot)));
+        passing.extend((from..to).filter(|slot| self.passes(search, *slot).is_some()));
         ((to as usize) < self.slots.len()).then_some(to)
     }
 
@@ -238,28 +252,24 @@ impl<'s> Search<'s> {
     /// Takes the matches of a page. Returns `true` once the search needs no more.
     pub fn take(&mut self, page: Page) -> bool {
         let Some(kind) = page.kind else { return true };
-        for (slot, kept, status) in page.found {
+        for candidate in page.found {
             if self.selection.order.is_some() {
-                self.rank(slot, kept, status, &kind);
-                continue;
-            }
-            let read = kept.read();
-            if self.matches(&read, &status) {
+                self.rank(candidate, &kind);
+            } else if self.matches(&candidate) {
                 if self.found.len() >= self.selection.limit {
-                    self.next = Some(slot);
+                    self.next = Some(candidate.slot);
                     return true;
                 }
-                self.found.push(read.current(&kind, status));
+                self.found.push(candidate.kept.read().current(&kind, candidate.status));
             }
         }
         false
     }
 
     /// Keeps a match if it is among the first.
-    fn rank(&mut self, slot: Slot, kept: Kept, status: Arc<Status>, kind: &Arc<Kind>) {
+    fn rank(&mut self, candidate: Candidate, kind: &Arc<Kind>) {
         let (order, limit) = (self.order, self.selection.limit);
-        let read = kept.read();
-        let place = read.place(order, &status);
+        let place = candidate.kept.read().place(order, &candidate.status);
         if self.selection.beyond.as_ref().is_some_and(|beyond| !order.is_before(beyond, &place)) {
             return;
         }
@@ -268,11 +278,12 @@ impl<'s> Search<'s> {
             return;
         }
         let before = self.read;
-        let is_match = self.matches(&read, &status);
+        let is_match = self.matches(&candidate);
         if self.read > before {
             self.last_read = Some(place.clone());
         }
         if is_match {
+            let Candidate { slot, kept, status, .. } = candidate;
             self.first.push(Ranked { order, place, slot, kept, status, kind: Arc::clone(kind) });
             if self.first.len() > limit {
                 self.first.pop();
@@ -293,11 +304,12 @@ impl<'s> Search<'s> {
 
     /// Counts the matches of a page. Returns `true` once it has read as many documents as it may.
     pub fn tally(&mut self, page: Page, counts: &mut Counts) -> bool {
-        for (_, kept, status) in page.found {
-            let read = kept.read();
-            if !self.matches(&read, &status) {
+        for candidate in page.found {
+            if !self.matches(&candidate) {
                 continue;
             }
+            let Candidate { kept, status, .. } = candidate;
+            let read = kept.read();
             match counts.phases.get_mut(&status.phase) {
                 Some(count) => *count += 1,
                 None => drop(counts.phases.insert(status.phase.clone(), 1)),
@@ -331,7 +343,8 @@ impl<'s> Search<'s> {
     }
 
     /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
-    fn matches(&mut self, read: &Read<'_>, status: &Status) -> bool {
+    fn matches(&mut self, candidate: &Candidate) -> bool {
+        let (read, status) = (candidate.kept.read(), &candidate.status);
         let Selection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
             || name.as_deref().is_some_and(|name| name != read.name)
@@ -349,6 +362,9 @@ impl<'s> Search<'s> {
         let search = search.as_ref().filter(|search| !search.fits_name(read.name, &read.uid.text()));
         if wanted.is_none() && labels.is_empty() && search.is_none() {
             return true;
+        }
+        if search.is_some() && !candidate.may_say {
+            return false;
         }
         self.read += 1;
         let Ok(document) = read.document.read() else { return false };
