@@ -7,11 +7,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::find::index::Key;
+pub use crate::find::index::SUBMITTER;
 use crate::find::redact::{Redactor, may_hold_secret};
 use crate::find::signature::{Grams, Signature};
-
-/// The annotation in which a platform says who submitted an object.
-pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 
 /// What is looked for, in lower-case letters.
 #[derive(Clone, Debug, PartialEq, Eq)]

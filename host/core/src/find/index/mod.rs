@@ -21,7 +21,6 @@ use std::convert::Infallible;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::find::search::SUBMITTER;
 use crate::project::{Flow, Outline, ProjectError, Scanner};
 
 pub use pointer::Pointer;
@@ -37,6 +36,9 @@ pub struct IndexSpec {
     /// Where the value stands: a JSON pointer (RFC 6901), such as `/spec/schedulerName`.
     pub pointer: String,
 }
+
+/// The annotation in which a platform says who submitted an object.
+pub const SUBMITTER: &str = "kubewitness.dev/submitter";
 
 /// The indexes that every source has.
 pub const BUILTIN: [&str; 4] = ["namespace", "owner", "node", "label"];

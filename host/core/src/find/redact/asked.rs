@@ -5,8 +5,7 @@ use super::Redactor;
 use super::addresses::in_addresses;
 use super::rules::Named;
 use super::walk::{Under, under};
-use crate::find::index::{IndexError, Indexes, Key};
-use crate::find::search::SUBMITTER;
+use crate::find::index::{IndexError, Indexes, Key, SUBMITTER};
 
 impl Redactor {
     /// Whether the value at this place of an object is hidden, or may be. `kind`: none where it may be any.
