@@ -22,7 +22,7 @@ pub use status::story::events;
 
 pub use lanes::bucket;
 
-pub use find::{index, order, redact, search, selector};
+pub use find::{index, order, redact, search, selector, signature};
 pub use model::fault::shortened;
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};

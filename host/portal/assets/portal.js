@@ -98,13 +98,19 @@
   function follow(after, onState) {
     let stream = null;
     let last = after;
+    let paused = false;
     const show = (state, text) => {
       live.hidden = false;
       live.dataset.state = state;
       live.textContent = text;
+      live.title = paused ? "Go on" : "Pause";
+    };
+    const close = () => {
+      if (stream) stream.close();
+      stream = null;
     };
     const open = () => {
-      if (stream || document.hidden) return;
+      if (stream || paused || document.hidden) return;
       stream = new EventSource(`/api/v1/events?after=${last}`);
       stream.addEventListener("open", () => show("open", "Live"));
       stream.addEventListener("error", () => {
@@ -123,13 +129,13 @@
       });
       stream.addEventListener("reset", () => location.reload());
     };
-    document.addEventListener("visibilitychange", () => {
-      if (document.hidden && stream) {
-        stream.close();
-        stream = null;
-      } else {
-        open();
-      }
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+    // What comes meanwhile is not lost: the stream goes on from the last state.
+    live.addEventListener("click", () => {
+      paused = !paused;
+      if (!paused) return open();
+      close();
+      show("paused", "Paused");
     });
     open();
   }
@@ -168,7 +174,7 @@
         cell.append(span);
       };
       add("reason", status.reason);
-      add("exit", status.exit_code === undefined ? "" : `exit ${status.exit_code}`);
+      add(status.exit_code ? "exit fault" : "exit", status.exit_code === undefined ? "" : `exit ${status.exit_code}`);
       add("message", status.message);
     };
 

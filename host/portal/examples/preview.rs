@@ -1,7 +1,7 @@
 //! The portal over made-up data, to look at: `cargo run -p kubewitness-portal --example preview -- [empty] [still]
 //! [sign-in]`. With `sign-in` each word is a token of a person who has that name and may do everything.
 
-#[path = "../tests/portal/fake.rs"]
+#[path = "../tests/portal/fake/mod.rs"]
 #[allow(dead_code, clippy::unwrap_used)]
 mod fake;
 

@@ -7,3 +7,4 @@ pub mod order;
 pub mod redact;
 pub mod search;
 pub mod selector;
+pub mod signature;

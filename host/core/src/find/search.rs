@@ -7,10 +7,10 @@ use std::sync::Arc;
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::find::redact::Redactor;
-
-/// The annotation in which a platform says who submitted an object.
-pub const SUBMITTER: &str = "kubewitness.dev/submitter";
+use crate::find::index::Key;
+pub use crate::find::index::SUBMITTER;
+use crate::find::redact::{Redactor, may_hold_secret};
+use crate::find::signature::{Grams, Signature};
 
 /// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
 pub const TEXT_BYTES: usize = 253;
@@ -63,6 +63,27 @@ impl About {
     }
 }
 
+impl Signature {
+    /// Adds what a search looks at among the keys of the object's document. A text that may hold a secret rules out
+    /// nothing: whether its object is looked at must not depend on it. What is within the name or the uid, as labels of
+    /// Jobs are, is found by them.
+    pub fn add_key(&mut self, key: Key<'_>, name: &str, uid: &str) {
+        let (place, text) = match key {
+            Key::Label(label, value) => (label, value),
+            Key::Submitter(submitter) => (SUBMITTER, submitter),
+            _ => return,
+        };
+        if may_hold_secret(place, text) {
+            self.open();
+            return;
+        }
+        let lower = text.to_lowercase();
+        if !is_part(name, &lower) && !is_part(uid, &lower) {
+            self.add(text);
+        }
+    }
+}
+
 impl Search {
     /// `None` for an empty text, which everything fits.
     pub fn new(text: &str) -> Option<Self> {
@@ -75,11 +96,19 @@ impl Search {
         Self { rules: Some(rules), ..self }
     }
 
+    /// What rules objects out by their signatures. None where the rules may hide a text of a signature: how far a page
+    /// comes would tell of it.
+    pub fn grams(&self) -> Option<Grams> {
+        let may_hide = |rules: &Arc<Redactor>| {
+            rules.hides_any(&["metadata", "labels"])
+                || rules.hides(None, &["metadata", "annotations", SUBMITTER])
+        };
+        let grams = Grams::of(&self.text);
+        (!grams.is_empty() && !self.rules.as_ref().is_some_and(may_hide)).then_some(grams)
+    }
+
     fn is_in(&self, text: &str) -> bool {
-        match self.text.is_ascii() && text.is_ascii() {
-            true => is_within(text.as_bytes(), self.text.as_bytes()),
-            false => text.to_lowercase().contains(&self.text),
-        }
+        is_part(text, &self.text)
     }
 
     /// Whether a value of the document may fit. What is not in its bytes is in none of its values, as long as JSON writes
@@ -125,8 +154,15 @@ impl Search {
     }
 }
 
-/// Whether a text in lower-case letters is within another one, whatever the case of that is. Takes steps in the sum of
-/// their lengths.
+/// Whether a part in lower-case letters is within a text, whatever the case of that is.
+fn is_part(text: &str, part: &str) -> bool {
+    match part.is_ascii() && text.is_ascii() {
+        true => is_within(text.as_bytes(), part.as_bytes()),
+        false => text.to_lowercase().contains(part),
+    }
+}
+
+/// The same of bytes. Takes steps in the sum of their lengths.
 fn is_within(text: &[u8], part: &[u8]) -> bool {
     memmem::find(&text.to_ascii_lowercase(), part).is_some()
 }

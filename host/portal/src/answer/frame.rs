@@ -132,7 +132,7 @@ fn top(page: &Page, reader: &Reader, icon: &str) -> Markup {
                     }
                 }
             }
-            span #live.live hidden { "Live" }
+            button #live.live type="button" hidden { "Live" }
             @if let Reader::Person { name, can_leave } = reader {
                 div.person {
                     span.unseen { "Signed in as " } b title=(name) { (name) }

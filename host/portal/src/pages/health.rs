@@ -8,6 +8,7 @@ use maud::{Markup, html};
 
 use super::parts::{at_text, encode, figure, restricted};
 use super::plugins::notices;
+use super::sources::size;
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -119,7 +120,7 @@ fn journal(status: &StatusView) -> Markup {
         dl.facts {
             div { dt { "Store" } dd { (journal.store) } }
             div { dt { "States" } dd { (figure(journal.states)) } }
-            div { dt { "Size" } dd { (figure(journal.bytes / 1_000_000)) " MB" } }
+            div { dt { "Size" } dd { (size(journal.bytes)) } }
             div { dt { "Oldest state" } dd { @match &journal.oldest_at { Some(text) => (at_text(text)), None => "none yet" } } }
             div { dt { "Newest position" } dd { (figure(journal.newest_seq)) } }
             div { dt { "Held beyond retention" } dd { (figure(held)) " states" } }

@@ -67,7 +67,7 @@ pub(super) fn object_link(object: &ObjectRef) -> Markup {
 pub(super) fn why(status: &Status) -> Markup {
     html! {
         @if !status.reason.is_empty() { span.reason { (status.reason) } }
-        @if let Some(code) = status.exit_code { " " span.exit { "exit " (code) } }
+        @if let Some(code) = status.exit_code { " " span.exit.fault[code != 0] { "exit " (code) } }
         @if !status.message.is_empty() { " " span.message title=(status.message) { (status.message) } }
     }
 }

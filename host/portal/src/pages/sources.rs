@@ -192,7 +192,7 @@ fn journal(journal: &JournalView) -> Markup {
     }
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..10_240 => format!("{bytes} bytes"),
         10_240..10_485_760 => format!("{} KiB", bytes >> 10),

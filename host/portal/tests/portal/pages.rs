@@ -143,8 +143,16 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         "the order keeps the question"
     );
     assert!(!text.contains("sort=name"), "what is gone has one order");
+    let by_name = get(&portal, "/?gone=true&sort=name").await.text;
+    assert!(
+        by_name.contains("newest change first. Objects that are gone are ordered by their ends"),
+        "{by_name}"
+    );
     let range = get(&portal, "/?range=hour").await.text;
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
+    let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;
+    assert!(custom.contains("deleted-yesterday") && custom.contains("value=\"custom\" selected"), "{custom}");
+    assert!(custom.contains("value=\"2026-11-20 11:00\"") && custom.contains("value=\"2026-11-20 13:00\""));
 }
 
 #[tokio::test]
@@ -327,6 +335,10 @@ async fn plugins_show_whether_their_figures_add_up() {
         .text;
     assert_eq!(text.matches("Every observed state is accounted for").count(), 2);
     assert!(text.contains("200 states are not accounted for"));
+    assert!(
+        text.contains("It does not run: no state is handed to it.")
+            && text.contains(">108 positions behind, ")
+    );
     assert!(text.contains("href=\"/deadletters?plugin=notification\""));
     assert!(text.contains("did not answer within 10 s") && text.contains("Not ready. "));
 }

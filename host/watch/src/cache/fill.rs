@@ -34,9 +34,9 @@ impl Filling {
             let kind = cache.kind_of(object);
             let document = unpack(&current.packed).unwrap_or_default();
             let keys = cache.keys(&current, &document);
-            let kept = Kept::Packed(record::write(&kind, &current, created_s(&document), &keys));
-            let slot = cache.take_slot(Held { kept, status: current.status });
-            self.entries.extend(keys.iter().map(|key| (*key, slot)));
+            let kept = Kept::Packed(record::write(&kind, &current, created_s(&document), &keys.hashes));
+            let slot = cache.take_slot(Held { kept, status: current.status }, keys.signature);
+            self.entries.extend(keys.hashes.iter().map(|key| (*key, slot)));
         }
     }
 

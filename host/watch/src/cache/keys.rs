@@ -1,16 +1,19 @@
-//! Hashes the keys of an object for the indexes.
+//! Hashes the keys of an object for the indexes, and makes its signature for searches.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use kubewitness_core::index::{Indexes, Key};
 use kubewitness_core::project::Outline;
+use kubewitness_core::signature::Signature;
 use kubewitness_core::state::ObjectRef;
 
-/// The hashes of all keys of an object, ascending, each once.
+/// What an object is found by.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
+    /// The hashes of all its keys, ascending, each once.
     pub hashes: Arc<[u32]>,
+    pub signature: Signature,
     /// A hash of the bytes that the keys were read from, if the next version will ask for it.
     said: Option<u64>,
 }
@@ -26,8 +29,10 @@ impl Keyer {
         Self { indexes: Arc::new(indexes), hasher: RandomState::new() }
     }
 
-    pub fn hash(&self, key: Key<'_>) -> u32 {
+    /// None where the key is of no index.
+    pub fn hash(&self, key: Key<'_>) -> Option<u32> {
         let hash = match key {
+            Key::Submitter(_) => return None,
             Key::Namespace(namespace) => self.hasher.hash_one((0u8, namespace)),
             Key::Owner(uid) => self.hasher.hash_one((1u8, uid)),
             Key::Node(node) => self.hasher.hash_one((2u8, node)),
@@ -35,7 +40,7 @@ impl Keyer {
             Key::Named(number, text) => self.hasher.hash_one((4u8, number, text)),
         };
         // This takes the low half. The hash has a random seed, so nobody can make all objects collide.
-        hash as u32
+        Some(hash as u32)
     }
 
     /// The keys of a document's next version. It takes the former keys if the bytes that they are read from
@@ -77,9 +82,13 @@ impl Keyer {
         outline: Option<&Outline>,
     ) -> Keys {
         let mut keys = Vec::with_capacity(12);
-        keys.push(self.hash(Key::Namespace(&object.namespace)));
-        keys.extend(owner.map(|owner| self.hash(Key::Owner(&owner.uid))));
-        let found = |key: Key<'_>| keys.push(self.hash(key));
+        keys.extend(self.hash(Key::Namespace(&object.namespace)));
+        keys.extend(owner.and_then(|owner| self.hash(Key::Owner(&owner.uid))));
+        let mut signature = Signature::of(&object.name, &object.uid);
+        let found = |key: Key<'_>| {
+            keys.extend(self.hash(key));
+            signature.add_key(key, &object.name, &object.uid);
+        };
         let read = match outline {
             Some(outline) => self.indexes.outlined_keys(document, outline, found),
             None => self.indexes.keys(document, found),
@@ -87,6 +96,7 @@ impl Keyer {
         // An unreadable object has only these keys. Whoever reads the document finds and reports that its
         // bytes are damaged.
         if read.is_err() {
+            signature.open();
             tracing::warn!(
                 namespace = object.namespace,
                 name = object.name,
@@ -95,6 +105,6 @@ impl Keyer {
         }
         keys.sort_unstable();
         keys.dedup();
-        Keys { hashes: keys.into(), said: None }
+        Keys { hashes: keys.into(), signature, said: None }
     }
 }

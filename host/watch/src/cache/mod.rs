@@ -1,8 +1,8 @@
 //! The cache: the objects of each source that exist now, with one writer and many readers.
 //!
 //! Objects lie in slots, each as one immutable [`Record`]. The indexes hold hashes and slot numbers, eight
-//! bytes for each entry, and compare what they find with the object itself. A reader takes a page of records
-//! under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
+//! bytes for each entry, and compare what they find with the object itself. A signature of 64 bytes rules most
+//! objects out of a search. A reader takes a page of records under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
 //! lately ([`recent`]). Knows nothing about the API server.
 
 mod fill;
@@ -25,6 +25,7 @@ use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::{Current, created_ms};
+use kubewitness_core::signature::Signature;
 use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::cache::known::Known;
@@ -97,6 +98,8 @@ pub(crate) struct Brief {
 
 pub(crate) struct Cache {
     slots: Vec<Option<Held>>,
+    /// By slot.
+    signatures: Vec<Signature>,
     free: Vec<Slot>,
     by_uid: HashTable<Slot>,
     by_name: HashTable<Slot>,
@@ -117,6 +120,7 @@ impl Cache {
     fn with(keyer: Arc<Keyer>) -> Self {
         Self {
             slots: Vec::new(),
+            signatures: Vec::new(),
             free: Vec::new(),
             by_uid: HashTable::new(),
             by_name: HashTable::new(),
@@ -186,7 +190,7 @@ impl Cache {
         };
         let keys = self.keys(current, document);
         let created_s = self.created_s(&current.object.uid, document);
-        let kept = Kept::Packed(record::write(&kind, current, created_s, &keys));
+        let kept = Kept::Packed(record::write(&kind, current, created_s, &keys.hashes));
         self.place(&current.object, Held { kept, status: Arc::clone(&current.status) }, &keys);
     }
 
@@ -194,7 +198,7 @@ impl Cache {
         Arc::clone(self.kind.get_or_insert_with(|| Arc::new(Kind::of(object))))
     }
 
-    fn place(&mut self, object: &ObjectRef, held: Held, keys: &[u32]) {
+    fn place(&mut self, object: &ObjectRef, held: Held, keys: &Keys) {
         match self.slot_of_uid(&object.uid) {
             Some(slot) => self.replace(slot, held, keys),
             None => {
@@ -211,20 +215,23 @@ impl Cache {
         slot.is_some_and(|slot| self.free(slot))
     }
 
-    fn insert(&mut self, held: Held, keys: &[u32]) {
-        let slot = self.take_slot(held);
-        keys.iter().for_each(|key| self.by_key.insert(*key, slot));
+    fn insert(&mut self, held: Held, keys: &Keys) {
+        let slot = self.take_slot(held, keys.signature);
+        keys.hashes.iter().for_each(|key| self.by_key.insert(*key, slot));
         self.orders.enter(&self.slots, slot);
     }
 
     /// Takes a slot for a new object and enters its uid and its name.
-    fn take_slot(&mut self, held: Held) -> Slot {
+    fn take_slot(&mut self, held: Held, signature: Signature) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {
                 // Grows by an eighth. A vector would grow by a half and leave it unused.
-                self.slots.reserve_exact(self.slots.len() / 8 + 64);
+                let more = self.slots.len() / 8 + 64;
+                self.slots.reserve_exact(more);
+                self.signatures.reserve_exact(more);
             }
             self.slots.push(None);
+            self.signatures.push(signature);
             // Four thousand million objects would not fit into memory.
             (self.slots.len() - 1) as Slot
         });
@@ -234,6 +241,7 @@ impl Cache {
             self.order.entered(slot, recent);
         }
         self.slots[slot as usize] = Some(held);
+        self.signatures[slot as usize] = signature;
         let Self { slots, hasher, .. } = self;
         let held = |slot: &Slot| slots[*slot as usize].as_ref().map(|held| held.kept.read());
         self.by_uid
@@ -245,17 +253,18 @@ impl Cache {
     }
 
     /// Replaces an object's record. The uid, name and namespace stay the same; everything else may change.
-    fn replace(&mut self, slot: Slot, held: Held, keys: &[u32]) {
+    fn replace(&mut self, slot: Slot, held: Held, keys: &Keys) {
         if let Kept::Plain(recent) = &held.kept {
             self.order.entered(slot, recent);
         }
         let Some(before) = self.slots[slot as usize].replace(held) else { return };
+        self.signatures[slot as usize] = keys.signature;
         self.orders.change(&self.slots, slot, &before);
         if let Kept::Plain(recent) = &before.kept {
             self.order.left(recent);
         }
-        let before = before.kept.keys();
-        if *before == *keys {
+        let (before, keys) = (before.kept.keys(), &keys.hashes);
+        if before == *keys {
             return;
         }
         for gone in before.iter().filter(|key| keys.binary_search(key).is_err()) {
@@ -281,13 +290,13 @@ impl Cache {
             self.order.left(recent);
         }
         held.kept.keys().iter().for_each(|key| self.by_key.remove(*key, slot));
+        self.signatures[slot as usize] = Signature::default();
         self.free.push(slot);
         true
     }
 
-    /// The hashes of all keys of an object.
-    fn keys(&self, current: &Current, document: &[u8]) -> Arc<[u32]> {
-        self.keyer.keys(&current.object, current.owner.as_deref(), document, None).hashes
+    fn keys(&self, current: &Current, document: &[u8]) -> Keys {
+        self.keyer.keys(&current.object, current.owner.as_deref(), document, None)
     }
 
     /// When an object was created, in seconds. It never changes, so it is read once.

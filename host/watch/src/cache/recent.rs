@@ -131,7 +131,7 @@ impl Cache {
         recent.created_s = self.created_s(&recent.object.uid, &recent.document);
         let recent = Arc::new(recent);
         let held = Held { kept: Kept::Plain(Arc::clone(&recent)), status };
-        self.place(&recent.object, held, &recent.keys.hashes);
+        self.place(&recent.object, held, &recent.keys);
         let Self { order, slots, .. } = self;
         if order.places.len() > 2 * order.objects + OLD_PLACES {
             order.places.retain(|(slot, turn)| recent_at(slots, *slot, *turn).is_some());

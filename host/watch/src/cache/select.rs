@@ -8,11 +8,12 @@ use std::sync::Arc;
 use kubewitness_core::index::{IndexError, Indexes, Key};
 use kubewitness_core::order::{By, Order, Place};
 use kubewitness_core::ports::{Current, Selected, Selection};
+use kubewitness_core::signature::Grams;
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
 
-use super::record::{Kind, Read};
-use super::{Cache, Kept, Slot};
+use super::record::Kind;
+use super::{Cache, Held, Kept, Slot};
 
 /// The candidates of one hold of the lock, which takes some microseconds.
 const PAGE: usize = 256;
@@ -23,13 +24,16 @@ const ORDERED: usize = 1024;
 /// Documents that one page of such a search reads: some 100 ms.
 const READ: usize = 4_000;
 
+/// The signatures of one hold of the lock, which takes some 100 microseconds.
+const SIGNATURES: usize = 16 * 1024;
+
 /// Where the candidates come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     All,
     Name(Slot),
     Keyed(u32),
-    /// Those of a phase, as they were when the search began.
+    /// Those of a phase, or those whose signatures pass, as they were when the search began.
     Slots(Vec<Slot>),
     /// As the selection's order says.
     Ordered,
@@ -38,7 +42,7 @@ pub(crate) enum Plan {
 
 /// The records at one moment, and where the next page begins.
 pub(crate) struct Page {
-    found: Vec<(Slot, Kept, Arc<Status>)>,
+    found: Vec<Candidate>,
     kind: Option<Arc<Kind>>,
     /// Of a plan without an order.
     pub next: Option<Slot>,
@@ -46,8 +50,16 @@ pub(crate) struct Page {
     pub beyond: Option<Place>,
 }
 
+struct Candidate {
+    slot: Slot,
+    kept: Kept,
+    status: Arc<Status>,
+    /// Whether its document may have what is searched for.
+    may_say: bool,
+}
+
 impl Cache {
-    /// The plan with the fewest candidates.
+    /// The plan with the fewest candidates, as far as the indexes tell.
     pub fn plan(&self, search: &Search<'_>) -> Plan {
         let selection = search.selection;
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
@@ -56,7 +68,7 @@ impl Cache {
         let namespace = selection.namespace.as_deref().map(Key::Namespace);
         let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
-        let hashes = keys.map(|key| self.keyer.hash(key));
+        let hashes = keys.filter_map(|key| self.keyer.hash(key));
         let fewest = hashes.map(|hash| (self.by_key.estimate(hash), hash)).min();
         // A search reads documents, so it must be one that ends early.
         let is_ordered =
@@ -64,7 +76,8 @@ impl Cache {
         // Looked through in the order of changes, a phase needs no plan of its own.
         let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
-        let is_few = |few: usize| !is_ordered || few < self.len() / 8;
+        let most = if selection.search.is_some() { READ } else { self.len() / 8 };
+        let is_few = |few: usize| !is_ordered || few < most;
         match (fewest, phase) {
             (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
                 Plan::Slots(self.orders.slots_in_phase(phase))
@@ -82,10 +95,10 @@ impl Cache {
         let slots = self.orders.page(&self.slots, (order, phase), beyond, PAGE);
         let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
         let beyond = last.map(|held| held.kept.read().place(order, &held.status));
-        Page { found: self.held(&slots), kind: self.kind.clone(), next: None, beyond }
+        Page { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
     }
 
-    pub fn page(&self, plan: &Plan, from: Slot) -> Page {
+    pub fn page(&self, search: &Search<'_>, plan: &Plan, from: Slot) -> Page {
         let slots: Vec<Slot> = match plan {
             Plan::All => (from..self.slots.len() as Slot).take(PAGE).collect(),
             Plan::Name(slot) => (*slot >= from).then_some(*slot).into_iter().collect(),
@@ -97,13 +110,32 @@ impl Cache {
             Plan::Ordered | Plan::Nothing => Vec::new(),
         };
         let next = (slots.len() == PAGE).then(|| slots[PAGE - 1] + 1);
-        Page { found: self.held(&slots), kind: self.kind.clone(), next, beyond: None }
+        Page { found: self.held(search, &slots), kind: self.kind.clone(), next, beyond: None }
     }
 
-    fn held(&self, slots: &[Slot]) -> Vec<(Slot, Kept, Arc<Status>)> {
-        let held =
-            |slot: &Slot| self.at(*slot).map(|held| (*slot, held.kept.clone(), Arc::clone(&held.status)));
+    /// The objects in these slots that their signatures do not rule out.
+    fn held(&self, search: &Search<'_>, slots: &[Slot]) -> Vec<Candidate> {
+        let held = |slot: &Slot| {
+            let may_say = self.passes(search, *slot)?;
+            let Held { kept, status } = self.at(*slot)?;
+            Some(Candidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
+        };
         slots.iter().filter_map(held).collect()
+    }
+
+    /// Whether the object's document may have what is searched for; none where the object is ruled out.
+    fn passes(&self, search: &Search<'_>, slot: Slot) -> Option<bool> {
+        let Some(grams) = &search.grams else { return Some(true) };
+        let signature = self.signatures.get(slot as usize)?;
+        let may_say = signature.may_say(grams);
+        (may_say || signature.may_be_named(grams)).then_some(may_say)
+    }
+
+    /// Adds the slots from this one on whose signatures pass. Returns where the next look begins.
+    pub fn add_passing(&self, search: &Search<'_>, from: Slot, passing: &mut Vec<Slot>) -> Option<Slot> {
+        let to = self.slots.len().min(from as usize + SIGNATURES) as Slot;
+        passing.extend((from..to).filter(|slot| self.passes(search, *slot).is_some()));
+        ((to as usize) < self.slots.len()).then_some(to)
     }
 
     /// Counts what a selection means that needs no look at objects. Returns `false` for any other one.
@@ -127,6 +159,7 @@ pub(crate) struct Search<'s> {
     selection: &'s Selection,
     order: Order,
     key: Option<Key<'s>>,
+    grams: Option<Grams>,
     indexes: &'s Indexes,
     found: Vec<Current>,
     /// With an order: the first objects of it, the last of them on top.
@@ -179,6 +212,7 @@ impl<'s> Search<'s> {
             selection,
             order: selection.order.unwrap_or_default(),
             key,
+            grams: selection.search.as_ref().and_then(kubewitness_core::search::Search::grams),
             indexes,
             found: Vec::new(),
             first: BinaryHeap::new(),
@@ -194,31 +228,48 @@ impl<'s> Search<'s> {
         self.selection.order.is_some_and(|order| matches!(order.by, By::Changed | By::Phase))
     }
 
+    /// Looks at the signatures of all objects, where no index makes the candidates few. `look` is
+    /// [`Cache::add_passing`].
+    pub fn narrowed(
+        &self,
+        plan: Plan,
+        mut look: impl FnMut(&Self, Slot, &mut Vec<Slot>) -> Option<Slot>,
+    ) -> Plan {
+        let mut passing = Vec::new();
+        let mut from = Some(0).filter(|_| self.grams.is_some() && matches!(plan, Plan::All | Plan::Ordered));
+        if from.is_none() {
+            return plan;
+        }
+        while let Some(slot) = from {
+            from = look(self, slot, &mut passing);
+            if passing.len() > READ {
+                return plan;
+            }
+        }
+        Plan::Slots(passing)
+    }
+
     /// Takes the matches of a page. Returns `true` once the search needs no more.
     pub fn take(&mut self, page: Page) -> bool {
         let Some(kind) = page.kind else { return true };
-        for (slot, kept, status) in page.found {
+        for candidate in page.found {
             if self.selection.order.is_some() {
-                self.rank(slot, kept, status, &kind);
-                continue;
-            }
-            let read = kept.read();
-            if self.matches(&read, &status) {
+                self.rank(candidate, &kind);
+            } else if self.matches(&candidate) {
                 if self.found.len() >= self.selection.limit {
-                    self.next = Some(slot);
+                    self.next = Some(candidate.slot);
                     return true;
                 }
-                self.found.push(read.current(&kind, status));
+                self.found.push(candidate.kept.read().current(&kind, candidate.status));
             }
         }
         false
     }
 
     /// Keeps a match if it is among the first.
-    fn rank(&mut self, slot: Slot, kept: Kept, status: Arc<Status>, kind: &Arc<Kind>) {
+    fn rank(&mut self, candidate: Candidate, kind: &Arc<Kind>) {
         let (order, limit) = (self.order, self.selection.limit);
-        let read = kept.read();
-        let place = read.place(order, &status);
+        let place = candidate.kept.read().place(order, &candidate.status);
         if self.selection.beyond.as_ref().is_some_and(|beyond| !order.is_before(beyond, &place)) {
             return;
         }
@@ -227,11 +278,12 @@ impl<'s> Search<'s> {
             return;
         }
         let before = self.read;
-        let is_match = self.matches(&read, &status);
+        let is_match = self.matches(&candidate);
         if self.read > before {
             self.last_read = Some(place.clone());
         }
         if is_match {
+            let Candidate { slot, kept, status, .. } = candidate;
             self.first.push(Ranked { order, place, slot, kept, status, kind: Arc::clone(kind) });
             if self.first.len() > limit {
                 self.first.pop();
@@ -252,11 +304,12 @@ impl<'s> Search<'s> {
 
     /// Counts the matches of a page. Returns `true` once it has read as many documents as it may.
     pub fn tally(&mut self, page: Page, counts: &mut Counts) -> bool {
-        for (_, kept, status) in page.found {
-            let read = kept.read();
-            if !self.matches(&read, &status) {
+        for candidate in page.found {
+            if !self.matches(&candidate) {
                 continue;
             }
+            let Candidate { kept, status, .. } = candidate;
+            let read = kept.read();
             match counts.phases.get_mut(&status.phase) {
                 Some(count) => *count += 1,
                 None => drop(counts.phases.insert(status.phase.clone(), 1)),
@@ -290,7 +343,8 @@ impl<'s> Search<'s> {
     }
 
     /// Runs the cheap tests first. It unpacks the document only if nothing else can tell.
-    fn matches(&mut self, read: &Read<'_>, status: &Status) -> bool {
+    fn matches(&mut self, candidate: &Candidate) -> bool {
+        let (read, status) = (candidate.kept.read(), &candidate.status);
         let Selection { namespace, name, phase, labels, search, created_since_ms, .. } = self.selection;
         if namespace.as_deref().is_some_and(|namespace| namespace != read.namespace)
             || name.as_deref().is_some_and(|name| name != read.name)
@@ -308,6 +362,9 @@ impl<'s> Search<'s> {
         let search = search.as_ref().filter(|search| !search.fits_name(read.name, &read.uid.text()));
         if wanted.is_none() && labels.is_empty() && search.is_none() {
             return true;
+        }
+        if search.is_some() && !candidate.may_say {
+            return false;
         }
         self.read += 1;
         let Ok(document) = read.document.read() else { return false };

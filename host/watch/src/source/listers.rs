@@ -82,6 +82,11 @@ impl Listers {
     }
 }
 
+fn plan(handle: &SourceHandle, search: &Search<'_>) -> Plan {
+    let plan = handle.shared.read().plan(search);
+    search.narrowed(plan, |search, from, passing| handle.shared.read().add_passing(search, from, passing))
+}
+
 #[async_trait]
 impl Lister for Listers {
     fn get(&self, source: &str, namespace: &str, name: &str) -> Result<Option<Current>, SelectError> {
@@ -95,7 +100,7 @@ impl Lister for Listers {
         let handle = self.loaded(source)?;
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(selection, &indexes)?;
-        let plan = handle.shared.read().plan(&search);
+        let plan = plan(&handle, &search);
         if let Plan::Ordered = plan {
             let mut beyond = selection.beyond.clone();
             loop {
@@ -110,7 +115,7 @@ impl Lister for Listers {
         }
         let mut from = selection.after.unwrap_or_default();
         loop {
-            let page = handle.shared.read().page(&plan, from);
+            let page = handle.shared.read().page(&search, &plan, from);
             let next = page.next;
             let enough = search.take(page);
             match next {
@@ -129,10 +134,10 @@ impl Lister for Listers {
         }
         let indexes = handle.shared.read().indexes();
         let mut search = Search::new(&selection, &indexes)?;
-        let plan = handle.shared.read().plan(&search);
+        let plan = plan(&handle, &search);
         let mut from = Some(0);
         while let Some(slot) = from {
-            let page = handle.shared.read().page(&plan, slot);
+            let page = handle.shared.read().page(&search, &plan, slot);
             from = page.next;
             if search.tally(page, counts) && from.is_some() {
                 counts.more = true;

@@ -2,13 +2,10 @@
 //! own policy forbids.
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{
-    Ended, Scratch, free_port, http, in_scratch, services_folder, skip, skip_where_there_is_no_tool, until,
-};
+use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip_where_there_is_no_tool, until};
 use serde_json::{Value, json};
-use tokio::process::Command;
 
-use crate::browser::{Browser, DRIVER, WITHIN, playground, token_of};
+use crate::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
 
 /// What axe-core finds, a line each: the rule, and the first elements that break it.
 const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(\
@@ -17,8 +14,7 @@ const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then
 
 /// What looks at the pages; `None` where it can't be had, and the test is skipped.
 async fn axe(test: &str) -> Option<String> {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        skip(test, "chromedriver is not on the PATH");
+    if !has_driver(test).await {
         return None;
     }
     let script = services_folder().map(|folder| folder.join("axe/node_modules/axe-core/axe.min.js"));
@@ -33,20 +29,13 @@ async fn axe(test: &str) -> Option<String> {
 async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
     let Some(axe) = axe("accessible::no_page_keeps_anybody_out").await else { return };
     in_scratch("accessible", async |scratch| {
-        let port = free_port()?;
-        let mut playground = playground(scratch, port, &[])?;
-        let portal = format!("http://127.0.0.1:{port}");
-        let result = async {
-            let pages = until(WITHIN, "a job with a story and Events", async || pages(&portal).await).await?;
+        at_a_playground(scratch, &[], async |_, portal| {
+            let pages = until(WITHIN, "a job with a story and Events", async || pages(portal).await).await?;
             let browser = Browser::start(scratch.path()).await?;
-            look(&browser, &portal, &pages, &axe).await?;
+            look(&browser, portal, &pages, &axe).await?;
             browser.close().await
-        };
-        let result = result.await.with_context(|| playground.say());
-        let ended = playground.terminate(WITHIN).await?;
-        result?;
-        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
-        Ok(())
+        })
+        .await
     })
     .await;
 }
@@ -55,15 +44,11 @@ async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
 async fn neither_the_page_that_signs_in_nor_those_that_submit_keep_anybody_out() {
     let Some(axe) = axe("accessible::neither_the_page_that_signs_in").await else { return };
     in_scratch("accessible-login", async |scratch| {
-        let port = free_port()?;
-        let mut playground = playground(scratch, port, &["--auth", "kubernetes"])?;
-        let token = token_of(&mut playground, "ada").await?;
-        let result = sign_in_and_look(scratch, &format!("http://127.0.0.1:{port}"), &token, &axe).await;
-        let result = result.with_context(|| playground.say());
-        let ended = playground.terminate(WITHIN).await?;
-        result?;
-        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
-        Ok(())
+        at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
+            let token = token_of(playground, "ada").await?;
+            sign_in_and_look(scratch, portal, &token, &axe).await
+        })
+        .await
     })
     .await;
 }

@@ -17,31 +17,24 @@ use tokio::process::Command;
 
 use crate::visibility::{Lab, a_hole};
 
-pub const DRIVER: &str = "chromedriver";
+const DRIVER: &str = "chromedriver";
 pub const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("browser::a_browser_shows_jobs_live", "chromedriver is not on the PATH");
+    if !has_driver("browser::a_browser_shows_jobs_live").await {
+        return;
     }
     in_scratch("browser", async |scratch| {
-        let port = free_port()?;
-        let mut playground = playground(scratch, port, &[])?;
-        let result = look(scratch, &format!("http://127.0.0.1:{port}")).await;
-        let result = result.with_context(|| playground.say());
-        let ended = playground.terminate(WITHIN).await?;
-        result?;
-        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
-        Ok(())
+        at_a_playground(scratch, &[], async |_, portal| look(scratch, portal).await).await
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_in() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("browser::a_browser_shows_a_hole", "chromedriver is not on the PATH");
+    if !has_driver("browser::a_browser_shows_a_hole").await {
+        return;
     }
     in_scratch("browser-gaps", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
@@ -80,6 +73,31 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
     .await;
 }
 
+/// Whether a browser can be steered here. Where it can't, the test is skipped.
+pub async fn has_driver(test: &str) -> bool {
+    let has = Command::new(DRIVER).arg("--version").output().await.is_ok();
+    if !has {
+        skip(test, "chromedriver is not on the PATH");
+    }
+    has
+}
+
+/// Looks at a playground, which then ends and has lost nothing.
+pub async fn at_a_playground(
+    scratch: &Scratch,
+    more: &[&str],
+    look: impl AsyncFnOnce(&mut Process, &str) -> Result<()>,
+) -> Result<()> {
+    let port = free_port()?;
+    let mut playground = playground(scratch, port, more)?;
+    let result = look(&mut playground, &format!("http://127.0.0.1:{port}")).await;
+    let result = result.with_context(|| playground.say());
+    let ended = playground.terminate(WITHIN).await?;
+    result?;
+    ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+    Ok(())
+}
+
 pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
@@ -111,6 +129,7 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
     ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
 
+    rows_stay(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
     browser.open(&format!("{portal}/plugins")).await?;
@@ -136,6 +155,9 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
     let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
     ensure!(focused == "search", "the key / leads to the search: {focused}");
+    let help = key.replace("'/'", "'?'");
+    let open = browser.script(&format!("{help} return document.getElementById('keys').open")).await?;
+    ensure!(open == true, "the key ? shows the keys: {open}");
     let switch = "const theme = document.getElementById('theme'); theme.click(); theme.click();";
     let theme = browser.script(&format!("{switch} return document.documentElement.dataset.theme")).await?;
     ensure!(theme == "dark", "the theme is switched: {theme}");
@@ -150,6 +172,27 @@ async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
     let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
     ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
     Ok(())
+}
+
+/// What is new is offered, so that no row moves before it is asked for; and all of it can be paused.
+async fn rows_stay(browser: &Browser, portal: &str) -> Result<()> {
+    browser.open(&format!("{portal}/")).await?;
+    let rows =
+        "return [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid).join(' ')";
+    let before = browser.script(rows).await?;
+    let offered = "return !document.getElementById('fresh').hidden";
+    until(WITHIN, "new jobs", async || Ok((browser.script(offered).await? == true).then_some(()))).await?;
+    ensure!(browser.script(rows).await? == before, "rows have moved");
+    let click = "document.getElementById('fresh').click();";
+    let after = browser.script(&format!("{click} {rows}")).await?;
+    let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
+    ensure!(after.len() > before.len() && after.ends_with(before), "new rows come first: {before}; {after}");
+    let press = "const live = document.getElementById('live'); live.click(); return live.textContent";
+    let told = browser.script(press).await?;
+    ensure!(told == "Paused", "{told}");
+    browser.script(press).await?;
+    let live = "return document.getElementById('live').textContent";
+    until(WITHIN, "it to go on", async || Ok((browser.script(live).await? == "Live").then_some(()))).await
 }
 
 /// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.

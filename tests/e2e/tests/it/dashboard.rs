@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
     Ended, Kubewitness, Process, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, http,
-    in_scratch, kubewitness_binary, skip, until,
+    in_scratch, kubewitness_binary, until,
 };
 use reqwest::header::{CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
 use tokio::process::Command;
 
-use crate::browser::{Browser, DRIVER};
+use crate::browser::{Browser, has_driver};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -165,8 +165,8 @@ async fn a_browser_gets_a_private_file_on_its_command_line_and_no_code() {
 
 #[tokio::test]
 async fn a_real_browser_is_signed_in_by_the_file_once_the_person_goes_on() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("dashboard::a_real_browser", "chromedriver is not on the PATH");
+    if !has_driver("dashboard::a_real_browser").await {
+        return;
     }
     in_scratch("dashboard-browser", async |scratch| {
         let mut world = World::start(scratch, "kubernetes").await?;

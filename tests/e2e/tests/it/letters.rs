@@ -6,13 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, skip, until,
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::process::Command;
 
-use crate::browser::{Browser, DRIVER};
+use crate::browser::{Browser, has_driver};
 use crate::support::{create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -196,8 +195,8 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
 
 #[tokio::test]
 async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("letters::a_dead_letter_is_chosen", "chromedriver is not on the PATH");
+    if !has_driver("letters::a_dead_letter_is_chosen").await {
+        return;
     }
     in_scratch("letters-browser", async |scratch| {
         let (_simulator, options) = lab(scratch).await?;

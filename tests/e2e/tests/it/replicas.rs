@@ -15,8 +15,8 @@ use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
 
 use crate::databases::{ADDRESS, configuration};
-use crate::support::{Load, SOURCES, create_job, plugin_manifest, same_story_in, write};
-use crate::ticking::{FOR_PROBE, PROBE};
+use crate::probing::{FOR_PROBE, manifest};
+use crate::support::{Load, SOURCES, create_job, same_story_in, write};
 
 /// Each way in which one can go comes once.
 const ROUNDS: u64 = 5;
@@ -567,9 +567,8 @@ async fn only_the_replica_that_dispatches_ticks_and_the_next_goes_on() {
         let config = world.options.config.clone().context("the configuration")?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host + FOR_PROBE))?;
-        let probe = PROBE.replace("second", "platform");
-        let probe = probe.replace("CONFIG", "{command: done, tick: [ledger.append notes ticked]}");
-        write(&config, "probe.yaml", &plugin_manifest("probe", &probe))?;
+        let probe = manifest("{command: done, tick: [ledger.append notes ticked]}", "tick: {every: 1s}\n");
+        write(&config, "probe.yaml", &probe.replace("second", "platform"))?;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         // Each has a ledger of its own, in its data folder.

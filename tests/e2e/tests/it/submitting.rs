@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command_in, in_scratch, project_root, skip, until,
+    Kubewitness, RunOptions, Scratch, Simulator, command_in, in_scratch, project_root, until,
 };
 use reqwest::Method;
 use serde_json::Value;
-use tokio::process::Command;
 
-use crate::browser::{Browser, DRIVER};
+use crate::browser::{Browser, has_driver};
 use crate::cluster::Lab;
 use crate::support::{simulator, write};
 
@@ -298,8 +297,8 @@ fn indented(text: &str) -> String {
 
 #[tokio::test]
 async fn a_browser_fills_in_the_form_sees_a_fault_beside_its_field_and_makes_one_job() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("submitting::a_browser_fills_in_the_form", "chromedriver is not on the PATH");
+    if !has_driver("submitting::a_browser_fills_in_the_form").await {
+        return;
     }
     in_scratch("submit-browser", async |scratch| {
         let world = World::new(scratch).await?;

@@ -1,44 +1,16 @@
 //! A plugin that is called on a schedule: through the manifest, with its capabilities, and under everything that happens
 //! to plugins.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_core::views::{PluginView, StatusView, TickView};
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, until};
+use kubewitness_core::views::{StatusView, TickView};
+use kubewitness_harness::{Kubewitness, command, in_scratch, until};
 
-use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
+use crate::probing::{FOR_PROBE, Lab, manifest, message, probe};
+use crate::support::{create_job, example_copy, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
-
-/// With a database that is called `second`.
-pub const PROBE: &str = "module: {file: probe.wasm}
-subscribe: [{source: jobs, mode: every, start: beginning}]
-grants:
-  kv: true
-  lister: [jobs]
-  sql: [{name: main, database: second}]
-  http: [{name: nobody, destination: nobody}]
-  ledger: [{name: notes, ledger: notes}]
-tick: {every: 1s}
-delivery: {batch: 8, retries: 8, backoff: 10ms}
-config: CONFIG";
-
-/// What it is granted, below the ledgers of the host's settings.
-pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
-      destinations:
-        - {name: nobody, url: 'http://127.0.0.1:9'}
-";
-
-/// What it does to each job, and in each tick.
-fn version(config: &Path, does: &str) -> Result<()> {
-    write(config, "probe.yaml", &plugin_manifest("probe", &PROBE.replace("CONFIG", does)))
-}
-
-fn probe(status: &StatusView) -> Option<&PluginView> {
-    status.plugins.iter().find(|plugin| plugin.name == "probe")
-}
 
 fn tick(status: &StatusView) -> TickView {
     probe(status).and_then(|it| it.tick.clone()).unwrap_or_default()
@@ -54,23 +26,14 @@ async fn told(run: &Kubewitness, line: &[&str]) -> Result<String> {
 #[tokio::test]
 async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that_is_taken_back() {
     in_scratch("ticking", async |scratch| {
-        let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
-        let host = std::fs::read_to_string(config.join("host.yaml"))?;
-        write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
-        version(&config, "{command: done, tick: [ledger.append notes ticked]}")?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
-        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let lab = Lab::new(scratch, "tick: {every: 1s}\n").await?;
+        lab.version("{command: done, tick: [ledger.append notes ticked]}")?;
+        let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
         let status =
             run.status_when(WITHIN, "ticks without a state", |status| tick(status).ticks >= 2).await?;
         let TickView { failed, next, error, .. } = tick(&status);
         ensure!(failed == 0 && next.is_some() && error.is_none(), "{status:?}");
-        let notes = std::fs::read_to_string(options.data.join("audit/notes.jsonl"))?;
+        let notes = std::fs::read_to_string(lab.data().join("audit/notes.jsonl"))?;
         ensure!(notes.lines().count() >= 2 && notes.starts_with("ticked"), "{notes}");
         let wide = told(&run, &["plugins", "-o", "wide"]).await?;
         ensure!(wide.contains("probe: ") && wide.contains(" 0 failed; last: "), "{wide}");
@@ -86,39 +49,36 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
         told(&run, &["resume", "probe", "--reason", "moved", "--who", "ada"]).await?;
         run.status_when(WITHIN, "ticks after the pause", |status| tick(status).ticks > before + 1).await?;
 
-        version(&config, "{command: done, tick: [ledger.append notes lost, fail the relay is away]}")?;
+        lab.version("{command: done, tick: [ledger.append notes lost, fail the relay is away]}")?;
         let failing = |status: &StatusView| {
-            let message = probe(status).and_then(|it| it.message.clone()).unwrap_or_default();
-            tick(status).failed >= 2 && message.contains("the plugin says: the relay is away")
+            tick(status).failed >= 2 && message(status).contains("the plugin says: the relay is away")
         };
         run.status_when(WITHIN, "the failures", failing).await?;
-        create_job(&simulator, "one").await?;
+        create_job(&lab.simulator, "one").await?;
         let delivers = |status: &StatusView| probe(status).is_some_and(|it| it.delivered == 1);
         run.status_when(WITHIN, "a state beside ticks that fail", delivers).await?;
-        let notes = std::fs::read_to_string(options.data.join("audit/notes.jsonl"))?;
+        let notes = std::fs::read_to_string(lab.data().join("audit/notes.jsonl"))?;
         ensure!(!notes.contains("lost"), "what a tick that failed wrote is rolled back: {notes}");
 
-        version(&config, "{command: done, tick: [ledger.append notes good]}")?;
+        lab.version("{command: done, tick: [ledger.append notes good]}")?;
         run.status_when(WITHIN, "the mended version", |it| tick(it).failed == 0 && tick(it).ticks > 0)
             .await?;
-        create_job(&simulator, "two").await?;
+        create_job(&lab.simulator, "two").await?;
         run.status_when(WITHIN, "its first state", |it| probe(it).is_some_and(|it| it.delivered == 2))
             .await?;
-        version(&config, "{command: trap, tick: [ledger.append notes bad]}")?;
-        let taken = options.data.join("last-good/probe/plugin.yaml");
+        lab.version("{command: trap, tick: [ledger.append notes bad]}")?;
+        let taken = lab.taken();
         until(WITHIN, "the version to be taken", async || {
             Ok(std::fs::read_to_string(&taken)?.contains("bad").then_some(()))
         })
         .await?;
         for name in ["three", "four", "five", "six"] {
-            create_job(&simulator, name).await?;
+            create_job(&lab.simulator, name).await?;
         }
-        let taken_back = |status: &StatusView| {
-            let message = probe(status).and_then(|it| it.message.clone()).unwrap_or_default();
-            message.contains("was taken back") && tick(status).ticks >= 2
-        };
+        let taken_back =
+            |status: &StatusView| message(status).contains("was taken back") && tick(status).ticks >= 2;
         run.status_when(WITHIN, "ticks of the version before", taken_back).await?;
-        let notes = std::fs::read_to_string(options.data.join("audit/notes.jsonl"))?;
+        let notes = std::fs::read_to_string(lab.data().join("audit/notes.jsonl"))?;
         let last = notes.lines().last().context("a note")?;
         ensure!(last == "good", "the version before ticks again: {notes}");
         run.stop().await
@@ -130,8 +90,8 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
 async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse_is_a_warning() {
     in_scratch("ticking-check", async |scratch| {
         let config = example_copy(scratch)?;
-        let manifest = std::fs::read_to_string(config.join("persistence.yaml"))?;
-        let wrong = manifest.trim_end().to_owned() + "\n      tick: {every: 30s}\n";
+        let persistence = std::fs::read_to_string(config.join("persistence.yaml"))?;
+        let wrong = persistence.trim_end().to_owned() + "\n      tick: {every: 30s}\n";
         write(&config, "persistence.yaml", &wrong)?;
         let folder = config.to_string_lossy().into_owned();
         let plugins = kubewitness_harness::plugins_folder()?.to_string_lossy().into_owned();
@@ -141,11 +101,10 @@ async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse
         for part in ["spec.tick: ", "kubewitness:plugin/ticker", "take `spec.tick` out"] {
             ensure!(stdout.contains(part), "{part} is not in {stdout}");
         }
-        write(&config, "persistence.yaml", &manifest)?;
+        write(&config, "persistence.yaml", &persistence)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
-        let without = PROBE.replace("tick: {every: 1s}\n", "").replace("CONFIG", "{command: done}");
-        write(&config, "probe.yaml", &plugin_manifest("probe", &without))?;
+        write(&config, "probe.yaml", &manifest("{command: done}", ""))?;
         let (code, stdout, stderr) = command(&line[..4]).await?;
         ensure!(code == Some(4), "{code:?}: {stdout}{stderr}");
         ensure!(stdout.contains("! ") && stdout.contains("spec.tick: the component exports"), "{stdout}");

@@ -8,6 +8,8 @@
 //! | `node` | `spec.nodeName`, so a pod's node |
 //! | `label` | `key=value`, for each of its labels |
 //! | a named one | the scalar at its pointer as text, or each scalar of the array there |
+//!
+//! The same scan reads the submitter, which a search looks at and no index has.
 
 mod pointer;
 #[cfg(test)]
@@ -35,6 +37,9 @@ pub struct IndexSpec {
     pub pointer: String,
 }
 
+/// The annotation in which a platform says who submitted an object.
+pub const SUBMITTER: &str = "kubewitness.dev/submitter";
+
 /// The indexes that every source has.
 pub const BUILTIN: [&str; 4] = ["namespace", "owner", "node", "label"];
 
@@ -44,8 +49,9 @@ pub const NAMED: usize = 32;
 const LABELS: usize = 0;
 const OWNERS: usize = 1;
 const NODE: usize = 2;
-/// The number of built-in indexes that have a path. Named indexes come after them.
-const PLACES: usize = 3;
+const SUBMITTERS: usize = 3;
+/// The number of built-in places. Those of named indexes come after them.
+const PLACES: usize = 4;
 
 /// The indexes of one source.
 #[derive(Clone, Debug)]
@@ -61,6 +67,8 @@ pub enum Key<'a> {
     Owner(&'a str),
     Node(&'a str),
     Label(&'a str, &'a str),
+    /// Of no index.
+    Submitter(&'a str),
     /// The number of the named index, and the key.
     Named(usize, &'a str),
 }
@@ -87,6 +95,7 @@ impl Indexes {
                 Pointer::of(&["metadata", "labels"]),
                 Pointer::of(&["metadata", "ownerReferences"]),
                 Pointer::of(&["spec", "nodeName"]),
+                Pointer::of(&["metadata", "annotations", SUBMITTER]),
             ],
         };
         for spec in specs.iter().take(NAMED) {
@@ -219,6 +228,7 @@ impl Indexes {
                 LABELS => labels(value, found)?,
                 OWNERS => owners(value, found)?,
                 NODE => scalars(value, &mut |text| found(Key::Node(text)))?,
+                SUBMITTERS => scalars(value, &mut |text| found(Key::Submitter(text)))?,
                 _ => scalars(value, &mut |text| found(Key::Named(place - PLACES, text)))?,
             }
         }

@@ -5,7 +5,7 @@ use super::Redactor;
 use super::addresses::in_addresses;
 use super::rules::Named;
 use super::walk::{Under, under};
-use crate::find::index::{IndexError, Indexes, Key};
+use crate::find::index::{IndexError, Indexes, Key, SUBMITTER};
 
 impl Redactor {
     /// Whether the value at this place of an object is hidden, or may be. `kind`: none where it may be any.
@@ -28,6 +28,16 @@ impl Redactor {
         above == Under::Command || here.step(Named::Element).is_met()
     }
 
+    /// Whether a field's rule hides the object at this place of a document, or may hide a value of it.
+    pub fn hides_any(&self, path: &[&str]) -> bool {
+        let mut here = self.matches(None);
+        let is_hidden = path.iter().any(|token| {
+            here = here.step(Named::Key(token));
+            here.is_met()
+        });
+        is_hidden || here.step(Named::AnyKey).is_met()
+    }
+
     /// Refuses a question to an index whose answer would tell what is hidden.
     pub fn allow(&self, indexes: &Indexes, name: &str, key: &Key<'_>) -> Result<(), IndexError> {
         let is_hidden = match key {
@@ -35,6 +45,7 @@ impl Redactor {
             Key::Owner(_) => self.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
             Key::Node(_) => self.hides(None, &["spec", "nodeName"]),
             Key::Label(label, _) => self.hides(None, &["metadata", "labels", label]),
+            Key::Submitter(_) => self.hides(None, &["metadata", "annotations", SUBMITTER]),
             Key::Named(number, key) => {
                 let path: Vec<_> = indexes.path(*number).iter().map(String::as_str).collect();
                 self.hides(None, &path) || !in_addresses(key).is_empty()
@@ -42,6 +53,11 @@ impl Redactor {
         };
         if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }
     }
+}
+
+/// Whether a label or an annotation may hold a secret, whatever the names and the fields of the rules are.
+pub(crate) fn may_hold_secret(key: &str, value: &str) -> bool {
+    under(None, key, 2) != Under::Other || !in_addresses(value).is_empty()
 }
 
 #[cfg(test)]
@@ -56,6 +72,19 @@ mod tests {
             pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
         );
         HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+    }
+
+    #[test]
+    fn a_rule_that_may_hide_a_label_is_told_from_one_that_hides_something_else() {
+        let may_hide = |pointers: &[&str]| rules(pointers).hides_any(&["metadata", "labels"]);
+        for pointer in ["/metadata", "/metadata/labels", "/metadata/labels/code", "/*/labels/*", "/**/code"] {
+            assert!(may_hide(&[pointer]), "{pointer}");
+        }
+        for pointer in
+            ["/spec/code", "/metadata/annotations/*", "/**/annotations/code", "/metadata/labels/a/b"]
+        {
+            assert!(!may_hide(&[pointer]), "{pointer}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use thiserror::Error;
 
 use crate::project::{Flow, ProjectError, Scanner};
 
+pub(crate) use asked::may_hold_secret;
 pub use events::about;
 pub use quoted::Secrets;
 pub use rules::{Field, Redactor};

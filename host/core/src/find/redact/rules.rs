@@ -110,6 +110,7 @@ pub(super) enum Named<'a> {
     Index(usize),
     /// Any element of a list.
     Element,
+    AnyKey,
 }
 
 /// The fields that may still lie below one place of a document.
@@ -130,7 +131,7 @@ impl<'r> Matches<'r> {
                 continue;
             }
             let fits = match (path[*met].as_str(), name) {
-                ("*", _) => true,
+                ("*", _) | (_, Named::AnyKey) => true,
                 (token, Named::Key(key)) => token == key,
                 (token, Named::Index(index)) => token.parse() == Ok(index),
                 (token, Named::Element) => token.parse::<usize>().is_ok(),

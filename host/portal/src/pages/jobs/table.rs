@@ -87,6 +87,9 @@ impl List<'_> {
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order)
+            @if self.asked.gone != Gone::No {
+                ". Objects that are gone are ordered by their ends, and by nothing else."
+            }
         }
     }
 
@@ -132,7 +135,7 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
             td data-label="Phase" data-f="phase" { (badge(before.unwrap_or(&status.phase))) (known(view)) }
             th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
-            @if asked.every_kind() { td data-label="Kind" data-f="kind" { (view.object.kind) } }
+            @if asked.every_kind() { td.keep data-label="Kind" data-f="kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
             td.num data-label="Waited" data-f="queued" { @if details.queued_ms > 0 { (span(details.queued_ms)) } }
             td.num data-label="Ran" data-f="running" { @if details.running_ms > 0 { (span(details.running_ms)) } }

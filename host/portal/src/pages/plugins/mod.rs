@@ -134,9 +134,10 @@ fn card(plugin: &PluginView, may: May) -> Markup {
                 @else { "✗ " (figure(plugin.observed.abs_diff(accounted))) " states are not accounted for: run kubewitness journal verify." }
             }
             p.lag {
-                @if plugin.lag_seq == 0 { "Up to date." }
+                @if plugin.state == "failed" { "It does not run: no state is handed to it." }
+                @else if plugin.lag_seq == 0 { "Up to date." }
                 @else {
-                    (figure(plugin.lag_seq)) " positions behind, the oldest unfinished state is "
+                    (figure(plugin.lag_seq)) " " (plural(plugin.lag_seq, "position", "positions")) " behind, the oldest unfinished state is "
                     (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) " old."
                 }
                 @if plugin.retrying > 0 { " " (figure(plugin.retrying)) " of the waiting failed before and are tried again." }

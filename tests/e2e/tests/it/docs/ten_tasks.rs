@@ -4,14 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{
-    Ended, Scratch, command, free_port, in_scratch, project_root, skip, until, until_ok,
-};
+use kubewitness_harness::{Scratch, command, in_scratch, project_root, until, until_ok};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::page::Page;
-use crate::browser::{Browser, DRIVER, playground};
+use crate::browser::{Browser, at_a_playground, has_driver};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const PAGE: &str = "docs/how-to/ten-tasks.md";
@@ -41,22 +39,15 @@ fn each_task_is_done_in_the_portal_and_on_the_command_line() {
 
 #[tokio::test]
 async fn the_steps_in_the_portal_work_as_they_stand() {
-    if Command::new(DRIVER).arg("--version").output().await.is_err() {
-        return skip("docs::ten_tasks::the_steps_in_the_portal", "chromedriver is not on the PATH");
+    if !has_driver("docs::ten_tasks::the_steps_in_the_portal").await {
+        return;
     }
     in_scratch("ten-tasks", async |scratch| {
-        let port = free_port()?;
-        let mut running = playground(scratch, port, &[])?;
-        let portal = format!("http://127.0.0.1:{port}");
-        let result = async {
-            steps(scratch, &portal).await.context("in the portal")?;
-            commands(scratch, &portal).await.context("on the command line")
-        };
-        let result = result.await.with_context(|| running.say());
-        let ended = running.terminate(WITHIN).await?;
-        result?;
-        ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", running.say());
-        Ok(())
+        at_a_playground(scratch, &[], async |_, portal| {
+            steps(scratch, portal).await.context("in the portal")?;
+            commands(scratch, portal).await.context("on the command line")
+        })
+        .await
     })
     .await;
 }

@@ -1,0 +1,156 @@
+//! Rules objects out of a search without a look at their documents.
+//!
+//! A set has the pairs and triples of bytes in some texts, each as one bit of a few. A text whose pairs and triples are
+//! not all in the set is in none of these texts. The other way around, nothing is said: bits are shared, so what passes
+//! is looked at. An object has one set for its name and uid, which are at hand, and one for what its document says.
+
+/// 32 bytes a set, and two sets an object. What a Job is known by sets about a third of the bits of each.
+const WORDS: usize = 4;
+const BITS: u32 = (WORDS * 64) as u32;
+
+/// More of them rule out hardly more.
+const GRAMS: usize = 32;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    named: Set,
+    said: Set,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Set([u64; WORDS]);
+
+/// The pairs and triples of what is looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grams(Vec<u16>);
+
+impl Signature {
+    /// Of an object, before its document was read.
+    pub fn of(name: &str, uid: &str) -> Self {
+        let mut signature = Self::default();
+        signature.named.add(name);
+        signature.named.add(uid);
+        signature
+    }
+
+    /// Adds a text of the document.
+    pub fn add(&mut self, text: &str) {
+        self.said.add(text);
+    }
+
+    /// Whatever the document says, it is looked at.
+    pub fn open(&mut self) {
+        self.said = Set([u64::MAX; WORDS]);
+    }
+
+    /// Whether the name or the uid may have these pairs and triples.
+    pub fn may_be_named(&self, grams: &Grams) -> bool {
+        self.named.may_hold(grams)
+    }
+
+    /// Whether a text of the document may have them.
+    pub fn may_say(&self, grams: &Grams) -> bool {
+        self.said.may_hold(grams)
+    }
+}
+
+impl Set {
+    fn add(&mut self, text: &str) {
+        grams(text, |bit| self.0[usize::from(bit / 64)] |= 1 << (bit % 64));
+    }
+
+    fn may_hold(&self, grams: &Grams) -> bool {
+        grams.0.iter().all(|bit| self.0[usize::from(bit / 64)] & (1 << (bit % 64)) != 0)
+    }
+}
+
+impl Grams {
+    /// Of a text of one byte there are none.
+    pub fn of(text: &str) -> Self {
+        let mut bits = Vec::new();
+        grams(text, |bit| {
+            if bits.len() < GRAMS && !bits.contains(&bit) {
+                bits.push(bit);
+            }
+        });
+        Self(bits)
+    }
+
+    /// Whether every object may hold them.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The bit of each pair and triple of a text in lower-case letters.
+fn grams(text: &str, mut found: impl FnMut(u16)) {
+    let (mut before, mut last) = (None, None);
+    let mut next = |byte: u8| {
+        if let Some(last) = last {
+            found(bit([0, last, byte]));
+            if let Some(before) = before {
+                found(bit([before, last, byte]));
+            }
+        }
+        (before, last) = (last, Some(byte));
+    };
+    match text.is_ascii() {
+        true => text.bytes().for_each(|byte| next(byte.to_ascii_lowercase())),
+        false => text.to_lowercase().bytes().for_each(next),
+    }
+}
+
+/// The highest bits of a product depend on all of its factor's bits.
+fn bit([first, second, third]: [u8; 3]) -> u16 {
+    let gram = u32::from_le_bytes([first, second, third, 0]);
+    (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS.ilog2())) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_part_of_a_text_is_never_ruled_out(
+            texts in prop::collection::vec("[abAB1-9.\u{212a}éÉΣς-]{0,40}", 0..5),
+            (text, from, length) in (any::<prop::sample::Index>(), 0usize..40, 0usize..40),
+        ) {
+            let mut signature = Signature::default();
+            texts.iter().for_each(|text| signature.add(text));
+            if !texts.is_empty() {
+                let part: String =
+                    text.get(&texts).to_lowercase().chars().skip(from).take(length).collect();
+                prop_assert!(signature.may_say(&Grams::of(&part)), "{part}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_nowhere_in_the_texts_of_a_job_is_ruled_out_but_for_a_few() {
+        let mut signature = Signature::of("llama-pretrain-x7k2p", "9f1c2b3a-77d0-4e55-8a1f-0c9d8e7f6a5b");
+        ["vision", "ana@example.com", "gpu-a100", "training"]
+            .into_iter()
+            .for_each(|text| signature.add(text));
+        for set in [signature.named, signature.said] {
+            let bits: u32 = set.0.iter().map(|word| word.count_ones()).sum();
+            assert!(bits < BITS * 2 / 5, "{bits} of {BITS}");
+        }
+        let passes = |grams: &Grams| signature.may_be_named(grams) || signature.may_say(grams);
+        let words = (0..1_000).map(|number| Grams::of(&format!("bob{number}")));
+        let passed = words.filter(passes).count();
+        assert!(passed < 10, "{passed}");
+        assert!(passes(&Grams::of("x")) && Grams::of("x").is_empty());
+        let nobody = Grams::of("nobody");
+        signature.open();
+        assert!(signature.may_say(&nobody) && !signature.may_be_named(&nobody));
+    }
+
+    #[test]
+    fn the_pairs_and_triples_of_a_long_text_are_bounded() {
+        let long: String = (0..10_000).map(|number| number.to_string()).collect();
+        assert_eq!(Grams::of(&long).0.len(), GRAMS);
+    }
+}

@@ -1,0 +1,360 @@
+//! Views over made-up data: a training job with two pods that was preempted and came back,
+//! plugins in every condition, dead letters and gaps.
+
+mod objects;
+mod status;
+mod story;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::ports::{DeadLetter, Watched};
+use kubewitness_core::views::*;
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
+use tokio::sync::watch;
+
+use story::{events, story};
+pub use story::{object, state, status};
+
+pub const START: u64 = 1_795_182_311_000;
+
+pub const POISON: [&[u8]; 2] =
+    [b"{\"type\":<script>alert(1)</script>\x1b[2J", b"{\"type\":\"ADDED\",\"object\":{\"kind\":\"Job\"}}"];
+
+pub struct Fake {
+    pub states: Mutex<Vec<Arc<State>>>,
+    pub empty: bool,
+    pub broken: bool,
+    pub stuck: bool,
+    pub ready: Result<(), String>,
+    pub problems: Vec<String>,
+    pub replays: Mutex<Vec<ReplayRequest>>,
+    pub drops: Mutex<Vec<ReplayRequest>>,
+    /// Of the plugin `notification`.
+    pub paused: Mutex<Option<PausedView>>,
+    pub newest: watch::Sender<Seq>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        let states = story();
+        Self {
+            newest: watch::Sender::new(states.len() as u64),
+            states: Mutex::new(states),
+            empty: false,
+            broken: false,
+            stuck: false,
+            ready: Ok(()),
+            problems: Vec::new(),
+            replays: Mutex::default(),
+            drops: Mutex::default(),
+            paused: Mutex::default(),
+        }
+    }
+}
+
+impl Fake {
+    pub fn push(&self, state: State) {
+        let seq = state.seq;
+        self.states.lock().unwrap().push(Arc::new(state));
+        self.newest.send_replace(seq);
+    }
+
+    async fn check(&self) -> Result<(), ViewError> {
+        if self.stuck {
+            std::future::pending::<()>().await;
+        }
+        match self.broken {
+            true => Err(ViewError::Unavailable("the journal can't be read now: disk I/O error".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+fn no_plugin(name: &str) -> ViewError {
+    ViewError::NotFound {
+        message: format!("there is no plugin `{name}`"),
+        hint: "the page of plugins lists those that there are".into(),
+    }
+}
+
+fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
+    let object = object("Job", "research", "llm-train-7", "uid-train");
+    DeadLetterView {
+        letter: DeadLetter {
+            plugin: plugin.into(),
+            seq,
+            id: StateId::of("jobs", 0, &object, Change::Present, &Version::new("1007"), None),
+            attempts: 9,
+            error: error.into(),
+            first_ms: START,
+            last_ms: START + 60_000,
+            replaying: seq == 9,
+            dropped: false,
+            tries: Vec::new(),
+        },
+        object,
+        phase: "Running".into(),
+    }
+}
+
+#[async_trait]
+impl Views for Fake {
+    async fn status(&self) -> Result<StatusView, ViewError> {
+        self.check().await?;
+        if self.empty {
+            return Ok(StatusView::default());
+        }
+        let (problems, paused) = (self.problems.clone(), self.paused.lock().unwrap().clone());
+        Ok(StatusView { problems, ..status::all(*self.newest.borrow(), self.held(), paused) })
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        let watched = |source: &str, group: &str, kind: &str, resource: &str| Watched {
+            source: source.into(),
+            group: group.into(),
+            kind: kind.into(),
+            resource: resource.into(),
+        };
+        vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
+    }
+
+    async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
+        Ok(objects::jobs().into_iter().map(|view| view.object.namespace).take(most).collect())
+    }
+
+    async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        self.check().await?;
+        objects::page(query, self.empty)
+    }
+
+    async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
+        let mut counts = Counts::default();
+        for view in self.objects(query).await?.objects {
+            *counts.phases.entry(view.status.phase).or_default() += 1;
+            counts.namespaces.insert(view.object.namespace);
+        }
+        Ok(counts)
+    }
+
+    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+        self.check().await?;
+        let known = query.uid.as_deref() == Some("uid-train") || query.name.as_deref() == Some("llm-train-7");
+        let mut states = self.states.lock().unwrap().clone();
+        if !known {
+            states.retain(|state| Some(&state.object.name) == query.name.as_ref());
+            return Ok(TimelineView { states, ..TimelineView::default() });
+        }
+        let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
+        let events = if query.events { events() } else { Vec::new() };
+        Ok(TimelineView { states, related, events })
+    }
+
+    async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
+        let told = states.iter().map(|state| match state.seq {
+            3 => (state.seq, Told::Dead),
+            18.. => (state.seq, Told::Waiting),
+            seq => (seq, Told::Delivered),
+        });
+        Ok(Deliveries::from([("audit".to_owned(), told.collect())]))
+    }
+
+    async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        self.check().await?;
+        let lines: Vec<&str> = include_str!("../../../../core/testdata/jobs.jsonl").lines().collect();
+        match seq {
+            12 => Ok(Vec::new()),
+            14 => {
+                let gaps = self.gaps(&GapQuery::default()).await?;
+                Ok(serde_json::to_vec(&gaps[0]).unwrap())
+            }
+            1..=18 => {
+                let line = lines[seq as usize % lines.len()].as_bytes();
+                Ok(kubewitness_core::project::frame(line).unwrap().object.to_vec())
+            }
+            _ => Err(ViewError::NotFound {
+                message: format!("there is no state at position {seq}"),
+                hint: "it may be older than what the journal keeps".into(),
+            }),
+        }
+    }
+
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+        self.check().await?;
+        if self.empty {
+            return Ok(Vec::new());
+        }
+        let gap = |object, before: &str, reason: &str, message: &str| Gap {
+            source: "jobs".into(),
+            object,
+            epoch: 0,
+            after: "1013".into(),
+            before: before.into(),
+            reason: reason.into(),
+            message: message.into(),
+            recorded_ms: START + 427_000,
+        };
+        let train = object("Job", "research", "llm-train-7", "uid-train");
+        let mut gaps = vec![
+            gap(
+                Some(train),
+                "1019",
+                "Compacted",
+                "The API server had compacted these versions before they could be read.",
+            ),
+            gap(
+                None,
+                "",
+                "HistoryReplaced",
+                "The API server's history went back: it was restored from a backup.",
+            ),
+        ];
+        let about = |asked: &Option<String>, of: fn(&ObjectRef) -> &String, gap: &Gap| {
+            asked.as_ref().is_none_or(|asked| gap.object.as_ref().is_some_and(|object| of(object) == asked))
+        };
+        gaps.retain(|gap| {
+            let of_kind = |kind: &String| {
+                gap.object.as_ref().is_some_and(|object| is_kind(&object.group, &object.kind, kind))
+            };
+            query.source.as_ref().is_none_or(|source| *source == gap.source)
+                && query.kind.as_ref().is_none_or(of_kind)
+                && about(&query.uid, |object| &object.uid, gap)
+                && about(&query.namespace, |object| &object.namespace, gap)
+                && about(&query.name, |object| &object.name, gap)
+        });
+        gaps.truncate(query.limit.unwrap_or(usize::MAX));
+        Ok(gaps)
+    }
+
+    async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
+        self.check().await?;
+        let other = query.source.as_ref().is_some_and(|source| source != "jobs");
+        if self.empty || other {
+            return Ok(Vec::new());
+        }
+        let poison = |number, error: &str, raw: &[u8]| PoisonView {
+            number,
+            source: "jobs".into(),
+            epoch: 1,
+            error: error.into(),
+            observed_ms: START + 500_000 + number,
+            bytes: raw.len() as u64,
+            excerpt: String::from_utf8_lossy(raw).into_owned(),
+        };
+        Ok(vec![
+            poison(2, "the object has no metadata.uid", POISON[1]),
+            poison(1, "expected value at line 1 column 9", POISON[0]),
+        ])
+    }
+
+    async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
+        self.check().await?;
+        let raw = POISON.get((number as usize).wrapping_sub(1));
+        raw.map(|raw| raw.to_vec()).ok_or_else(|| ViewError::NotFound {
+            message: format!("there is no poison message {number}"),
+            hint: "the page of gaps lists them".into(),
+        })
+    }
+
+    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+        self.check().await?;
+        let mut letters = vec![
+            letter("notification", 7, "the destination answered 500 Internal Server Error"),
+            letter("notification", 9, "the destination timed out"),
+            letter("persistence", 4, "rejected: the name is longer than the column"),
+        ];
+        if let Some(name) = plugin.filter(|name| !["notification", "persistence", "audit"].contains(name)) {
+            return Err(no_plugin(name));
+        }
+        letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
+        Ok(letters)
+    }
+
+    async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
+        self.check().await?;
+        if request.plugin != "notification" {
+            return Err(no_plugin(&request.plugin));
+        }
+        self.replays.lock().unwrap().push(request.clone());
+        Ok(ReplayView {
+            replayed: request.seqs.len() as u64,
+            who: request.who.clone(),
+            dry_run: request.dry_run,
+        })
+    }
+
+    async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
+        self.check().await?;
+        self.drops.lock().unwrap().push(request.clone());
+        Ok(DropView {
+            dropped: request.seqs.len() as u64,
+            who: request.who.clone(),
+            dry_run: request.dry_run,
+        })
+    }
+
+    async fn pause(
+        &self,
+        plugin: &str,
+        pauses: bool,
+        request: &PauseRequest,
+    ) -> Result<PauseView, ViewError> {
+        self.check().await?;
+        if plugin != "notification" {
+            return Err(no_plugin(plugin));
+        }
+        let mut paused = self.paused.lock().unwrap();
+        let changed = paused.is_some() != pauses;
+        if changed {
+            let view = PausedView {
+                who: request.who().to_owned(),
+                why: request.reason.clone(),
+                since: "2026-11-20T14:00:00.000Z".into(),
+            };
+            *paused = pauses.then_some(view);
+        }
+        Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.clone() })
+    }
+
+    async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+        self.check().await?;
+        Ok(vec![LetterRecordView {
+            number: 1,
+            plugin: "notification".into(),
+            what: "drop".into(),
+            who: "ada".into(),
+            why: "the <receiver> is gone".into(),
+            seqs: vec![3, 4],
+            at: "2026-11-20T14:00:00.000Z".into(),
+        }])
+    }
+
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        self.check().await?;
+        let states = self.states.lock().unwrap();
+        Ok(states.iter().filter(|state| state.seq > after).take(limit).cloned().collect())
+    }
+
+    fn newest(&self) -> watch::Receiver<Seq> {
+        self.newest.subscribe()
+    }
+
+    fn held(&self) -> Vec<HeldView> {
+        if self.empty {
+            return Vec::new();
+        }
+        vec![HeldView {
+            source: "jobs".into(),
+            holder: "plugin audit".into(),
+            states: 12_345,
+            since: "2026-11-20T13:59:58.120Z".into(),
+            remedy: "it is failed (<no table>): repair it".into(),
+        }]
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.ready.clone()
+    }
+}

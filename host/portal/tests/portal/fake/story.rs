@@ -1,0 +1,140 @@
+//! The story of a job with two pods: its states, and the Events about it.
+
+use std::sync::Arc;
+
+use kubewitness_core::events::EventView;
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
+
+use super::START;
+
+pub fn object(kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectRef {
+    ObjectRef {
+        group: if kind == "Job" { "batch".into() } else { String::new() },
+        version: "v1".into(),
+        kind: kind.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: uid.into(),
+    }
+}
+
+pub fn status(phase: &str, reason: &str, message: &str) -> Status {
+    let attempt = u32::from(!matches!(phase, "Queued" | "Admitted" | "Pending"));
+    let ready = if phase == "Running" { 2 } else { 0 };
+    let terminal = matches!(phase, "Succeeded" | "Failed" | "Deleted");
+    Status {
+        phase: phase.into(),
+        reason: reason.into(),
+        message: message.into(),
+        attempt,
+        ready,
+        total: 2,
+        exit_code: (phase == "Failed").then_some(137),
+        terminal,
+    }
+}
+
+pub fn state(seq: Seq, object: &ObjectRef, change: Change, seconds: u64, status: Status) -> State {
+    let version = Version::new(&(1000 + seq).to_string());
+    State {
+        id: StateId::of("jobs", 0, object, change, &version, None),
+        seq,
+        source: if object.kind == "Job" { "jobs".into() } else { "pods".into() },
+        epoch: 0,
+        change,
+        owner: (object.kind == "Pod")
+            .then(|| Arc::new(self::object("Job", "research", "llm-train-7", "uid-train"))),
+        object: Arc::new(object.clone()),
+        resource_version: version,
+        status: Arc::new(status),
+        previous: None,
+        observed_ms: START + seconds * 1000,
+        late: false,
+    }
+}
+
+/// About the job's first pod: one that happened again and again, and one that happened once.
+pub fn events() -> Vec<EventView> {
+    let about = object("Pod", "research", "llm-train-7-0-x8k2p", "uid-llm-train-7-0-x8k2p");
+    let event = |seconds: u64, kind: &str, reason: &str, message: &str, count| EventView {
+        object: object(
+            "Event",
+            "research",
+            &format!("llm-train-7.{seconds}"),
+            &format!("uid-event-{seconds}"),
+        ),
+        about: about.clone(),
+        kind: kind.into(),
+        reason: reason.into(),
+        message: message.into(),
+        count,
+        first_ms: START + seconds * 1000 - (count - 1) * 60_000,
+        last_ms: START + seconds * 1000,
+        from: "default-scheduler".into(),
+        seq: 4,
+    };
+    let gpus = "0/12 nodes are available: 12 Insufficient nvidia.com/gpu.";
+    vec![
+        event(125, "Warning", "FailedScheduling", gpus, 3),
+        event(130, "Normal", "Scheduled", "Successfully assigned research/llm-train-7-0-x8k2p to node-7", 1),
+    ]
+}
+
+pub fn story() -> Vec<Arc<State>> {
+    let job = object("Job", "research", "llm-train-7", "uid-train");
+    let workers = ["llm-train-7-0-x8k2p", "llm-train-7-1-q9d4z"];
+    let pods: Vec<_> =
+        workers.iter().map(|name| object("Pod", "research", name, &format!("uid-{name}"))).collect();
+    let p = Change::Present;
+    let image = "Back-off pulling image \"registry.example/train:9\": the tag does not exist there <yet>";
+    let list = [
+        (&job, p, 0, status("Queued", "JobSuspended", "Job suspended")),
+        (&job, p, 95, status("Admitted", "Resuming", "")),
+        (&job, p, 97, status("Starting", "", "")),
+        (
+            &pods[0],
+            p,
+            97,
+            status("Pending", "Unschedulable", "0/12 nodes are available: 12 Insufficient nvidia.com/gpu."),
+        ),
+        (
+            &pods[1],
+            p,
+            98,
+            status("Pending", "Unschedulable", "0/12 nodes are available: 12 Insufficient nvidia.com/gpu."),
+        ),
+        (&pods[0], p, 130, status("Starting", "ContainerCreating", "")),
+        (&pods[1], p, 131, status("Starting", "ImagePullBackOff", image)),
+        (&pods[0], p, 150, status("Running", "", "")),
+        (&pods[1], p, 190, status("Running", "", "")),
+        (&job, p, 191, status("Running", "", "")),
+        (
+            &pods[1],
+            p,
+            420,
+            status(
+                "Preempted",
+                "PreemptionByScheduler",
+                "default-scheduler: preempting to accommodate a higher priority pod",
+            ),
+        ),
+        (&pods[1], Change::Gone, 425, status("Deleted", "Preempted", "")),
+        (&job, p, 426, status("Restarting", "PodFailed", "")),
+        (&job, Change::Gap, 427, status("Restarting", "PodFailed", "")),
+        (&job, p, 470, status("Running", "", "")),
+        (&pods[0], p, 900, status("Succeeded", "Completed", "")),
+        (&job, p, 903, status("Running", "SuccessCriteriaMet", "Reached expected number of succeeded pods")),
+        (
+            &job,
+            p,
+            904,
+            status("Succeeded", "CompletionsReached", "Reached expected number of succeeded pods"),
+        ),
+    ];
+    list.into_iter()
+        .enumerate()
+        .map(|(index, (object, change, seconds, status))| {
+            Arc::new(state(index as u64 + 1, object, change, seconds, status))
+        })
+        .collect()
+}
