@@ -25,7 +25,7 @@ pub use objects::{
 };
 pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
-    BuildPluginArgs, InstallPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs,
+    BenchPluginArgs, BuildPluginArgs, InstallPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs,
     RunPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
