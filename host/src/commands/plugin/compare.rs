@@ -61,11 +61,7 @@ fn compared(this: Tried, against: Tried) -> Comparison {
     let pairs = this.handed.into_iter().zip(against.handed);
     let differing = pairs.filter(|(this, against)| this != against);
     let differences: Vec<_> = differing
-        .map(|(this, against)| Difference {
-            call: this.call.clone(),
-            this: did(this),
-            against: did(against),
-        })
+        .map(|(this, against)| Difference { call: this.call.clone(), this: did(this), against: did(against) })
         .collect();
     let [this, against] = sides;
     let differ = differences.len();

@@ -22,7 +22,10 @@ pub async fn run(args: RunPluginArgs) -> Ended {
     seen.extend(args.tick.then(trial::next_tick));
     let (subject, replies) = to_try(&args.tried).await?;
     let stand_ins = StandIns::of(&subject.spec, &seen)?;
-    let handed = trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, is_measured: false }).await?.handed;
+    let handed =
+        trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, is_measured: false })
+            .await?
+            .handed;
     print::value(args.output, &handed, |handed| {
         let each: Vec<_> = handed.iter().map(Handed::text).collect();
         format!("{}\n{}. Nothing was sent, and nothing is kept.\n", each.join("\n"), summary(handed))

@@ -53,8 +53,9 @@ fn relay(server: &MailServer, authority: &Path, password: &Path) -> String {
 fn told(log: &str) -> Vec<(String, String)> {
     let records = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_guest = records.filter(|line| line["target"] == "plugin" && line["fields"]["plugin"] == "mailer");
-    let text = |line: &Value, field: &str| line["fields"]["data"][field].as_str().map(str::to_owned);
-    of_guest.filter_map(|line| Some((text(&line, "server")?, text(&line, "answer")?))).collect()
+    let data = of_guest.filter_map(|line| serde_json::from_str(line["fields"]["data"].as_str()?).ok());
+    let text = |data: &Value, field: &str| data[field].as_str().map(str::to_owned);
+    data.filter_map(|data: Value| Some((text(&data, "server")?, text(&data, "answer")?))).collect()
 }
 
 #[tokio::test]
@@ -94,14 +95,20 @@ async fn a_plugin_writes_e_mail_where_it_may_is_told_each_refusal_and_never_sees
         let log = log.await?;
         let told = told(&log);
         for ((server, answer), (expected, begins)) in told.iter().zip(ANSWERS) {
-            ensure!(server == expected && answer.starts_with(begins), "{answer:?} is not {begins:?}: {told:?}");
+            ensure!(
+                server == expected && answer.starts_with(begins),
+                "{answer:?} is not {begins:?}: {told:?}"
+            );
         }
         let refusals = &told[0].1;
         ensure!(refusals.contains("later@example.com for now: ") && !refusals.contains("ada@"), "{refusals}");
         let login = delivered(&server)?;
         let (_, status) = run.get("/api/v1/status").await?;
         for secret in [PASSWORD, &login] {
-            ensure!(!log.contains(secret) && !status.contains(secret), "the password is shown: {log}{status}");
+            ensure!(
+                !log.contains(secret) && !status.contains(secret),
+                "the password is shown: {log}{status}"
+            );
         }
         run.stop().await
     })

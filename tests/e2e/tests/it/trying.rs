@@ -65,8 +65,16 @@ async fn ticks_and_e_mails_of_a_trial_are_shown_written_to_golden_files_and_comp
         let due = [Some("2026-01-01T01:00:00.000Z"), None, Some("2026-01-02T08:00:00.000Z"), None];
         ensure!(ticks == due, "{expected}");
         let mail = |step: usize| &expected[step]["effects"][0];
-        ensure!(mail(0)["call"] == "mail.send" && mail(0)["to"] == "people" && mail(0)["recipients"][0] == "ada@example.com", "{expected}");
-        ensure!(mail(0)["refusedFor"][0] == "nobody@example.com" && mail(2)["refusedFor"].is_null(), "{expected}");
+        ensure!(
+            mail(0)["call"] == "mail.send"
+                && mail(0)["to"] == "people"
+                && mail(0)["recipients"][0] == "ada@example.com",
+            "{expected}"
+        );
+        ensure!(
+            mail(0)["refusedFor"][0] == "nobody@example.com" && mail(2)["refusedFor"].is_null(),
+            "{expected}"
+        );
         ensure!(mail(1)["subject"] == "one" && mail(3)["subject"] == "two", "{expected}");
         ensure!(expected[0]["verdict"] == "done" && expected[1]["object"] == "Job team/one", "{expected}");
 
@@ -98,6 +106,38 @@ async fn a_tick_that_the_schedule_does_not_have_is_refused_with_what_to_write() 
         write(&there, "plugin.yaml", &MANIFEST.replace("  tick: {every: 1h}\n", ""))?;
         let told = runs(&["run", &dir, "--tick"], 1).await?;
         ensure!(told.contains("add `spec.tick` to the manifest"), "{told}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bench_tells_what_a_state_costs_beside_the_plugins_that_come_with_the_host() {
+    in_scratch("benching", async |scratch| {
+        let there = folder(scratch.path())?;
+        let (dir, file) = (there.to_string_lossy(), there.join("tests/digest.yaml"));
+        let bench = ["bench", &*dir, "-f", &file.to_string_lossy(), "--states", "40", "--batch", "8"];
+        let told = runs(&bench, 0).await?;
+        for part in
+            ["mail 1.00", "by persistence: ", "by notification: ", "by audit: ", "Up to 8 states a call"]
+        {
+            ensure!(told.contains(part), "{part}: {told}");
+        }
+        let told = runs(&[&bench[..], &["-o", "json"]].concat(), 0).await?;
+        let told: Value = serde_json::from_str(&told)?;
+        let (own, peers) = (&told["plugins"][0], told["ratios"].as_array().map_or(0, Vec::len));
+        ensure!(
+            own["name"] == "mailer" && own["states"] == 32 && own["notDone"] == 0 && peers == 3,
+            "{told}"
+        );
+        for figure in ["micros", "guestMicros", "memory"] {
+            ensure!(own[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {told}");
+        }
+        for ratio in ["time", "memory"] {
+            ensure!(told["ratios"][0][ratio].as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio}: {told}");
+        }
+        let (code, _, told) = command(&[&["plugin"], &bench[..5], &["10001"]].concat()).await?;
+        ensure!(code == Some(2) && told.contains("10001 is not in 1..=10000"), "{code:?}: {told}");
         Ok(())
     })
     .await;

@@ -1,6 +1,12 @@
 //! A guest that writes the messages of its configuration, for each state and in each tick. The host's answer to each goes
 //! to the log as `server` and `answer`.
 
+/// The plugin of the tutorial. It is here so that the tutorial's code compiles, and not in the SDK, which is built outside of
+/// this repository, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/tutorial.md")]
+mod tutorial {}
+
 use kubewitness_sdk::mail::{self, Message};
 use kubewitness_sdk::{Error, Plugin, State, Ticking, Verdict, log};
 use serde::Deserialize;

@@ -40,7 +40,7 @@ async fn measured(Stage { plugin, stand_ins, .. }: &Stage, batch: usize) -> Resu
     let mut cost = Sum::default();
     let mut before = CallsView::default();
     for (place, batch) in batches.iter().enumerate() {
-        if begun.elapsed() >= ROUND && cost.states > 0 {
+        if cost.is_enough(begun.elapsed()) {
             break;
         }
         if let Some(last) = batch.last() {
@@ -89,6 +89,10 @@ struct Sum {
 }
 
 impl Sum {
+    fn is_enough(&self, elapsed: Duration) -> bool {
+        elapsed >= ROUND && self.states > 0
+    }
+
     fn add(&mut self, states: usize, done: usize, took: Duration) {
         self.states += states as u64;
         self.done += done as u64;
@@ -134,6 +138,14 @@ mod tests {
             .map(|batch| batch.iter().map(|state| state.object.name.clone()).collect())
             .collect();
         assert_eq!(names, [vec!["a", "b"], vec!["a", "c", "d"], vec!["e"]]);
+    }
+
+    #[test]
+    fn a_slow_plugin_is_measured_over_fewer_states() {
+        let mut sum = Sum::default();
+        assert!(!sum.is_enough(ROUND), "nothing is measured yet");
+        sum.add(1, 1, ROUND);
+        assert!(sum.is_enough(ROUND) && !sum.is_enough(ROUND - Duration::from_millis(1)));
     }
 
     #[test]

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::{Seq, State};
-use kubewitness_core::config::{HostSpec, PluginSpec, RedactionSpec, SecretRef};
 use kubewitness_core::calendar;
+use kubewitness_core::config::{HostSpec, PluginSpec, RedactionSpec, SecretRef};
 use kubewitness_core::ports::{Delivery, Handler, MailRefusal, Tick, Verdict};
+use kubewitness_core::{Seq, State};
 use kubewitness_sandbox::{Engine, Plugin};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -28,8 +28,8 @@ use crate::commands::print::clean;
 pub use measure::{Cost, measure};
 use recorder::Recorder;
 pub use stand_ins::{Recorded, StandIns};
-pub use steps::{next_tick, tick_of};
 use steps::Step;
+pub use steps::{next_tick, tick_of};
 
 /// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
@@ -214,7 +214,10 @@ impl Stage {
         let capabilities = Capabilities::open(&host, folder.path()).await;
         let capabilities = capabilities.map_err(|faults| {
             let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
-            anyhow::anyhow!("what the plugin is granted can't be opened: {}", told.collect::<Vec<_>>().join("; "))
+            anyhow::anyhow!(
+                "what the plugin is granted can't be opened: {}",
+                told.collect::<Vec<_>>().join("; ")
+            )
         })?;
         let stand_ins = Arc::new(trial.stand_ins);
         let backing = Backing {

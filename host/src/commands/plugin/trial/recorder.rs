@@ -222,7 +222,8 @@ impl Session for Recorded {
         message: MailMessage,
     ) -> Result<Vec<MailRefusal>, GrantError> {
         let MailMessage { to, subject, text, html, id } = &message;
-        let mut what = self.heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
+        let mut what = self
+            .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
         if !self.mail.contains(server) {
             // The refusal that the host gives, too.
             let answer = self.session.mail_send(server, message).await;
@@ -266,7 +267,8 @@ impl Session for Recorded {
     }
 
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
-        let what = self.heard(|| json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()}));
+        let what =
+            self.heard(|| json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()}));
         let answer = self.session.ledger_append(ledger, records).await;
         self.note("ledger.append", ledger, what, &answer);
         answer
