@@ -28,6 +28,9 @@ pub enum Plugin {
     Pack(PackPluginArgs),
     /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
     Install(InstallPluginArgs),
+    /// Takes away what a plugin left in the journal and in granted databases, after it was taken out and while the
+    /// controller is stopped. Without `--yes` it says what that would be
+    Forget(Box<ForgetPluginArgs>),
 }
 
 /// A language that a plugin can be written in.
@@ -149,6 +152,21 @@ pub struct PackPluginArgs {
     /// The namespace of the ConfigMap
     #[arg(short, long, default_value = "kubewitness")]
     pub namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ForgetPluginArgs {
+    /// The name of the plugin
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub at: JournalAt,
+    /// Removes it. A plugin of this name begins anew
+    #[arg(long)]
+    pub yes: bool,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

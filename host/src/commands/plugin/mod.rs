@@ -4,6 +4,7 @@
 mod bench;
 mod build;
 mod compare;
+mod forget;
 mod new;
 mod pack;
 mod replay;
@@ -23,6 +24,7 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::Replay(args) => replay::replay(*args).await,
         Plugin::Bench(args) => bench::bench(args).await,
         Plugin::Test(args) => test::test(args).await,
+        Plugin::Forget(args) => forget::forget(*args).await,
         Plugin::Pack(args) => pack::pack(args).await,
         Plugin::Install(args) => pack::install(args).await,
     }

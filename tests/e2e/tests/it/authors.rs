@@ -19,15 +19,20 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// A first build compiles the crates of the SDK on a machine that does other things, too.
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 
-struct Author {
-    folder: PathBuf,
+pub struct Author {
+    pub folder: PathBuf,
     /// Where cargo keeps what it has built.
     target: PathBuf,
 }
 
 impl Author {
     fn new(scratch: &Scratch) -> Result<Self> {
-        Ok(Self { folder: scratch.path().join("shout"), target: scratch.folder("target")? })
+        Self::of(scratch, "shout")
+    }
+
+    /// Of the plugin in this folder of a scratch.
+    pub fn of(scratch: &Scratch, name: &str) -> Result<Self> {
+        Ok(Self { folder: scratch.path().join(name), target: scratch.folder("target")? })
     }
 
     /// The exit code, and everything that was printed.
@@ -45,7 +50,7 @@ impl Author {
         Ok((ran.status.code(), String::from_utf8_lossy(&text).into_owned()))
     }
 
-    async fn ok(&self, line: &[&str]) -> Result<String> {
+    pub async fn ok(&self, line: &[&str]) -> Result<String> {
         let (code, text) = self.runs(&self.folder, line).await?;
         ensure!(code == Some(0), "`plugin {}` ended with {code:?}: {text}", line.join(" "));
         Ok(text)
@@ -58,9 +63,9 @@ impl Author {
     }
 
     /// What the README of its folder says.
-    async fn builds_and_tests(&self) -> Result<()> {
+    pub async fn builds_and_tests(&self) -> Result<()> {
         let built = self.ok(&["build"]).await?;
-        ensure!(built.contains("✓") && built.contains("shout.wasm"), "{built}");
+        ensure!(built.contains("✓") && built.contains(".wasm ("), "{built}");
         let tested = self.ok(&["test"]).await?;
         ensure!(tested.ends_with("1 of 1 tests passed\n"), "{tested}");
         Ok(())
@@ -192,10 +197,7 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
 
 #[tokio::test]
 async fn a_new_plugin_in_python_is_built_and_tested() {
-    let tool = languages().join("venv");
-    if !tool.join("bin").join("componentize-py").is_file() {
-        return skip_where_there_is_no_tool("a plugin in Python", "componentize-py could not be installed");
-    }
+    let Some(tool) = componentize_py("a plugin in Python") else { return };
     in_scratch("authors-python", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "python").await?;
@@ -210,13 +212,7 @@ async fn a_new_plugin_in_python_is_built_and_tested() {
 
 #[tokio::test]
 async fn a_new_plugin_in_javascript_is_built_and_tested() {
-    let tool = languages().join("node_modules");
-    if !tool.join(".bin").join("componentize-js").exists() {
-        return skip_where_there_is_no_tool(
-            "a plugin in JavaScript",
-            "componentize-js could not be installed",
-        );
-    }
+    let Some(tool) = componentize_js("a plugin in JavaScript") else { return };
     in_scratch("authors-javascript", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "javascript").await?;
@@ -226,9 +222,24 @@ async fn a_new_plugin_in_javascript_is_built_and_tested() {
     .await;
 }
 
-/// Where the task runner installs the tools of other languages.
-fn languages() -> PathBuf {
-    services_folder().map(|folder| folder.join("languages")).unwrap_or_default()
+/// The virtual environment that the task runner made. Where there is none, the test is counted as skipped.
+pub fn componentize_py(what: &str) -> Option<PathBuf> {
+    tool("venv", "bin/componentize-py", what)
+}
+
+/// The same for JavaScript.
+pub fn componentize_js(what: &str) -> Option<PathBuf> {
+    tool("node_modules", ".bin/componentize-js", what)
+}
+
+fn tool(folder: &str, program: &str, what: &str) -> Option<PathBuf> {
+    let folder =
+        services_folder().map(|services| services.join("languages").join(folder)).unwrap_or_default();
+    if folder.join(program).exists() {
+        return Some(folder);
+    }
+    skip_where_there_is_no_tool(what, &format!("{program} could not be installed"));
+    None
 }
 
 #[tokio::test]
