@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_batch_has_no_object_twice_and_no_more_states_than_asked_for() {
-        let spec: PluginSpec = serde_json::from_value(json!({"module": {"file": "p.wasm"}})).unwrap();
+        let spec: PluginSpec =
+            serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": []})).unwrap();
         let job = |name| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}});
         let seen = ["a", "b", "a", "c", "d", "e"].map(|name| Observed { object: job(name), is_gone: false });
         let stand_ins = StandIns::of(&spec, &seen).unwrap();

@@ -79,7 +79,7 @@ mod tests {
     const NOW: u64 = 1_767_225_600_500;
 
     fn spec(tick: &Value) -> PluginSpec {
-        serde_json::from_value(json!({"module": {"file": "p.wasm"}, "tick": tick})).unwrap()
+        serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": [], "tick": tick})).unwrap()
     }
 
     fn due(when: &Value) -> Result<String> {
