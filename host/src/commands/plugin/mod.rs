@@ -4,7 +4,6 @@
 mod bench;
 mod build;
 mod compare;
-mod forget;
 mod new;
 mod pack;
 mod replay;
@@ -13,7 +12,7 @@ mod subject;
 mod test;
 mod trial;
 
-use super::Ended;
+use super::{Ended, journal};
 use crate::cli::Plugin;
 
 pub async fn plugin(command: Plugin) -> Ended {
@@ -24,7 +23,7 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::Replay(args) => replay::replay(*args).await,
         Plugin::Bench(args) => bench::bench(args).await,
         Plugin::Test(args) => test::test(args).await,
-        Plugin::Forget(args) => forget::forget(*args).await,
+        Plugin::Forget(args) => journal::forget(*args).await,
         Plugin::Pack(args) => pack::pack(args).await,
         Plugin::Install(args) => pack::install(args).await,
     }

@@ -11,8 +11,8 @@ use kubewitness_core::ports::{Backlog, Progress};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde::Serialize;
 
+use super::{hint, host_of};
 use crate::cli::ForgetPluginArgs;
-use crate::commands::journal::{hint, host_of};
 use crate::commands::print::{self, clean, mark};
 use crate::commands::{End, Ended};
 use crate::journal_place::place;
