@@ -25,8 +25,8 @@ pub use objects::{
 };
 pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
-    BuildPluginArgs, InstallPluginArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs,
-    RunPluginArgs, TestPluginArgs, TriedPluginArgs,
+    BenchPluginArgs, BuildPluginArgs, ForgetPluginArgs, InstallPluginArgs, Language, NewPluginArgs,
+    PackPluginArgs, Plugin, ReplayPluginArgs, RunPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};

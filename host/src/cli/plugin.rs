@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
 use super::reach::Output;
@@ -21,10 +22,16 @@ pub enum Plugin {
     /// Runs the tests of a plugin's folder: hands objects to the plugin, and compares what it does with the expected
     /// results
     Test(TestPluginArgs),
+    /// Measures what a state costs in a plugin, beside the plugins that come with the host. Nothing is sent, and nothing is
+    /// kept
+    Bench(BenchPluginArgs),
     /// Prints the ConfigMap of a plugin, with its component, for `kubectl apply -f -`
     Pack(PackPluginArgs),
     /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
     Install(InstallPluginArgs),
+    /// Takes away what a plugin left in the journal and in granted databases, after it was taken out and while the
+    /// controller is stopped. Without `--yes` it says what that would be
+    Forget(Box<ForgetPluginArgs>),
 }
 
 /// A language that a plugin can be written in.
@@ -65,8 +72,9 @@ pub struct TriedPluginArgs {
     /// The configuration of the plugin, as JSON. It replaces that of the manifest
     #[arg(long, value_name = "JSON")]
     pub config: Option<String>,
-    /// A YAML list of answers to the plugin's HTTP requests, in order, such as `[{status: 503}, {status: 200, body:
-    /// ok}]`. Further requests are answered 200
+    /// A YAML list of answers to the plugin's HTTP requests, in order, such as `[{status: 503}, {status: 200, body: ok}]`.
+    /// Further requests are answered 200. `{refused: [{recipient: ada@example.com}]}` answers an e-mail. A message without
+    /// an answer is taken for all recipients
     #[arg(long, value_name = "FILE")]
     pub answers: Option<PathBuf>,
 }
@@ -75,10 +83,13 @@ pub struct TriedPluginArgs {
 pub struct RunPluginArgs {
     #[command(flatten)]
     pub tried: TriedPluginArgs,
-    /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. `-` reads
-    /// standard input
-    #[arg(short, long, value_name = "FILE")]
-    pub file: PathBuf,
+    /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. A document
+    /// `tick: next` or `tick: 2026-01-01T08:00:00Z` is a tick. `-` reads standard input
+    #[arg(short, long, value_name = "FILE", required_unless_present = "tick")]
+    pub file: Option<PathBuf>,
+    /// Calls the plugin once on its schedule, after the objects
+    #[arg(long)]
+    pub tick: bool,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
@@ -114,6 +125,27 @@ pub struct TestPluginArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct BenchPluginArgs {
+    #[command(flatten)]
+    pub tried: TriedPluginArgs,
+    /// The objects, as for `plugin run`. They are repeated under other names. Left out: a Job that runs and fails
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// How many states each plugin is handed in a round
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub states: u32,
+    /// How many states one call has at most. Left out: `delivery.batch` of the manifest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MOST)))]
+    pub batch: Option<u32>,
+    /// A folder with the components that come with the host, beside those that it finds by itself
+    #[arg(long, env = "KUBEWITNESS_PLUGINS", value_name = "DIR")]
+    pub plugins: Option<PathBuf>,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
 pub struct PackPluginArgs {
     /// The folder of the plugin, which has its `plugin.yaml`
     #[arg(value_name = "DIR", default_value = ".")]
@@ -121,6 +153,21 @@ pub struct PackPluginArgs {
     /// The namespace of the ConfigMap
     #[arg(short, long, default_value = "kubewitness")]
     pub namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ForgetPluginArgs {
+    /// The name of the plugin
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub at: JournalAt,
+    /// Removes it. A plugin of this name begins anew
+    #[arg(long)]
+    pub yes: bool,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

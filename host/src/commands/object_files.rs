@@ -78,8 +78,12 @@ pub fn read(path: &Path) -> Result<Vec<Observed>> {
         if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(files::named(path)?) };
     input.take(OBJECT_BYTES + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= OBJECT_BYTES, "it has more than {} MiB", OBJECT_BYTES >> 20);
+    parse(&text)
+}
+
+pub fn parse(text: &str) -> Result<Vec<Observed>> {
     let mut objects = Vec::new();
-    documents(&text)?.into_iter().for_each(|document| flatten(document, false, &mut objects));
+    documents(text)?.into_iter().for_each(|document| flatten(document, false, &mut objects));
     if objects.is_empty() {
         bail!("it has no object");
     }

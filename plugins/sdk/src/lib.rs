@@ -37,11 +37,6 @@
 //! The crate also compiles natively. Then capability calls go to the host that a test provides: see
 //! [`testing`].
 
-/// The plugin of the tutorial. It is here so that the tutorial's code compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/tutorial.md")]
-mod tutorial {}
-
 pub mod capability;
 mod plugin;
 #[cfg(not(target_arch = "wasm32"))]

@@ -14,8 +14,8 @@ const WASM_TARGET: &str = "wasm32-wasip2";
 /// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The plugin with which tests misbehave.
-const FOR_TESTS: &str = "probe";
+/// The plugins with which tests misbehave, and write e-mail.
+const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
 
 /// Which host to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,9 +121,7 @@ pub fn tests() -> Result<()> {
 
 /// Builds the plugins, including those for tests.
 pub fn plugins() -> Result<()> {
-    let mut all = SHIPPED.to_vec();
-    all.push(FOR_TESTS);
-    build_plugins(&all)
+    build_plugins(&[SHIPPED.as_slice(), &FOR_TESTS].concat())
 }
 
 fn build_plugins(names: &[&str]) -> Result<()> {

@@ -95,6 +95,10 @@ pub fn ci() -> Result<ExitCode> {
     let mut production = cargo();
     production.args(["clippy", "--locked", "--package", "kubewitness", "--no-default-features", "--"]);
     check(production.args(["--deny", "warnings"]).env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
+    step("the documentation of the SDK");
+    let mut documented = cargo();
+    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk"]);
+    check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
     fuzz::all(fuzz::IN_CI)?;
     // They include the tests that compare docs/reference with the code.
     test(&[])

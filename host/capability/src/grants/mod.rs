@@ -28,6 +28,7 @@ use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::session::uses::Uses;
 use crate::{kv, log, sql};
+pub use open::forget_receipts;
 use open::{Opener, load_keys, open_database, open_destinations, open_ledgers, open_relays};
 use places::Unclaimed;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use kubewitness_core::Seq;
 use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
 };
@@ -104,6 +105,13 @@ pub async fn open_database(
         }
         None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),
     }
+}
+
+/// Removes all receipts of a plugin from a database that has some. For a plugin that is not called any more: the next one of
+/// its name is handed each state anew.
+pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), String> {
+    let engine = open_database(None, spec, data, None).await.map_err(|(_, message)| message)?;
+    engine.forget(plugin, Seq::MAX).await.map_err(|error| error.to_string())
 }
 
 pub async fn open_ledgers<'a>(

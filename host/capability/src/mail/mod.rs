@@ -34,6 +34,32 @@ const SUBJECT_BYTES: usize = 512;
 /// A server's own words about a recipient or a message.
 const WORDS: usize = 256;
 
+/// What is wrong with a message whatever server it is for.
+pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
+    bounded(mail)?;
+    mail.to.iter().try_for_each(|text| address(text).map(drop))?;
+    one_line(mail)
+}
+
+fn bounded(mail: &MailMessage) -> Result<(), GrantError> {
+    match mail.to.len() {
+        1..=RECIPIENTS_MOST => Ok(()),
+        count => Err(GrantError::Invalid(format!("{count} recipients: write to 1 to {RECIPIENTS_MOST}"))),
+    }
+}
+
+fn address(text: &str) -> Result<Address, GrantError> {
+    text.parse().map_err(|_| GrantError::Invalid(format!("`{}` is no address", words(text))))
+}
+
+fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
+    if mail.subject.len() > SUBJECT_BYTES || mail.subject.chars().any(char::is_control) {
+        let message = format!("a subject is one line of at most {SUBJECT_BYTES} bytes");
+        return Err(GrantError::Invalid(message));
+    }
+    Ok(())
+}
+
 pub struct Relay {
     pub spec: MailSpec,
     guard: Guard,
@@ -80,14 +106,9 @@ impl Relay {
     }
 
     fn recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
-        if mail.to.is_empty() || mail.to.len() > RECIPIENTS_MOST {
-            let count = mail.to.len();
-            return Err(GrantError::Invalid(format!("{count} recipients: write to 1 to {RECIPIENTS_MOST}")));
-        }
+        bounded(mail)?;
         let parsed = |text: &String| {
-            let address = text.parse::<Address>();
-            let address =
-                address.map_err(|_| GrantError::Invalid(format!("`{}` is no address", words(text))))?;
+            let address = address(text)?;
             if !self.spec.allows(text) {
                 let allowed = self.spec.recipients.join(", ");
                 return Err(GrantError::Denied(format!(
@@ -100,10 +121,7 @@ impl Relay {
     }
 
     fn write(&self, mail: &MailMessage, to: &[Address], now_ms: u64) -> Result<Vec<u8>, GrantError> {
-        if mail.subject.len() > SUBJECT_BYTES || mail.subject.chars().any(char::is_control) {
-            let message = format!("a subject is one line of at most {SUBJECT_BYTES} bytes");
-            return Err(GrantError::Invalid(message));
-        }
+        one_line(mail)?;
         let too_large = || GrantError::TooLarge(format!("a message has at most {}", self.spec.size));
         let html = mail.html.as_ref().map_or(0, String::len);
         if (mail.text.len() + html) as u64 > self.spec.size.0 {

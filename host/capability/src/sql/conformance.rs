@@ -172,7 +172,7 @@ async fn a_receipt_tells_of_its_rows_until_they_may_be_gone(world: World) {
     assert_eq!((after.rows, after.receipts.len(), after.problems), (0, 3, Vec::new()));
     call(&engine, "p.five", 7, write(OnConflict::Ignore, vec![row("c", 1, "x")])).await;
     assert_eq!(proof().await.rows, 1);
-    engine.forget("p", 7).await.unwrap();
+    crate::forget_receipts(&world.spec(), world.folder.path(), "p").await.unwrap();
     assert_eq!(proof().await, DatabaseProof { database: "platform".into(), ..DatabaseProof::default() });
 }
 

@@ -224,6 +224,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Takes away what a plugin left: its progress, dead letters and keys. A plugin of this name begins anew. For a
+    /// plugin that is [taken out](Self::retire_all_but), while no controller has the journal open.
+    pub async fn forget_plugin(&self, plugin: &str) -> Result<(), JournalError> {
+        let plugin = plugin.to_owned();
+        self.inner.group.submit(|answer| Work::Forget(plugin, answer)).await
+    }
+
     /// One object's states, those of the objects that it owns, and the Events about them.
     pub async fn timeline(&self, query: &TimelineQuery) -> Result<Story, JournalError> {
         self.reader().await?.timeline(query).await

@@ -69,6 +69,10 @@ pub(crate) trait Writes: Send {
     /// Marks the journal as one with an import that has not come to its end, or as a whole one.
     async fn mark(&mut self, unfinished: bool) -> Answer<()>;
 
+    /// Takes away what a plugin saved: its progress, dead letters and keys, and how much retention took from it. The
+    /// record of who replayed, dropped and paused stays. Everything or nothing; durable once this returns.
+    async fn forget(&mut self, plugin: &str) -> Answer<()>;
+
     /// The rows of these objects, with the ends of their chains.
     async fn tails(&mut self, memory: &Memory, strangers: Vec<Identity>) -> Answer<Vec<Found>>;
 

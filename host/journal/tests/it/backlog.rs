@@ -54,6 +54,32 @@ async fn what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_eac
     assert!(desk.journal.present("nobody's", 0, 9).await.unwrap().states.is_empty());
 }
 
+async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
+    let desk = Desk::new().await;
+    desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
+    for plugin in ["audit", "other"] {
+        let save = Save {
+            progress: progress(4, 2, 2),
+            parked: [2, 3].map(|seq| DeadLetter { plugin: plugin.into(), ..letter(seq) }).to_vec(),
+            kv: vec![KvWrite { key: "a".into(), value: Some(vec![1]) }],
+            ..Save::default()
+        };
+        desk.journal.save(plugin, save).await.unwrap();
+        desk.journal.mark_replaying(plugin, &[2], "ann", "the sink is back").await.unwrap();
+    }
+    desk.journal.forget_plugin("audit").await.unwrap();
+    desk.journal.forget_plugin("nobody").await.unwrap();
+    let desk = desk.reopen().await;
+    assert_eq!(desk.journal.progress("audit").await.unwrap(), None);
+    assert!(desk.journal.dead_letters("audit").await.unwrap().is_empty());
+    assert!(desk.journal.kv("audit").await.unwrap().is_empty());
+    assert_eq!(desk.journal.all_progress().await.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
+    assert_eq!(desk.journal.dead_letters("other").await.unwrap().len(), 2);
+    assert_eq!(desk.journal.kv("other").await.unwrap(), [("a".into(), vec![1])]);
+    assert_eq!(desk.journal.replays(Some("audit")).await.unwrap().len(), 1, "who did what is a record");
+    desk.assert_sound().await;
+}
+
 async fn progress_letters_and_keys_are_saved_together() {
     let desk = Desk::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
@@ -320,6 +346,7 @@ on_every_store!(
     one_that_is_damaged_hides_no_ids_of_the_others,
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
     progress_letters_and_keys_are_saved_together,
+    what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
     the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were,
     what_lies_outside_some_namespaces_is_what_reading_everything_finds,

@@ -1,8 +1,9 @@
-//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import
-//! writes. It asks no controller.
+//! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import,
+//! and `kubewitness plugin forget`, write. It asks no controller.
 
 mod counted;
 mod export_file;
+mod forget;
 mod receipts;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use kubewitness_journal::{
 
 use self::counted::Counted;
 use self::export_file::ExportFile;
+pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::trial::{Effect, Handed, Tried};
+use super::trial::{Call, Effect, Handed, Tried};
 use crate::cli::Output;
-use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::print::{self, line_diff, mark};
 use crate::commands::{End, Ended};
 
 /// States that differ and are printed. The count has all of them.
@@ -36,9 +36,8 @@ struct Side {
 
 #[derive(Debug, Serialize)]
 struct Difference {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seq: Option<u64>,
-    object: String,
+    #[serde(flatten)]
+    call: Call,
     this: Did,
     against: Did,
 }
@@ -62,12 +61,7 @@ fn compared(this: Tried, against: Tried) -> Comparison {
     let pairs = this.handed.into_iter().zip(against.handed);
     let differing = pairs.filter(|(this, against)| this != against);
     let differences: Vec<_> = differing
-        .map(|(this, against)| Difference {
-            seq: this.seq,
-            object: this.object.clone(),
-            this: did(this),
-            against: did(against),
-        })
+        .map(|(this, against)| Difference { call: this.call.clone(), this: did(this), against: did(against) })
         .collect();
     let [this, against] = sides;
     let differ = differences.len();
@@ -88,10 +82,9 @@ fn side(tried: &Tried) -> Side {
 
 fn text(comparison: &Comparison, coloured: bool) -> String {
     let mut text = String::new();
-    for Difference { seq, object, this, against } in comparison.differences.iter().take(SHOWN) {
-        let at = seq.map(|seq| format!("{seq} ")).unwrap_or_default();
+    for Difference { call, this, against } in comparison.differences.iter().take(SHOWN) {
         let [before, after] = [against, this].map(lines);
-        text.push_str(&format!("{at}{}\n", clean(object)));
+        text.push_str(&format!("{}\n", call.text()));
         text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
         text.push('\n');
     }
@@ -129,10 +122,12 @@ mod tests {
             refused: None,
         };
         let handed = bodies.iter().zip(1..).map(|(body, seq)| Handed {
-            seq: Some(seq),
-            object: format!("Job team/{seq}"),
-            change: "present".into(),
-            phase: "Failed".into(),
+            call: Call::State {
+                seq: Some(seq),
+                object: format!("Job team/{seq}"),
+                change: "present".into(),
+                phase: "Failed".into(),
+            },
             effects: vec![effect(body)],
             verdict: json!("done"),
         });
@@ -144,7 +139,7 @@ mod tests {
         let comparison = compared(tried(&["a", "b"], 40), tried(&["a", "c"], 20));
         let text = text(&comparison, false);
         for part in [
-            "2 Job team/2\n--- the other version\n+++ this version",
+            "2 Job team/2 (present): Failed\n--- the other version\n+++ this version",
             "-      \"body\": \"c\"\n+      \"body\": \"b\"",
             "states: 2, same: 1, different: 1",
             "  the other version: not done 0, effects 2, 10µs a state",

@@ -1,6 +1,7 @@
 //! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests,
-//! packs and installs one, and needs no controller. Only `install` needs a cluster.
+//! measures, packs and installs one, and needs no controller. Only `install` needs a cluster.
 
+mod bench;
 mod build;
 mod compare;
 mod new;
@@ -11,7 +12,7 @@ mod subject;
 mod test;
 mod trial;
 
-use super::Ended;
+use super::{Ended, journal};
 use crate::cli::Plugin;
 
 pub async fn plugin(command: Plugin) -> Ended {
@@ -20,7 +21,9 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::Build(args) => build::build(args).await,
         Plugin::Run(args) => run::run(args).await,
         Plugin::Replay(args) => replay::replay(*args).await,
+        Plugin::Bench(args) => bench::bench(args).await,
         Plugin::Test(args) => test::test(args).await,
+        Plugin::Forget(args) => journal::forget(*args).await,
         Plugin::Pack(args) => pack::pack(args).await,
         Plugin::Install(args) => pack::install(args).await,
     }

@@ -15,17 +15,36 @@ use crate::commands::{End, Ended, object_files};
 const REPLIES_BYTES: u64 = 1 << 20;
 
 pub async fn run(args: RunPluginArgs) -> Ended {
-    let seen = object_files::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
+    let mut seen = match &args.file {
+        Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
+        None => Vec::new(),
+    };
+    seen.extend(args.tick.then(trial::next_tick));
     let (subject, replies) = to_try(&args.tried).await?;
     let stand_ins = StandIns::of(&subject.spec, &seen)?;
-    let handed = trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None }).await?.handed;
+    let handed =
+        trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, is_measured: false })
+            .await?
+            .handed;
     print::value(args.output, &handed, |handed| {
-        let states = handed.len();
-        let were = if states == 1 { "state was" } else { "states were" };
         let each: Vec<_> = handed.iter().map(Handed::text).collect();
-        format!("{}\n{states} {were} handed over. Nothing was sent, and nothing is kept.\n", each.join("\n"))
+        format!("{}\n{}. Nothing was sent, and nothing is kept.\n", each.join("\n"), summary(handed))
     })?;
     Ok(if handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+}
+
+/// `2 states were handed over`, and the ticks where there are some.
+fn summary(handed: &[Handed]) -> String {
+    let ticks = handed.iter().filter(|handed| handed.is_tick()).count();
+    let states = match handed.len() - ticks {
+        1 => "1 state was handed over".to_owned(),
+        states => format!("{states} states were handed over"),
+    };
+    match ticks {
+        0 => states,
+        1 => states + ", and 1 tick was made",
+        ticks => states + &format!(", and {ticks} ticks were made"),
+    }
 }
 
 /// The plugin of a command line, and what its requests are answered.
@@ -40,7 +59,8 @@ pub fn replies(path: &Path) -> Result<Vec<Reply>> {
     let text = text.with_context(|| format!("reading {}", path.display()))?;
     serde_saphyr::from_str(&text).with_context(|| {
         format!(
-            "{} is a list of answers, such as `[{{status: 503}}, {{status: 200, body: ok}}]`",
+            "{} is a list of answers, such as `[{{status: 503}}, {{status: 200, body: ok}}]` to requests, and \
+             `[{{refused: [{{recipient: ada@example.com, permanent: true, reason: no such user}}]}}]` to messages",
             path.display()
         )
     })

@@ -24,6 +24,9 @@ const MANIFEST: &str = "plugin.yaml";
 /// Where compiled components are kept, so that the second try starts at once.
 const CACHE: &str = ".kubewitness";
 
+/// The schedule of a component without a manifest.
+const EACH_SECOND: TickSpec = TickSpec { every: Duration(TICK_LEAST), timeout: None };
+
 /// A plugin that can be called, with what its manifest grants it.
 pub struct Subject {
     pub name: String,
@@ -109,7 +112,17 @@ pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
 async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
-    let engine = engine(path.parent())?;
+    of_bytes(bytes, engine(path.parent())?, config).await
+}
+
+/// A plugin that comes with the host. Its compiled code lies beside that of another plugin.
+pub async fn shipped(name: &str, folder: Option<&Path>, beside: &Engine) -> Result<Subject> {
+    let found = component::shipped(name, folder).await;
+    let bytes = found.map_err(|message| anyhow::anyhow!("{message}"))?;
+    of_bytes(bytes, beside.clone(), Map::new()).await
+}
+
+async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) -> Result<Subject> {
     let component = engine.load(&bytes.into(), &ComponentsSpec::default()).await?;
     let said = component.describe().await?;
     let mut spec = PluginSpec {
@@ -118,7 +131,8 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
         grants: Default::default(),
         limits: Default::default(),
         delivery: Default::default(),
-        tick: None,
+        // A component that can be called on a schedule is, if there is a tick.
+        tick: component.ticks().then_some(EACH_SECOND),
         config,
     };
     for need in &said.needs {
@@ -132,8 +146,8 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),
             "key" => spec.grants.keys.push(KeyGrant { key: name.clone(), name }),
             "lister" => spec.grants.lister.push(name),
-            // States alone are handed over, but the component checks that it would be called.
-            "tick" => spec.tick = Some(TickSpec { every: Duration(TICK_LEAST), timeout: None }),
+            // The check below tells of a component that says so, and can't be.
+            "tick" => spec.tick = Some(EACH_SECOND),
             _ => bail!("the component needs `{}`, which this host does not know", clean(need)),
         }
     }

@@ -107,6 +107,11 @@ pub fn digest(bytes: &[u8]) -> String {
     hex::encode(ring::digest::digest(&SHA256, bytes))
 }
 
+/// A component that comes with the host: in its folders, or in this binary.
+pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Vec<u8>, String> {
+    asked(&format!("{name}.wasm"), None, &default_folders(folder.map(Path::to_path_buf))).await
+}
+
 /// Of folders that may not answer.
 async fn asked(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
     let path = beside.unwrap_or(Path::new("")).join(file);

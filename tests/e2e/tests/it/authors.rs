@@ -2,12 +2,12 @@
 //! controller.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, services_folder,
-    skip_where_there_is_no_tool,
+    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, project_root,
+    services_folder, skip_where_there_is_no_tool,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -19,15 +19,27 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// A first build compiles the crates of the SDK on a machine that does other things, too.
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
 
-struct Author {
-    folder: PathBuf,
+pub struct Author {
+    pub folder: PathBuf,
     /// Where cargo keeps what it has built.
     target: PathBuf,
+    begun: Instant,
 }
+
+/// Where the guide tells its minutes.
+const GUIDE: &str = "docs/how-to/write-a-plugin.md";
+/// What its rows of minutes begin behind.
+const MINUTES: &str = "<!-- minutes: measured by tests/e2e/tests/it/authors.rs -->";
 
 impl Author {
     fn new(scratch: &Scratch) -> Result<Self> {
-        Ok(Self { folder: scratch.path().join("shout"), target: scratch.folder("target")? })
+        Self::of(scratch, "shout")
+    }
+
+    /// Of the plugin in this folder of a scratch.
+    pub fn of(scratch: &Scratch, name: &str) -> Result<Self> {
+        let (folder, target) = (scratch.path().join(name), scratch.folder("target")?);
+        Ok(Self { folder, target, begun: Instant::now() })
     }
 
     /// The exit code, and everything that was printed.
@@ -45,7 +57,7 @@ impl Author {
         Ok((ran.status.code(), String::from_utf8_lossy(&text).into_owned()))
     }
 
-    async fn ok(&self, line: &[&str]) -> Result<String> {
+    pub async fn ok(&self, line: &[&str]) -> Result<String> {
         let (code, text) = self.runs(&self.folder, line).await?;
         ensure!(code == Some(0), "`plugin {}` ended with {code:?}: {text}", line.join(" "));
         Ok(text)
@@ -57,10 +69,27 @@ impl Author {
         Ok(())
     }
 
+    /// The guide's minutes, from an empty folder to here. They are a figure of this machine: the page is written when that
+    /// is asked for.
+    fn tells_its_minutes(&self, language: &str) -> Result<()> {
+        let minutes = format!("{:.1}", self.begun.elapsed().as_secs_f64() / 60.0);
+        eprintln!("the guide in {language} takes {minutes} minutes");
+        let page = project_root().join(GUIDE);
+        let text = std::fs::read_to_string(&page)?;
+        let (before, after) = text.split_once(MINUTES).context("the guide tells no minutes")?;
+        let row = after.lines().find(|line| line.starts_with(&format!("| {language} |")));
+        let row = row.with_context(|| format!("the guide tells no minutes of {language}"))?;
+        if writes_docs() {
+            let after = after.replacen(row, &format!("| {language} | {minutes} |"), 1);
+            std::fs::write(&page, format!("{before}{MINUTES}{after}"))?;
+        }
+        Ok(())
+    }
+
     /// What the README of its folder says.
-    async fn builds_and_tests(&self) -> Result<()> {
+    pub async fn builds_and_tests(&self) -> Result<()> {
         let built = self.ok(&["build"]).await?;
-        ensure!(built.contains("✓") && built.contains("shout.wasm"), "{built}");
+        ensure!(built.contains("✓") && built.contains(".wasm ("), "{built}");
         let tested = self.ok(&["test"]).await?;
         ensure!(tested.ends_with("1 of 1 tests passed\n"), "{tested}");
         Ok(())
@@ -147,6 +176,7 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
             told.contains("message=a job needs you") && told.contains("2 states were handed over"),
             "{told}"
         );
+        author.tells_its_minutes("Rust")?;
         let config = r#"{"phase": "Running"}"#;
         let told = author.ok(&["run", "shout.wasm", "-f", "tests/failed.yaml", "--config", config]).await?;
         ensure!(told.matches("a job needs you").count() == 1, "{told}");
@@ -192,15 +222,17 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
 
 #[tokio::test]
 async fn a_new_plugin_in_python_is_built_and_tested() {
-    let tool = languages().join("venv");
-    if !tool.join("bin").join("componentize-py").is_file() {
-        return skip_where_there_is_no_tool("a plugin in Python", "componentize-py could not be installed");
-    }
+    let Some(tool) = componentize_py("a plugin in Python") else { return };
     in_scratch("authors-python", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "python").await?;
-        std::os::unix::fs::symlink(tool, author.folder.join("venv"))?;
+        match writes_docs() {
+            true => installs_componentize_py(&author.folder).await?,
+            false => std::os::unix::fs::symlink(tool, author.folder.join("venv"))?,
+        }
         author.builds_and_tests().await?;
+        author.ok(&["run", "-f", "tests/failed.yaml"]).await?;
+        author.tells_its_minutes("Python")?;
         let (code, told) = author.runs(&author.folder, &["pack"]).await?;
         ensure!(code == Some(1) && told.contains("a ConfigMap holds 1 MiB"), "{code:?}: {told}");
         Ok(())
@@ -210,13 +242,7 @@ async fn a_new_plugin_in_python_is_built_and_tested() {
 
 #[tokio::test]
 async fn a_new_plugin_in_javascript_is_built_and_tested() {
-    let tool = languages().join("node_modules");
-    if !tool.join(".bin").join("componentize-js").exists() {
-        return skip_where_there_is_no_tool(
-            "a plugin in JavaScript",
-            "componentize-js could not be installed",
-        );
-    }
+    let Some(tool) = componentize_js("a plugin in JavaScript") else { return };
     in_scratch("authors-javascript", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "javascript").await?;
@@ -226,9 +252,41 @@ async fn a_new_plugin_in_javascript_is_built_and_tested() {
     .await;
 }
 
-/// Where the task runner installs the tools of other languages.
-fn languages() -> PathBuf {
-    services_folder().map(|folder| folder.join("languages")).unwrap_or_default()
+/// With this variable, `cargo xtask docs` writes what tests find into the documentation.
+fn writes_docs() -> bool {
+    std::env::var_os("KUBEWITNESS_WRITE_DOCS").is_some()
+}
+
+/// As the guide says: it is a part of its minutes.
+async fn installs_componentize_py(folder: &Path) -> Result<()> {
+    for line in ["python3 -m venv venv", "venv/bin/pip install --quiet -r requirements.txt"] {
+        let ran = Command::new("sh").args(["-c", line]).current_dir(folder).kill_on_drop(true).status();
+        let ran = tokio::time::timeout(BUILD_WITHIN, ran)
+            .await
+            .with_context(|| format!("`{line}` does not end"))??;
+        ensure!(ran.success(), "`{line}` ended with {ran}");
+    }
+    Ok(())
+}
+
+/// The virtual environment that the task runner made. Where there is none, the test is counted as skipped.
+pub fn componentize_py(what: &str) -> Option<PathBuf> {
+    tool("venv", "bin/componentize-py", what)
+}
+
+/// The same for JavaScript.
+pub fn componentize_js(what: &str) -> Option<PathBuf> {
+    tool("node_modules", ".bin/componentize-js", what)
+}
+
+fn tool(folder: &str, program: &str, what: &str) -> Option<PathBuf> {
+    let folder =
+        services_folder().map(|services| services.join("languages").join(folder)).unwrap_or_default();
+    if folder.join(program).exists() {
+        return Some(folder);
+    }
+    skip_where_there_is_no_tool(what, &format!("{program} could not be installed"));
+    None
 }
 
 #[tokio::test]

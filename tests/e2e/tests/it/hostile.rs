@@ -32,17 +32,19 @@ pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
 ";
 
 /// Each command, and what the plugin's status says of it. Nothing where the host only refuses or cuts what it asks.
-const IN_A_CALL: [(&str, Option<&str>); 10] = [
+const IN_A_CALL: [(&str, Option<&str>); 12] = [
     ("loop", Some("the plugin ran longer than its limit of 300 ms")),
     ("sleep 600000", Some("the plugin ran longer than its limit of 300 ms")),
     ("recurse", Some("the plugin trapped")),
     ("eat 512", Some("the plugin wanted more memory than its limit of 33554432 bytes")),
     ("trap", Some("the plugin trapped")),
+    ("exit", Some("it exited with 3")),
     ("missing", Some("the plugin's answer is invalid: 0 verdicts for")),
     ("double", Some("the plugin's answer is invalid")),
     ("kv.flood 20000", None),
     ("log.flood 20000", None),
     ("document.of 1", None),
+    ("sql.run strangers select", None),
 ];
 
 /// Files that are no plugins, and what the status says of them.

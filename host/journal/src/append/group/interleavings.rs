@@ -233,6 +233,10 @@ impl Writes for Store {
         Ok(())
     }
 
+    async fn forget(&mut self, _: &str) -> Answered<()> {
+        Ok(())
+    }
+
     async fn end(&mut self) -> Answered<()> {
         let own = self.own();
         self.with(|disk| disk.held.take_if(|held| Some(*held) == own));

@@ -201,6 +201,7 @@ impl Group {
             [Work::Lead(leads, _)] => Some(writer.lead(*leads).await?),
             [Work::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
             [Work::Mark(unfinished, _)] => Some(writer.mark(*unfinished).await?),
+            [Work::Forget(plugin, _)] => Some(writer.forget(plugin).await?),
             _ => None,
         };
         if said.is_some() {

@@ -32,6 +32,8 @@ pub(crate) enum Work {
     ElectBy(String, Answer<()>),
     /// Whether the journal holds an import that has not come to its end.
     Mark(bool, Answer<()>),
+    /// What a plugin left is taken away.
+    Forget(String, Answer<()>),
 }
 
 impl Work {
@@ -45,7 +47,8 @@ impl Work {
             | Self::Settle(_)
             | Self::Lead(..)
             | Self::ElectBy(..)
-            | Self::Mark(..) => 0,
+            | Self::Mark(..)
+            | Self::Forget(..) => 0,
         }
     }
 
@@ -57,7 +60,12 @@ impl Work {
     pub fn is_alone(&self) -> bool {
         matches!(
             self,
-            Self::Remove(..) | Self::Sweep(..) | Self::Lead(..) | Self::ElectBy(..) | Self::Mark(..)
+            Self::Remove(..)
+                | Self::Sweep(..)
+                | Self::Lead(..)
+                | Self::ElectBy(..)
+                | Self::Mark(..)
+                | Self::Forget(..)
         )
     }
 
@@ -70,7 +78,8 @@ impl Work {
             | Self::Settle(answer)
             | Self::Lead(_, answer)
             | Self::ElectBy(_, answer)
-            | Self::Mark(_, answer) => {
+            | Self::Mark(_, answer)
+            | Self::Forget(_, answer) => {
                 drop(answer.send(Err(error)));
             }
             Self::Remove(.., answer) | Self::Sweep(_, answer) => drop(answer.send(Err(error))),
@@ -88,7 +97,7 @@ pub(super) enum Done {
     },
     /// Whether what was decided was still in place.
     Removed(bool),
-    /// Who leads, by what it is elected, or whether the journal is whole.
+    /// Who leads, by what it is elected, whether the journal is whole, or what a plugin left.
     Said,
 }
 
@@ -114,7 +123,8 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
             | Work::Settle(answer)
             | Work::Lead(_, answer)
             | Work::ElectBy(_, answer)
-            | Work::Mark(_, answer) => {
+            | Work::Mark(_, answer)
+            | Work::Forget(_, answer) => {
                 drop(answer.send(Ok(())));
             }
             Work::Remove(.., answer) | Work::Sweep(_, answer) => drop(answer.send(Ok(removed))),

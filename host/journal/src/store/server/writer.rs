@@ -284,6 +284,19 @@ impl Writes for Writer {
         self.finish(false).await
     }
 
+    async fn forget(&mut self, plugin: &str) -> Answer<()> {
+        self.fence().await?;
+        for text in [
+            "DELETE FROM kw_plugins WHERE name = ?",
+            "DELETE FROM kw_letters WHERE plugin = ?",
+            "DELETE FROM kw_kv WHERE plugin = ?",
+            "DELETE FROM kw_taken WHERE plugin = ?",
+        ] {
+            self.session.fetch(text, vec![plugin.into()]).await?;
+        }
+        self.finish(false).await
+    }
+
     async fn memory(&mut self) -> Answer<Memory> {
         let memory = lookup::memory(&mut self.session).await?;
         self.epoch = self.found;

@@ -131,6 +131,11 @@ impl Writes for Writer {
         self.transaction(move |transaction| transaction.pragma_update(None, "user_version", version)).await
     }
 
+    async fn forget(&mut self, plugin: &str) -> Answer<()> {
+        let plugin = plugin.to_owned();
+        self.transaction(move |transaction| remove::forget(transaction, &plugin)).await
+    }
+
     async fn memory(&mut self) -> Answer<Memory> {
         lookup::memory(&mut self.reader).await
     }

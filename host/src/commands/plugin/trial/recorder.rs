@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_capability::check_request;
+use kubewitness_capability::{check_message, check_request};
 use kubewitness_core::config::GrantsSpec;
 use kubewitness_core::ports::{
     Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage,
@@ -15,7 +15,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
 
-use super::{Effect, Reply};
+use super::{Effect, HttpReply, MailReply, Reply};
 
 /// Effects that are kept of one state. The plugin may do more.
 const EFFECTS: usize = 10_000;
@@ -23,7 +23,8 @@ const EFFECTS: usize = 10_000;
 #[derive(Default)]
 struct Notes {
     effects: Vec<Effect>,
-    replies: VecDeque<Reply>,
+    http: VecDeque<HttpReply>,
+    mail: VecDeque<MailReply>,
 }
 
 pub struct Recorder {
@@ -31,14 +32,23 @@ pub struct Recorder {
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
+    /// Effects are not written down.
+    is_quiet: bool,
 }
 
 impl Recorder {
-    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, replies: Vec<Reply>) -> Self {
-        let notes = Arc::new(Mutex::new(Notes { replies: replies.into(), ..Notes::default() }));
+    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, replies: Vec<Reply>, is_quiet: bool) -> Self {
+        let mut notes = Notes::default();
+        for reply in replies {
+            match reply {
+                Reply::Http(reply) => notes.http.push_back(reply),
+                Reply::Mail(reply) => notes.mail.push_back(reply),
+            }
+        }
+        let notes = Arc::new(Mutex::new(notes));
         let destinations = Arc::new(granted.http.iter().map(|grant| grant.name.clone()).collect());
         let mail = Arc::new(granted.mail.iter().map(|grant| grant.name.clone()).collect());
-        Self { grants, notes, destinations, mail }
+        Self { grants, notes, destinations, mail, is_quiet }
     }
 
     /// The effects since it was last asked.
@@ -60,7 +70,8 @@ impl Grants for Recorder {
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
         let session = self.grants.open(batch).await?;
         let (destinations, mail) = (self.destinations.clone(), self.mail.clone());
-        Ok(Box::new(Recorded { session, notes: self.notes.clone(), destinations, mail }))
+        let (notes, is_quiet) = (self.notes.clone(), self.is_quiet);
+        Ok(Box::new(Recorded { session, notes, destinations, mail, is_quiet }))
     }
 }
 
@@ -69,10 +80,20 @@ struct Recorded {
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
+    /// Effects are not written down.
+    is_quiet: bool,
 }
 
 impl Recorded {
+    /// What is written down of a call.
+    fn heard(&self, what: impl FnOnce() -> Value) -> Value {
+        if self.is_quiet { Value::Null } else { what() }
+    }
+
     fn note<T>(&self, call: &'static str, to: &str, what: Value, answer: &Result<T, GrantError>) {
+        if self.is_quiet {
+            return;
+        }
         let mut notes = lock(&self.notes);
         if notes.effects.len() >= EFFECTS {
             return;
@@ -134,7 +155,7 @@ impl Session for Recorded {
         statement: &str,
         params: Vec<Vec<SqlValue>>,
     ) -> Result<u64, GrantError> {
-        let what = json!({"statement": statement, "rows": rows(&params)});
+        let what = self.heard(|| json!({"statement": statement, "rows": rows(&params)}));
         let answer = self.session.sql_execute(database, statement, params).await;
         self.note("sql.execute", database, what, &answer);
         answer
@@ -146,10 +167,13 @@ impl Session for Recorded {
         write: TableWrite,
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
-        let mut what = json!({"table": write.table, "columns": write.columns, "rows": rows(&write.rows)});
-        if let Some(copy) = &copy {
-            what["copy"] = json!({"table": copy.table, "columns": copy.columns, "without": copy.without});
-        }
+        let what = self.heard(|| {
+            let mut what = json!({"table": write.table, "columns": write.columns, "rows": rows(&write.rows)});
+            if let Some(copy) = &copy {
+                what["copy"] = json!({"table": copy.table, "columns": copy.columns, "without": copy.without});
+            }
+            what
+        });
         let answer = self.session.sql_write(database, write, copy).await;
         self.note("sql.write", database, what, &answer);
         answer
@@ -170,8 +194,9 @@ impl Session for Recorded {
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError> {
         let HttpRequest { method, path, headers, body } = &request;
-        let mut what =
-            json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)});
+        let mut what = self.heard(
+            || json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)}),
+        );
         if !self.destinations.contains(destination) {
             // The refusal that the host gives, too.
             let answer = self.session.http_send(destination, request).await;
@@ -182,8 +207,8 @@ impl Session for Recorded {
             self.note("http.send", destination, what, &refused);
             return refused;
         }
-        let reply = lock(&self.notes).replies.pop_front();
-        let reply = reply.unwrap_or_else(|| Reply { status: 200, body: String::new() });
+        let reply = lock(&self.notes).http.pop_front();
+        let reply = reply.unwrap_or_else(|| HttpReply { status: 200, body: String::new() });
         what["answered"] = reply.status.into();
         let answer = Ok(HttpResponse { status: reply.status, headers: Vec::new(), body: reply.body.into() });
         self.note("http.send", destination, what, &answer);
@@ -197,12 +222,25 @@ impl Session for Recorded {
         message: MailMessage,
     ) -> Result<Vec<MailRefusal>, GrantError> {
         let MailMessage { to, subject, text, html, id } = &message;
-        let what = json!({"to": to, "subject": subject, "text": text, "html": html, "id": id});
-        let answer = match self.mail.contains(server) {
-            true => Ok(Vec::new()),
+        let mut what = self
+            .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
+        if !self.mail.contains(server) {
             // The refusal that the host gives, too.
-            false => self.session.mail_send(server, message).await,
-        };
+            let answer = self.session.mail_send(server, message).await;
+            self.note("mail.send", server, what, &answer);
+            return answer;
+        }
+        if let refused @ Err(_) = check_message(&message).map(|()| Vec::new()) {
+            self.note("mail.send", server, what, &refused);
+            return refused;
+        }
+        let reply = lock(&self.notes).mail.pop_front();
+        let refusals: Vec<MailRefusal> =
+            reply.map(|reply| reply.refused.into_iter().map(Into::into).collect()).unwrap_or_default();
+        if !refusals.is_empty() {
+            what["refusedFor"] = refusals.iter().map(|it| it.recipient.as_str()).collect();
+        }
+        let answer = Ok(refusals);
         self.note("mail.send", server, what, &answer);
         answer
     }
@@ -212,7 +250,7 @@ impl Session for Recorded {
     }
 
     fn kv_set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
-        let what = json!({"value": bytes(&value)});
+        let what = self.heard(|| json!({"value": bytes(&value)}));
         let answer = self.session.kv_set(key, value);
         self.note("kv.set", key, what, &answer);
         answer
@@ -229,7 +267,8 @@ impl Session for Recorded {
     }
 
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError> {
-        let what = json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()});
+        let what =
+            self.heard(|| json!({"records": records.iter().map(|record| bytes(record)).collect::<Value>()}));
         let answer = self.session.ledger_append(ledger, records).await;
         self.note("ledger.append", ledger, what, &answer);
         answer
@@ -278,7 +317,8 @@ impl Session for Recorded {
             LogLevel::Warn => "warn",
             LogLevel::Error => "error",
         };
-        self.note("log", level, json!({"message": message, "fields": pairs(fields)}), &Ok(()));
+        let what = self.heard(|| json!({"message": message, "fields": pairs(fields)}));
+        self.note("log", level, what, &Ok(()));
     }
 
     fn now_ms(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! What stands in for the journal, the cache and the clock: the objects of a file, one state each, or states of a journal.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,10 +17,13 @@ use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use serde_json::Value;
 
+use super::steps::{Step, tick, tick_of};
 use crate::commands::object_files::{Named, Observed, text};
 
-/// When the first state is observed: 2026-01-01. Each of the others is observed a second later.
+/// When the first state is observed: 2026-01-01. Each of the others is observed a second after the state or tick before
+/// it.
 const BEGIN_MS: u64 = 1_767_225_600_000;
+const PAUSE_MS: u64 = 1000;
 
 /// A state with its document.
 pub type Recorded = (Arc<State>, Bytes);
@@ -28,9 +31,11 @@ pub type Recorded = (Arc<State>, Bytes);
 pub struct StandIns {
     /// By position.
     states: Vec<Recorded>,
+    steps: Vec<Step>,
     is_recorded: bool,
-    /// The position of the state that is handed over.
+    /// The position of the state that was handed over last.
     shown: AtomicU64,
+    now_ms: AtomicU64,
 }
 
 impl StandIns {
@@ -38,15 +43,25 @@ impl StandIns {
     pub fn of(spec: &PluginSpec, seen: &[Observed]) -> Result<Self> {
         let rules = Rules::builtin();
         let mut states: Vec<Recorded> = Vec::new();
-        for (Observed { object, is_gone }, seq) in seen.iter().zip(1..) {
+        let mut steps = Vec::with_capacity(seen.len());
+        let mut newest = HashMap::new();
+        let mut now_ms = BEGIN_MS - PAUSE_MS;
+        for Observed { object, is_gone } in seen {
+            if let Some(when) = tick_of(object) {
+                let step = tick(spec, when, now_ms.max(BEGIN_MS))?;
+                now_ms = step.at_ms();
+                steps.push(step);
+                continue;
+            }
+            now_ms += PAUSE_MS;
+            let seq = states.len() as Seq + 1;
             let named = Named::of(object)?;
             let document = Bytes::from(object.to_string());
             let mut reference = named.reference(object);
             if reference.uid.is_empty() {
                 reference.uid = format!("uid-of-{}-{}", reference.namespace, reference.name);
             }
-            let before =
-                states.iter().rev().find(|(state, _)| *state.object == reference).map(|(state, _)| state);
+            let before = newest.get(&reference).map(|place: &usize| &states[*place].0);
             let change = if *is_gone { Change::Gone } else { Change::Present };
             let found = rules.status(&reference.group, &reference.kind, &document);
             let status = if *is_gone { Rules::deleted(&found) } else { found };
@@ -63,17 +78,21 @@ impl StandIns {
                 resource_version,
                 status: Arc::new(status),
                 previous: before.map(|state| state.status.clone()),
-                observed_ms: BEGIN_MS + (seq - 1) * 1000,
+                observed_ms: now_ms,
                 late: false,
             };
-            states.push((Arc::new(state), document));
+            let state = Arc::new(state);
+            newest.insert((*state.object).clone(), states.len());
+            steps.push(Step::State(state.clone()));
+            states.push((state, document));
         }
-        Ok(Self { states, is_recorded: false, shown: AtomicU64::default() })
+        Ok(Self { states, steps, is_recorded: false, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() })
     }
 
     /// States of a journal, in their order.
     pub fn recorded(states: Vec<Recorded>) -> Self {
-        Self { states, is_recorded: true, shown: AtomicU64::default() }
+        let steps = states.iter().map(|(state, _)| Step::State(state.clone())).collect();
+        Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -84,13 +103,16 @@ impl StandIns {
         self.states.last().map_or(0, |(state, _)| state.seq)
     }
 
-    pub fn states(&self) -> impl Iterator<Item = &Arc<State>> {
-        self.states.iter().map(|(state, _)| state)
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
-    /// From now on the clock and the cache show this state.
-    pub fn show(&self, seq: Seq) {
-        self.shown.store(seq, Ordering::Relaxed);
+    /// From now on the clock shows this step, and the cache the state.
+    pub fn show(&self, step: &Step) {
+        if let Step::State(state) = step {
+            self.shown.store(state.seq, Ordering::Relaxed);
+        }
+        self.now_ms.store(step.at_ms(), Ordering::Relaxed);
     }
 
     fn at(&self, seq: Seq) -> Option<&Recorded> {
@@ -217,7 +239,7 @@ impl Lister for StandIns {
 
 impl Clock for StandIns {
     fn now_ms(&self) -> u64 {
-        self.at(self.shown.load(Ordering::Relaxed)).map_or(BEGIN_MS, |(state, _)| state.observed_ms)
+        self.now_ms.load(Ordering::Relaxed)
     }
 
     fn elapsed(&self) -> std::time::Duration {

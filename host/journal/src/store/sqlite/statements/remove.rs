@@ -77,3 +77,16 @@ pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
         each(connection, text, numbers, |statement, number| statement.execute((number,)))
     })
 }
+
+/// What a plugin saved.
+pub fn forget(transaction: &Connection, plugin: &str) -> Result<(), rusqlite::Error> {
+    for text in [
+        "DELETE FROM plugins WHERE name = ?",
+        "DELETE FROM letters WHERE plugin = ?",
+        "DELETE FROM kv WHERE plugin = ?",
+        "DELETE FROM taken WHERE plugin = ?",
+    ] {
+        transaction.execute(text, [plugin])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! `kubewitness plugin forget`: takes away what a plugin left that is taken out. It needs the journal for itself, and asks no
+//! controller.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use kubewitness_capability::{forget_receipts, prove_receipts};
+use kubewitness_core::calendar;
+use kubewitness_core::config::{DatabaseKind, HostSpec};
+use kubewitness_core::ports::{Backlog, Progress};
+use kubewitness_journal::{Journal, JournalOptions};
+use serde::Serialize;
+
+use super::{hint, host_of};
+use crate::cli::ForgetPluginArgs;
+use crate::commands::print::{self, clean, mark};
+use crate::commands::{End, Ended};
+use crate::journal_place::place;
+
+/// Who ends a pause of the plugin, in the record of pauses.
+const WHO: &str = "kubewitness plugin forget";
+/// Plugins that a message lists.
+const LISTED: usize = 20;
+
+pub async fn forget(args: ForgetPluginArgs) -> Ended {
+    let ForgetPluginArgs { name, at, yes, output } = args;
+    let place = place(&at.journal, &at.data)?;
+    // Opening a journal that is not there would make one.
+    kubewitness_journal::stats(&place, &Default::default(), 0)
+        .await
+        .with_context(|| hint("reading", &place))?;
+    let host = host_of(&at.data)?.unwrap_or_default();
+    let opened = Journal::open_at(&place, JournalOptions::default()).await;
+    let journal = opened.context("the controller has to be stopped while a plugin is forgotten")?;
+    let done = left_by(&journal, &name, &host, &at.data).await;
+    let done = match done {
+        Ok(left) if yes => take_away(&journal, &left, &host, &at.data).await.map(|()| left),
+        done => done,
+    };
+    let closed = journal.close().await;
+    let left = Told { removed: yes, left: done? };
+    closed.context("closing the journal")?;
+    print::value(output, &left, Told::text)?;
+    Ok(End::Fine)
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    removed: bool,
+    #[serde(flatten)]
+    left: Left,
+}
+
+/// What a plugin left.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Left {
+    plugin: String,
+    /// When the controller found that it was taken out.
+    retired_at: String,
+    cursor: u64,
+    is_paused: bool,
+    dead_letters: usize,
+    keys: usize,
+    key_bytes: usize,
+    receipts: Vec<Receipts>,
+    /// Databases and ledgers of the host's settings, in which things of its own may be.
+    remains: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Receipts {
+    database: String,
+    receipts: usize,
+}
+
+async fn left_by(journal: &Journal, name: &str, host: &HostSpec, data: &Path) -> Result<Left> {
+    let Progress { cursor, retired_ms, .. } = progress(journal, name).await?;
+    let Some(retired_ms) = retired_ms else {
+        bail!(
+            "`{name}` is still selected, as far as the journal knows: remove its manifest while the controller runs, and \
+             stop the controller once `kubewitness plugins` shows the plugin no more"
+        );
+    };
+    let keys = journal.kv(name).await?;
+    let (receipts, unread) = receipts(name, host, data).await;
+    if let Some(why) = unread {
+        bail!("nothing is removed, because receipts would be left behind: {why}");
+    }
+    Ok(Left {
+        plugin: name.to_owned(),
+        retired_at: calendar::rfc3339(retired_ms),
+        cursor,
+        is_paused: journal.paused(name).await?.is_some(),
+        dead_letters: journal.dead_letters(name).await?.len(),
+        keys: keys.len(),
+        key_bytes: keys.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        receipts,
+        remains: remains(host, data),
+    })
+}
+
+async fn progress(journal: &Journal, name: &str) -> Result<Progress> {
+    let mut all = journal.all_progress().await?;
+    if let Some((progress, _)) = all.remove(name) {
+        return Ok(progress);
+    }
+    let known: Vec<_> = all.keys().take(LISTED).map(|name| clean(name).into_owned()).collect();
+    let known = if known.is_empty() { "no plugin".to_owned() } else { known.join(", ") };
+    Err(anyhow!("the journal has nothing of a plugin `{}`; it knows {known}", clean(name)))
+}
+
+/// Those of the plugin, and why some could not be read.
+async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<Receipts>, Option<String>) {
+    let (mut found, mut unread) = (Vec::new(), None);
+    for proof in prove_receipts(host, data).await {
+        let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
+        let database = proof.database;
+        unread = proof.unread.map(|why| format!("the database `{database}`: {why}")).or(unread);
+        if receipts > 0 {
+            found.push(Receipts { database, receipts });
+        }
+    }
+    (found, unread)
+}
+
+/// Without an address of a server, which may have a password.
+fn remains(host: &HostSpec, data: &Path) -> Vec<String> {
+    let databases = host.databases.iter().map(|spec| match spec.kind() {
+        Some(DatabaseKind::Sqlite(sqlite)) => format!(
+            "tables in the database `{}`: `sqlite3 {} .tables` lists them, and `DROP TABLE NAME` drops one",
+            spec.name,
+            data.join(&sqlite.path).display()
+        ),
+        _ => format!("tables in the database `{}`: drop them there with `DROP TABLE NAME`", spec.name),
+    });
+    let ledgers = host.ledgers.iter().map(|spec| {
+        let (name, path) = (&spec.name, data.join(&spec.path));
+        let path = path.display();
+        format!("the ledger `{name}`: take it out of the host's settings, then move its file {path} away")
+    });
+    databases.chain(ledgers).collect()
+}
+
+/// The journal comes last: what fails before can be tried again.
+async fn take_away(journal: &Journal, left: &Left, host: &HostSpec, data: &Path) -> Result<()> {
+    for Receipts { database, .. } in &left.receipts {
+        let spec =
+            host.databases.iter().find(|spec| spec.name == *database).context("the database is gone")?;
+        let forgotten = forget_receipts(spec, data, &left.plugin).await;
+        forgotten
+            .map_err(|why| anyhow!("the receipts in the database `{database}` can't be removed: {why}"))?;
+    }
+    if left.is_paused {
+        journal.mark_paused(&left.plugin, false, WHO, "the plugin is forgotten").await?;
+    }
+    Ok(journal.forget_plugin(&left.plugin).await?)
+}
+
+impl Told {
+    fn text(&self) -> String {
+        let Left { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, receipts, remains } =
+            &self.left;
+        let plugin = clean(plugin);
+        let verb = if self.removed { "removed" } else { "would be removed" };
+        let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", mark(true));
+        text.push_str(&format!(
+            "  its cursor at {cursor}, its counts{}\n",
+            if *is_paused { ", its pause" } else { "" }
+        ));
+        text.push_str(&format!("  dead letters: {dead_letters}\n  keys of kv: {keys}, {key_bytes} bytes\n"));
+        for Receipts { database, receipts } in receipts {
+            text.push_str(&format!("  receipts in the database `{}`: {receipts}\n", clean(database)));
+        }
+        if !remains.is_empty() {
+            text.push_str(
+                "What remains, where the plugin made something there and no other plugin uses it:\n",
+            );
+        }
+        remains.iter().for_each(|line| text.push_str(&format!("  {}\n", clean(line))));
+        if !self.removed {
+            text.push_str("Nothing is removed yet: run it again with --yes\n");
+        }
+        text
+    }
+}

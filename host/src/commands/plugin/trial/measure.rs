@@ -1,0 +1,167 @@
+//! What the calls of a trial cost, by the host's own figures.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kubewitness_core::State;
+use kubewitness_core::ports::{Delivery, Handler, Verdict};
+use kubewitness_core::views::CallsView;
+
+use super::{Stage, Step, Trial, timed};
+use crate::commands::plugin::subject::Subject;
+
+/// How long one plugin is handed states in one round. A slow one is measured over fewer.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// Of the states that were counted, without the first call, which makes the instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    pub states: u64,
+    pub not_done: u64,
+    /// From the beginning of a call to its commit.
+    pub took: Duration,
+    pub guest: Duration,
+    pub host: Duration,
+    /// The most that one instance held.
+    pub memory: u64,
+    pub host_calls: BTreeMap<String, u64>,
+}
+
+/// Hands over batches as the controller does: two states of one object are never in one.
+pub async fn measure(subject: &Subject, trial: Trial, batch: usize) -> Result<Cost> {
+    timed(&subject.engine, async { measured(&Stage::open(subject, trial).await?, batch).await }).await
+}
+
+async fn measured(Stage { plugin, stand_ins, .. }: &Stage, batch: usize) -> Result<Cost> {
+    let batches = batches(stand_ins.steps(), batch);
+    let begun = Instant::now();
+    let mut cost = Sum::default();
+    let mut before = CallsView::default();
+    for (place, batch) in batches.iter().enumerate() {
+        if cost.is_enough(begun.elapsed()) {
+            break;
+        }
+        if let Some(last) = batch.last() {
+            stand_ins.show(&Step::State(last.clone()));
+        }
+        let deliveries: Vec<_> = batch.iter().map(delivery).collect();
+        let called = Instant::now();
+        let outcome = plugin.handle(&deliveries).await;
+        let took = called.elapsed();
+        if place == 0 && batches.len() > 1 {
+            before = plugin.tally().view();
+            continue;
+        }
+        let done = outcome.map_or(0, |it| it.verdicts.iter().filter(|it| **it == Verdict::Done).count());
+        cost.add(batch.len(), done, took);
+    }
+    Ok(cost.with(&before, plugin.tally().view()))
+}
+
+fn delivery(state: &Arc<State>) -> Delivery {
+    Delivery { state: state.clone(), attempt: 1, resync: false }
+}
+
+/// In the order of the states. A batch ends where an object comes again.
+fn batches(steps: &[Step], most: usize) -> Vec<Vec<Arc<State>>> {
+    let mut batches = Vec::new();
+    let (mut batch, mut objects) = (Vec::new(), HashSet::new());
+    for step in steps {
+        let Step::State(state) = step else { continue };
+        if batch.len() == most || !objects.insert(&*state.object) {
+            batches.push(std::mem::take(&mut batch));
+            objects.clear();
+            objects.insert(&*state.object);
+        }
+        batch.push(state.clone());
+    }
+    batches.extend(Some(batch).filter(|batch| !batch.is_empty()));
+    batches
+}
+
+#[derive(Default)]
+struct Sum {
+    states: u64,
+    done: u64,
+    took: Duration,
+}
+
+impl Sum {
+    fn is_enough(&self, elapsed: Duration) -> bool {
+        elapsed >= ROUND && self.states > 0
+    }
+
+    fn add(&mut self, states: usize, done: usize, took: Duration) {
+        self.states += states as u64;
+        self.done += done as u64;
+        self.took += took;
+    }
+
+    fn with(self, before: &CallsView, after: CallsView) -> Cost {
+        let Self { states, done, took } = self;
+        let seconds = |after: f64, before: f64| Duration::from_secs_f64((after - before).max(0.0));
+        let calls = after.host_calls.into_iter().map(|(name, calls)| {
+            let earlier = before.host_calls.get(&name).copied().unwrap_or_default();
+            (name, calls - earlier)
+        });
+        Cost {
+            states,
+            not_done: states - done,
+            took,
+            guest: seconds(after.guest_seconds, before.guest_seconds),
+            host: seconds(after.host_seconds, before.host_seconds),
+            memory: after.peak_memory,
+            host_calls: calls.filter(|(_, calls)| *calls > 0).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::config::PluginSpec;
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::object_files::Observed;
+    use crate::commands::plugin::trial::StandIns;
+
+    #[test]
+    fn a_batch_has_no_object_twice_and_no_more_states_than_asked_for() {
+        let spec: PluginSpec =
+            serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": []})).unwrap();
+        let job = |name| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}});
+        let seen = ["a", "b", "a", "c", "d", "e"].map(|name| Observed { object: job(name), is_gone: false });
+        let stand_ins = StandIns::of(&spec, &seen).unwrap();
+        let names: Vec<Vec<_>> = batches(stand_ins.steps(), 3)
+            .iter()
+            .map(|batch| batch.iter().map(|state| state.object.name.clone()).collect())
+            .collect();
+        assert_eq!(names, [vec!["a", "b"], vec!["a", "c", "d"], vec!["e"]]);
+    }
+
+    #[test]
+    fn a_slow_plugin_is_measured_over_fewer_states() {
+        let mut sum = Sum::default();
+        assert!(!sum.is_enough(ROUND), "nothing is measured yet");
+        sum.add(1, 1, ROUND);
+        assert!(sum.is_enough(ROUND) && !sum.is_enough(ROUND - Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn what_the_first_call_did_is_not_counted() {
+        let calls = |calls: u64, guest_seconds: f64| CallsView {
+            host_calls: [("log".to_owned(), calls), ("kv".to_owned(), 1)].into(),
+            guest_seconds,
+            peak_memory: 7,
+            ..CallsView::default()
+        };
+        let mut sum = Sum::default();
+        sum.add(10, 9, Duration::from_millis(3));
+        let cost = sum.with(&calls(4, 1.0), calls(24, 1.5));
+        assert_eq!((cost.states, cost.not_done, cost.memory), (10, 1, 7));
+        assert_eq!(cost.host_calls, [("log".to_owned(), 20)].into());
+        assert_eq!(cost.guest, Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,120 @@
+//! The order of a trial: states, and ticks between them. In a file of objects, a document `tick: next` or
+//! `tick: 2026-01-01T08:00:00Z` is a tick.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::State;
+use kubewitness_core::calendar;
+use kubewitness_core::config::{PluginSpec, TickSpec};
+use serde_json::{Value, json};
+
+use crate::commands::object_files::Observed;
+
+/// The word for the next moment of the schedule.
+const NEXT: &str = "next";
+
+pub enum Step {
+    State(Arc<State>),
+    Tick { due_ms: u64, timeout: Duration },
+}
+
+impl Step {
+    pub fn at_ms(&self) -> u64 {
+        match self {
+            Self::State(state) => state.observed_ms,
+            Self::Tick { due_ms, .. } => *due_ms,
+        }
+    }
+}
+
+/// One tick behind the objects, as a file would say it.
+pub fn next_tick() -> Observed {
+    Observed { object: json!({"tick": NEXT}), is_gone: false }
+}
+
+/// When a document is a tick, what it says of its moment.
+pub fn tick_of(document: &Value) -> Option<&Value> {
+    document.as_object().filter(|document| document.len() == 1)?.get("tick")
+}
+
+/// A tick after `now_ms`, at a moment of the manifest's schedule.
+pub fn tick(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<Step> {
+    let Some(tick) = spec.tick else {
+        bail!(
+            "there is a tick, and the plugin is never called on a schedule: export `ticker`, and add `spec.tick` to the \
+             manifest, such as `tick: {{every: 30s}}`"
+        );
+    };
+    let next = after(tick, now_ms);
+    let due_ms = match when.as_str() {
+        Some(NEXT) => next,
+        moment => moment.and_then(calendar::moment).with_context(|| {
+            format!("`tick: {when}`: write `tick: {NEXT}`, or a moment such as `tick: 2026-01-01T08:00:00Z`")
+        })?,
+    };
+    let told = |ms| calendar::rfc3339(ms);
+    ensure!(
+        due_ms > now_ms && after(tick, due_ms - 1) == due_ms,
+        "the schedule `every: {}` has no tick at {} after {}: the next is at {}, which is `tick: {NEXT}`",
+        tick.every,
+        told(due_ms),
+        told(now_ms),
+        told(next),
+    );
+    Ok(Step::Tick { due_ms, timeout: tick.timeout() })
+}
+
+/// The first multiple of the pause behind a moment, as the controller has it.
+fn after(tick: TickSpec, now_ms: u64) -> u64 {
+    let every = u64::try_from(tick.every.0.as_millis()).unwrap_or(u64::MAX).max(1);
+    (now_ms / every).saturating_add(1).saturating_mul(every)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_767_225_600_500;
+
+    fn spec(tick: &Value) -> PluginSpec {
+        serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": [], "tick": tick})).unwrap()
+    }
+
+    fn due(when: &Value) -> Result<String> {
+        match tick(&spec(&json!({"every": "30s"})), when, NOW)? {
+            Step::Tick { due_ms, .. } => Ok(calendar::rfc3339(due_ms)),
+            Step::State(_) => bail!("it is no tick"),
+        }
+    }
+
+    #[test]
+    fn a_tick_is_at_the_next_moment_of_the_schedule_or_at_one_that_is_named() {
+        assert_eq!(due(&json!("next")).unwrap(), "2026-01-01T00:00:30.000Z");
+        assert_eq!(due(&json!("2026-01-01T08:00:00Z")).unwrap(), "2026-01-01T08:00:00.000Z");
+    }
+
+    #[test]
+    fn a_moment_that_the_schedule_does_not_have_is_refused_with_the_next_one() {
+        for (when, why) in [
+            (json!("2026-01-01T08:00:10Z"), "`every: 30s` has no tick at 2026-01-01T08:00:10.000Z"),
+            (json!("2026-01-01T00:00:00Z"), "the next is at 2026-01-01T00:00:30.000Z"),
+            (json!("tomorrow"), "write `tick: next`"),
+            (json!(7), "write `tick: next`"),
+        ] {
+            let told = due(&when).unwrap_err().to_string();
+            assert!(told.contains(why), "{when}: {told}");
+        }
+        let told = tick(&spec(&Value::Null), &json!("next"), NOW).err().unwrap().to_string();
+        assert!(told.contains("add `spec.tick` to the manifest"), "{told}");
+    }
+
+    #[test]
+    fn an_object_with_other_fields_is_no_tick() {
+        assert_eq!(tick_of(&json!({"tick": "next"})), Some(&json!("next")));
+        assert_eq!(tick_of(&json!({"tick": "next", "kind": "Job"})), None);
+        assert_eq!(tick_of(&json!(["tick"])), None);
+        assert_eq!(tick_of(&next_tick().object), Some(&json!("next")));
+    }
+}
