@@ -268,7 +268,10 @@ mod tests {
         assert!(refused[0].message.contains("this version reads"), "{refused:?}");
         let other = read_one(&PLUGIN.replace("kubewitness.dev/v1alpha1", "getambassador.io/v2"));
         assert!(other.plugins.is_empty());
-        assert!(passed_over(&other)[0].starts_with("dir/a.yaml:1: is a Plugin: Kubewitness reads"), "{other:?}");
+        assert!(
+            passed_over(&other)[0].starts_with("dir/a.yaml:1: is a Plugin: Kubewitness reads"),
+            "{other:?}"
+        );
     }
 
     /// Its name can't be used: it is set apart, and no other document's.
