@@ -8,6 +8,7 @@
 //! which carry the id.
 
 pub mod granted;
+pub mod outbound;
 pub mod uses;
 
 use std::collections::HashSet;
@@ -22,16 +23,18 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::http::{Destination, IDEMPOTENCY_KEY};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
 use crate::objects::documents::{self, Batch};
-use crate::receipts::Mark;
+use crate::receipts::{Mark, fingerprint};
 use crate::sql::guard::{self, Purpose};
 use crate::sql::receipt::Receipt;
 use crate::sql::receipt::claims::{Claim, Claims};
 use crate::sql::{CommitError, Transaction};
 use crate::{denied, kv};
 use granted::{Database, Granted, Standing};
+use outbound::{Next, Outbound};
 
 pub struct CallSession {
     granted: Arc<Granted>,
@@ -46,6 +49,7 @@ pub struct CallSession {
     unreachable: Option<GrantError>,
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
+    outbound: Outbound,
 }
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
@@ -63,7 +67,8 @@ impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
         let claims = Claims::default();
-        Self { granted, batch, applied, only, sql: None, claims, unreachable: None, ledger: None, kv }
+        let (unreachable, outbound) = (None, Outbound::default());
+        Self { granted, batch, applied, only, sql: None, claims, unreachable, ledger: None, kv, outbound }
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -100,6 +105,77 @@ impl CallSession {
         self.kv
             .as_mut()
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
+    }
+
+    /// The states that a request is about: the one whose id it carries, or all of the call.
+    fn about(&self, request: &HttpRequest) -> Vec<Seq> {
+        let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
+        let print = key.map(|(_, id)| fingerprint(id));
+        let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
+        match named {
+            Some(mark) => vec![mark.seq],
+            None => self.seqs(),
+        }
+    }
+
+    fn seqs(&self) -> Vec<Seq> {
+        let mut seqs: Vec<_> = self.batch.keys().copied().collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    /// Sends a request, unless an earlier call of its state has. A failure to note it is nobody's fault.
+    async fn send_once(
+        &mut self,
+        to: String,
+        destination: &Destination,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, GrantError> {
+        let (seqs, digest, repeat) =
+            (self.about(&request), outbound::digest(&request), destination.spec.repeat);
+        // A tick has no state that comes again, and what only reads may be sent twice.
+        let is_noted = !seqs.is_empty() && !matches!(request.method.as_str(), "GET" | "HEAD");
+        let prepared = destination.prepare(request, self.only.as_ref()).await?;
+        let granted = self.granted.clone();
+        if !is_noted {
+            destination.take()?;
+            return destination.send(prepared).await.map_err(|unanswered| unanswered.error);
+        }
+        let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
+            Next::Answer(answer) => return outbound::response_of(answer),
+            Next::SendAgain(number) => {
+                destination.take()?;
+                number
+            }
+            Next::Send(asked, number) => {
+                destination.take()?;
+                let cursor = granted.standing.cursor();
+                let noted = granted.outbox.intend(asked, number, repeat, cursor).await;
+                let number = noted.inspect_err(|error| self.unreachable = Some(error.clone()))?;
+                self.outbound.count(&to, &seqs, number);
+                number
+            }
+        };
+        match destination.send(prepared).await {
+            Ok(response) => {
+                granted.outbox.answered(number, outbound::answer_of(&response));
+                Ok(response)
+            }
+            Err(unanswered) => {
+                if unanswered.is_unsent {
+                    granted.outbox.unsent(number);
+                }
+                Err(unanswered.error)
+            }
+        }
+    }
+
+    /// Writes to `kv` last as the receipt does, which commits before them.
+    async fn note_kv(&self, receipt: &Receipt) -> Result<Option<u64>, GrantError> {
+        let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
+        let Some((number, note)) = self.kv.as_ref().and_then(|kv| kv.note(&marks)) else { return Ok(None) };
+        self.granted.outbox.keep(note).await?;
+        Ok(Some(number))
     }
 
     /// What was done, in order of position.
@@ -221,9 +297,9 @@ impl Session for CallSession {
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError> {
         self.granted.uses.count("http", destination);
-        let granted = self.granted.http.get(destination);
+        let granted = self.granted.http.get(destination).cloned();
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
-        granted.send(request, self.only.as_ref()).await
+        self.send_once(format!("http:{}", granted.spec.name), &granted, request).await
     }
 
     async fn mail_send(
@@ -306,8 +382,18 @@ impl Session for CallSession {
         self.granted.clock.now_ms()
     }
 
+    fn in_doubt(&self) -> Vec<(Seq, String)> {
+        self.outbound.doubts()
+    }
+
+    fn settle(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+        let mut writes = self.granted.kv.as_ref().map(|kv| kv.finish(seqs)).unwrap_or_default();
+        writes.extend(self.granted.outbox.finish(seqs));
+        writes
+    }
+
     async fn commit(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
-        if let Some(error) = self.unreachable.take() {
+        if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
         }
         let receipt = self.receipt(self.marks(done)?)?;
@@ -322,14 +408,19 @@ impl Session for CallSession {
         }
         let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
         let granted = self.granted.clone();
+        let mut noted = None;
         if wrote {
+            noted = self.note_kv(&receipt).await?;
             let mut doubt = Doubt(Some(&granted.standing));
             let written = self.write_ledger(&receipt).await?;
             settle(self.sql.take(), written, &receipt).await?;
             granted.standing.applied.add(&receipt.marks);
             doubt.0 = None;
         }
-        Ok(self.kv.take().map(kv::Overlay::commit).unwrap_or_default())
+        let seqs = self.seqs();
+        let mut writes = self.kv.take().map(|kv| kv.commit(&seqs, noted)).unwrap_or_default();
+        writes.extend(granted.outbox.finish(&seqs));
+        Ok(writes)
     }
 
     async fn rollback(mut self: Box<Self>) {

@@ -129,6 +129,8 @@ async fn hand_each(subject: &Subject, trial: Trial) -> Result<Tried> {
         clock: stand_ins.clone(),
         uses: Arc::default(),
         kv: Vec::new(),
+        notes: stand_ins.clone(),
+        version: component.digest().to_owned(),
         cursor: 0,
         newest: stand_ins.newest(),
     };

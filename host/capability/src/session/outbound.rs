@@ -1,0 +1,200 @@
+//! What leaves the host in a call and can't be rolled back. It is noted in the journal before it is sent, and so is its
+//! answer: [`requests`] decides what a repeat of the call makes of that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kubewitness_core::Seq;
+use kubewitness_core::intents::requests::{Answer, Asked, Decision, Full, Repeat, Requests};
+use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse, JournalError, Kept, KvWrite, Notes};
+use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+
+/// The notes of one plugin, shared by its calls.
+pub struct Outbox {
+    plugin: String,
+    /// Of the plugin, for people.
+    version: String,
+    journal: Arc<dyn Notes>,
+    requests: Mutex<Requests>,
+}
+
+/// What one call has sent.
+#[derive(Default)]
+pub struct Outbound {
+    /// The notes of its requests.
+    used: BTreeSet<u64>,
+    /// Requests by destination and state.
+    counts: BTreeMap<(String, Seq), u32>,
+    /// States with a request that is not sent again, and why.
+    doubts: Vec<(Seq, String)>,
+    /// The call has to come again with fewer states.
+    needs_split: Option<GrantError>,
+}
+
+/// What is to be done with a request.
+pub enum Next {
+    /// Send it. What comes of it is told under this number.
+    Send(Asked, Option<u64>),
+    SendAgain(u64),
+    Answer(Answer),
+}
+
+impl Outbox {
+    pub fn new(plugin: &str, version: &str, journal: Arc<dyn Notes>, requests: Requests) -> Self {
+        let (plugin, version) = (plugin.to_owned(), version.to_owned());
+        Self { plugin, version, journal, requests: Mutex::new(requests) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a note of `kv` before a receipt commits.
+    pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
+        let kept = self.journal.note(&self.plugin, vec![note], Kept::ByTheDisk).await;
+        kept.map_err(|error| unkept(&error))
+    }
+
+    /// Returns the request's number once it may be sent.
+    pub async fn intend(
+        &self,
+        asked: Asked,
+        number: Option<u64>,
+        repeat: Repeat,
+        cursor: Seq,
+    ) -> Result<u64, GrantError> {
+        let (number, notes) = {
+            let mut requests = self.lock();
+            let (old, intended) = match requests.intend(asked.clone(), number) {
+                Err(Full) => (requests.make_room(cursor), requests.intend(asked, number)),
+                intended => (Vec::new(), intended),
+            };
+            let full = |Full| GrantError::Unavailable("too many requests have no verdict yet".into());
+            let (number, note) = intended.map_err(full)?;
+            (number, [old, vec![note]].concat())
+        };
+        let kept = match repeat {
+            Repeat::Never => Kept::ByTheDisk,
+            Repeat::InDoubt => Kept::ByTheMachine,
+        };
+        let noted = self.journal.note(&self.plugin, notes, kept).await;
+        if let Err(error) = noted {
+            self.lock().unsent(number);
+            return Err(unkept(&error));
+        }
+        Ok(number)
+    }
+
+    pub fn answered(&self, number: u64, answer: Answer) {
+        let note = self.lock().answered(number, answer);
+        self.journal.note_later(&self.plugin, vec![note]);
+    }
+
+    pub fn unsent(&self, number: u64) {
+        let note = self.lock().unsent(number);
+        self.journal.note_later(&self.plugin, vec![note]);
+    }
+
+    /// What removes the notes of these states, which have verdicts.
+    pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
+        self.lock().finish(seqs)
+    }
+}
+
+fn unkept(error: &JournalError) -> GrantError {
+    GrantError::Unavailable(format!("the journal can't note what the call is about to do: {error}"))
+}
+
+impl Outbound {
+    /// `seqs`: the state that it is about, or all of the call where that is not known.
+    pub fn next(
+        &mut self,
+        outbox: &Outbox,
+        to: String,
+        seqs: Vec<Seq>,
+        digest: String,
+        repeat: Repeat,
+    ) -> Result<Next, GrantError> {
+        if repeat == Repeat::Never && seqs.len() > 1 {
+            let refused = GrantError::Invalid(
+                "the destination repeats nothing, and the request does not say which state it is about: send the \
+                 state's id as `Idempotency-Key`"
+                    .into(),
+            );
+            self.needs_split = Some(refused.clone());
+            return Err(refused);
+        }
+        let nth = match seqs[..] {
+            [seq] => self.counts.get(&(to.clone(), seq)).copied().unwrap_or_default(),
+            _ => 0,
+        };
+        let asked = Asked { seqs, to, nth, digest, version: outbox.version.clone() };
+        let decision = outbox.lock().decide(&asked, repeat, &self.used);
+        match decision {
+            Decision::Send(number) => Ok(Next::Send(asked, number)),
+            Decision::SendAgain(number) => {
+                self.count(&asked.to, &asked.seqs, number);
+                Ok(Next::SendAgain(number))
+            }
+            Decision::Answer(number, answer) => {
+                self.count(&asked.to, &asked.seqs, number);
+                Ok(Next::Answer(answer))
+            }
+            Decision::Doubtful(why) => {
+                self.doubts.extend(asked.seqs.iter().map(|seq| (*seq, why.clone())));
+                Err(GrantError::Denied(why))
+            }
+        }
+    }
+
+    /// The request counts: the next one of the state is another.
+    pub fn count(&mut self, to: &str, seqs: &[Seq], number: u64) {
+        self.used.insert(number);
+        if let [seq] = seqs {
+            *self.counts.entry((to.to_owned(), *seq)).or_default() += 1;
+        }
+    }
+
+    pub fn doubts(&self) -> Vec<(Seq, String)> {
+        self.doubts.clone()
+    }
+
+    pub fn needs_split(&mut self) -> Option<GrantError> {
+        self.needs_split.take()
+    }
+}
+
+/// An answer over HTTP, but for its body.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+pub fn answer_of(response: &HttpResponse) -> Answer {
+    let HttpResponse { status, headers, body } = response;
+    let head = Head { status: *status, headers: headers.clone() };
+    let head = serde_json::to_string(&head).expect("strings and numbers always serialize");
+    Answer { head, body: Some(body.clone()) }
+}
+
+pub fn response_of(answer: Answer) -> Result<HttpResponse, GrantError> {
+    let head = serde_json::from_str::<Head>(&answer.head);
+    let Head { status, headers } =
+        head.map_err(|error| GrantError::Other(format!("a kept answer can't be read: {error}")))?;
+    Ok(HttpResponse { status, headers, body: answer.body.unwrap_or_default() })
+}
+
+/// Of what a plugin sends. The host's own headers may change meanwhile.
+pub fn digest(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
+    let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    let parts = [method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]);
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        // With its length, so that no two requests have the same bytes.
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    }
+    hex::encode(context.finish())
+}
