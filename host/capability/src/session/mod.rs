@@ -170,14 +170,6 @@ impl CallSession {
         }
     }
 
-    /// Writes to `kv` last as the receipt does, which commits before them.
-    async fn note_kv(&self, receipt: &Receipt) -> Result<Option<u64>, GrantError> {
-        let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
-        let Some((number, note)) = self.kv.as_ref().and_then(|kv| kv.note(&marks)) else { return Ok(None) };
-        self.granted.outbox.keep(note).await?;
-        Ok(Some(number))
-    }
-
     /// What was done, in order of position.
     fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
         let mark = |seq: &Seq| match self.batch.get(seq) {
@@ -211,6 +203,18 @@ impl CallSession {
         };
         held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
     }
+}
+
+/// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
+async fn note_kv(
+    granted: &Granted,
+    kv: Option<&kv::Overlay>,
+    receipt: &Receipt,
+) -> Result<Option<u64>, GrantError> {
+    let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
+    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks)) else { return Ok(None) };
+    granted.outbox.keep(note).await?;
+    Ok(Some(number))
 }
 
 /// Commits the rows; the ledger follows what becomes of them.
@@ -408,9 +412,12 @@ impl Session for CallSession {
         }
         let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
         let granted = self.granted.clone();
+        if self.outbound.has_sent() {
+            granted.outbox.flush().await;
+        }
         let mut noted = None;
         if wrote {
-            noted = self.note_kv(&receipt).await?;
+            noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
             let mut doubt = Doubt(Some(&granted.standing));
             let written = self.write_ledger(&receipt).await?;
             settle(self.sql.take(), written, &receipt).await?;

@@ -96,6 +96,13 @@ impl Outbox {
         self.journal.note_later(&self.plugin, vec![note]);
     }
 
+    /// Returns once the answers before are kept. Where that fails a kill leaves more in doubt, and nothing else.
+    pub async fn flush(&self) {
+        if let Err(error) = self.journal.note(&self.plugin, Vec::new(), Kept::ByTheMachine).await {
+            tracing::debug!(plugin = self.plugin, %error, "answers could not be noted");
+        }
+    }
+
     /// What removes the notes of these states, which have verdicts.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().finish(seqs)
@@ -154,6 +161,11 @@ impl Outbound {
         if let [seq] = seqs {
             *self.counts.entry((to.to_owned(), *seq)).or_default() += 1;
         }
+    }
+
+    /// Whether the call has sent anything that is noted.
+    pub fn has_sent(&self) -> bool {
+        !self.used.is_empty()
     }
 
     pub fn doubts(&self) -> Vec<(Seq, String)> {

@@ -17,6 +17,8 @@ use serde_json::json;
 use super::*;
 use crate::{Backing, Capabilities, CapabilityError};
 
+mod requests;
+
 struct Papers;
 
 #[async_trait]

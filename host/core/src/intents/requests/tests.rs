@@ -150,6 +150,8 @@ impl World {
         if end == End::Trap {
             return;
         }
+        // A call ends once its answers are kept.
+        self.keep(Vec::new());
         let removals = self.machine.finish(&[call.seq]);
         if call.kill == Some(Kill::BeforeTheSave) {
             return self.kill();
