@@ -32,6 +32,7 @@ mod past;
 mod pausing;
 mod playground;
 mod plugin_calls;
+mod posts;
 mod receipts;
 mod registries;
 mod replicas;
