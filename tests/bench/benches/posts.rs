@@ -107,7 +107,10 @@ async fn call_until(
             let headers = vec![("idempotency-key".to_owned(), state.id.as_str().to_owned())];
             let body = vec![b'x'; 400];
             session
-                .http_send("people", HttpRequest { method: "POST".into(), path: String::new(), headers, body })
+                .http_send(
+                    "people",
+                    HttpRequest { method: "POST".into(), path: String::new(), headers, body },
+                )
                 .await?;
             posts += 1;
         }

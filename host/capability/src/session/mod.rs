@@ -9,6 +9,7 @@
 
 pub mod granted;
 pub mod outbound;
+mod post;
 pub mod uses;
 
 use std::collections::HashSet;
@@ -23,7 +24,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::http::{Destination, IDEMPOTENCY_KEY};
+use crate::http::IDEMPOTENCY_KEY;
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
 use crate::objects::documents::{self, Batch};
@@ -35,6 +36,7 @@ use crate::sql::{CommitError, Transaction};
 use crate::{denied, kv};
 use granted::{Database, Granted, Standing};
 use outbound::{Next, Outbound};
+use post::{Mail, Post, Request};
 
 pub struct CallSession {
     granted: Arc<Granted>,
@@ -107,10 +109,9 @@ impl CallSession {
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
-    /// The states that a request is about: the one whose id it carries, or all of the call.
-    fn about(&self, request: &HttpRequest) -> Vec<Seq> {
-        let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
-        let print = key.map(|(_, id)| fingerprint(id));
+    /// The states that something with this id is about: the one whose id it is, or all of the call.
+    fn about(&self, id: Option<&str>) -> Vec<Seq> {
+        let print = id.map(fingerprint);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
         match named {
             Some(mark) => vec![mark.seq],
@@ -124,50 +125,38 @@ impl CallSession {
         seqs
     }
 
-    /// Sends a request, unless an earlier call of its state has. A failure to note it is nobody's fault.
-    async fn send_once(
+    /// Sends what an earlier call of its states has not sent. A failure to note it is nobody's fault.
+    async fn send_once<P: Post>(
         &mut self,
-        to: String,
-        destination: &Destination,
-        request: HttpRequest,
-    ) -> Result<HttpResponse, GrantError> {
-        let (seqs, digest, repeat) =
-            (self.about(&request), outbound::digest(&request), destination.spec.repeat);
-        // A tick has no state that comes again, and what only reads may be sent twice.
-        let is_noted = !seqs.is_empty() && !matches!(request.method.as_str(), "GET" | "HEAD");
-        let prepared = destination.prepare(request, self.only.as_ref()).await?;
+        post: P,
+        seqs: Vec<Seq>,
+        digest: String,
+    ) -> Result<P::Answer, GrantError> {
         let granted = self.granted.clone();
-        if !is_noted {
-            destination.take()?;
-            return destination.send(prepared).await.map_err(|unanswered| unanswered.error);
+        // A tick has no state that comes again.
+        if seqs.is_empty() {
+            post.take()?;
+            return post.send().await.map_err(|unanswered| unanswered.error);
         }
+        let (to, repeat) = (post.to(), post.repeat());
         let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
-            Next::Answer(answer) => return outbound::response_of(answer),
+            Next::Answer(answer) => return P::read(answer),
             Next::SendAgain(number) => {
-                destination.take()?;
+                post.take()?;
                 number
             }
             Next::Send(asked, number) => {
-                destination.take()?;
-                let cursor = granted.standing.cursor();
-                let noted = granted.outbox.intend(asked, number, repeat, cursor).await;
-                let number = noted.inspect_err(|error| self.unreachable = Some(error.clone()))?;
-                self.outbound.count(&to, &seqs, number);
-                number
+                post.take()?;
+                let noted = granted.outbox.intend(asked, number, repeat, granted.standing.cursor()).await;
+                noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
             }
         };
-        match destination.send(prepared).await {
-            Ok(response) => {
-                granted.outbox.answered(number, outbound::answer_of(&response));
-                Ok(response)
-            }
-            Err(unanswered) => {
-                if unanswered.is_unsent {
-                    granted.outbox.unsent(number);
-                }
-                Err(unanswered.error)
-            }
+        let sent = post.send().await;
+        if !sent.as_ref().is_err_and(|unanswered| unanswered.is_unsent) {
+            self.outbound.count(&to, &seqs, number);
         }
+        granted.outbox.ended(number, sent.as_ref().map(P::keep));
+        sent.map_err(|unanswered| unanswered.error)
     }
 
     /// What was done, in order of position.
@@ -303,7 +292,15 @@ impl Session for CallSession {
         self.granted.uses.count("http", destination);
         let granted = self.granted.http.get(destination).cloned();
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
-        self.send_once(format!("http:{}", granted.spec.name), &granted, request).await
+        let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
+        // What only reads may be sent twice.
+        let seqs = match request.method.as_str() {
+            "GET" | "HEAD" => Vec::new(),
+            _ => self.about(key.map(|(_, id)| id.as_str())),
+        };
+        let digest = post::digest_of(&request);
+        let prepared = granted.prepare(request, self.only.as_ref()).await?;
+        self.send_once(Request { destination: &granted, prepared }, seqs, digest).await
     }
 
     async fn mail_send(
@@ -312,9 +309,11 @@ impl Session for CallSession {
         message: MailMessage,
     ) -> Result<Vec<MailRefusal>, GrantError> {
         self.granted.uses.count("mail", server);
-        let granted = self.granted.mail.get(server);
+        let granted = self.granted.mail.get(server).cloned();
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
-        granted.send(&message, self.granted.clock.now_ms()).await
+        let letter = granted.prepare(&message, self.granted.clock.now_ms())?;
+        let (seqs, digest) = (self.about(Some(&message.id)), post::digest_of_mail(&message));
+        self.send_once(Mail { relay: &granted, letter }, seqs, digest).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::http::Unanswered;
 use kubewitness_core::Seq;
 use kubewitness_core::intents::requests::{Answer, Asked, Decision, Full, Repeat, Requests};
-use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse, JournalError, Kept, KvWrite, Notes};
-use ring::digest::{Context, SHA256};
-use serde::{Deserialize, Serialize};
+use kubewitness_core::ports::{GrantError, JournalError, Kept, KvWrite, Notes};
 
 /// The notes of one plugin, shared by its calls.
 pub struct Outbox {
@@ -86,13 +85,13 @@ impl Outbox {
         Ok(number)
     }
 
-    pub fn answered(&self, number: u64, answer: Answer) {
-        let note = self.lock().answered(number, answer);
-        self.journal.note_later(&self.plugin, vec![note]);
-    }
-
-    pub fn unsent(&self, number: u64) {
-        let note = self.lock().unsent(number);
+    /// What became of a request. One that got no answer and may have been sent stays in doubt.
+    pub fn ended(&self, number: u64, sent: Result<Answer, &Unanswered>) {
+        let note = match sent {
+            Ok(answer) => self.lock().answered(number, answer),
+            Err(unanswered) if unanswered.is_unsent => self.lock().unsent(number),
+            Err(_) => return,
+        };
         self.journal.note_later(&self.plugin, vec![note]);
     }
 
@@ -125,8 +124,8 @@ impl Outbound {
     ) -> Result<Next, GrantError> {
         if repeat == Repeat::Never && seqs.len() > 1 {
             let refused = GrantError::Invalid(
-                "the destination repeats nothing, and the request does not say which state it is about: send the \
-                 state's id as `Idempotency-Key`"
+                "the receiver is `repeat: never`, and what is sent does not say which state it is about: send the state's \
+                 id as `Idempotency-Key`, or as the id of a message"
                     .into(),
             );
             self.needs_split = Some(refused.clone());
@@ -140,10 +139,7 @@ impl Outbound {
         let decision = outbox.lock().decide(&asked, repeat, &self.used);
         match decision {
             Decision::Send(number) => Ok(Next::Send(asked, number)),
-            Decision::SendAgain(number) => {
-                self.count(&asked.to, &asked.seqs, number);
-                Ok(Next::SendAgain(number))
-            }
+            Decision::SendAgain(number) => Ok(Next::SendAgain(number)),
             Decision::Answer(number, answer) => {
                 self.count(&asked.to, &asked.seqs, number);
                 Ok(Next::Answer(answer))
@@ -175,38 +171,4 @@ impl Outbound {
     pub fn needs_split(&mut self) -> Option<GrantError> {
         self.needs_split.take()
     }
-}
-
-/// An answer over HTTP, but for its body.
-#[derive(Serialize, Deserialize)]
-struct Head {
-    status: u16,
-    headers: Vec<(String, String)>,
-}
-
-pub fn answer_of(response: &HttpResponse) -> Answer {
-    let HttpResponse { status, headers, body } = response;
-    let head = Head { status: *status, headers: headers.clone() };
-    let head = serde_json::to_string(&head).expect("strings and numbers always serialize");
-    Answer { head, body: Some(body.clone()) }
-}
-
-pub fn response_of(answer: Answer) -> Result<HttpResponse, GrantError> {
-    let head = serde_json::from_str::<Head>(&answer.head);
-    let Head { status, headers } =
-        head.map_err(|error| GrantError::Other(format!("a kept answer can't be read: {error}")))?;
-    Ok(HttpResponse { status, headers, body: answer.body.unwrap_or_default() })
-}
-
-/// Of what a plugin sends. The host's own headers may change meanwhile.
-pub fn digest(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
-    let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-    let parts = [method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]);
-    let mut context = Context::new(&SHA256);
-    for part in parts {
-        // With its length, so that no two requests have the same bytes.
-        context.update(&(part.len() as u64).to_le_bytes());
-        context.update(part);
-    }
-    hex::encode(context.finish())
 }
