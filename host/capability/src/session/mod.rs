@@ -24,7 +24,7 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::http::IDEMPOTENCY_KEY;
+use crate::http::{IDEMPOTENCY_KEY, Unanswered};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
 use crate::objects::documents::{self, Batch};
@@ -37,6 +37,10 @@ use crate::{denied, kv};
 use granted::{Database, Granted, Standing};
 use outbound::{Next, Outbound};
 use post::{Mail, Post, Request};
+
+/// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
+/// begin with the same states.
+const ABOUT: usize = 64;
 
 pub struct CallSession {
     granted: Arc<Granted>,
@@ -109,13 +113,13 @@ impl CallSession {
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
-    /// The states that something with this id is about: the one whose id it is, or all of the call.
+    /// The states that something with this id is about: the one whose id it is, or those of the call.
     fn about(&self, id: Option<&str>) -> Vec<Seq> {
         let print = id.map(fingerprint);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
         match named {
             Some(mark) => vec![mark.seq],
-            None => self.seqs(),
+            None => self.seqs().into_iter().take(ABOUT).collect(),
         }
     }
 
@@ -152,8 +156,14 @@ impl CallSession {
             }
         };
         let sent = post.send().await;
-        if !sent.as_ref().is_err_and(|unanswered| unanswered.is_unsent) {
-            self.outbound.count(&to, &seqs, number);
+        match &sent {
+            Err(unanswered) if unanswered.is_unsent => {}
+            sent => {
+                self.outbound.count(&to, &seqs, number);
+                if let Err(Unanswered { error, .. }) = sent {
+                    self.outbound.unanswered(&seqs, repeat, error);
+                }
+            }
         }
         granted.outbox.ended(number, sent.as_ref().map(P::keep));
         sent.map_err(|unanswered| unanswered.error)

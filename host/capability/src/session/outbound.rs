@@ -4,10 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::http::Unanswered;
 use kubewitness_core::Seq;
-use kubewitness_core::intents::requests::{Answer, Asked, Decision, Full, Repeat, Requests};
+use kubewitness_core::intents::requests::{
+    Answer, Asked, Decision, Full, MAY_HAVE_BEEN_SENT, Repeat, Requests,
+};
 use kubewitness_core::ports::{GrantError, JournalError, Kept, KvWrite, Notes};
+
+use crate::http::Unanswered;
+
+/// What a receiver lacks that is told nothing of states.
+const SAYS_NO_STATE: &str = "the receiver is `repeat: never`, and what is sent does not say which state it is about: \
+    send the state's id as `Idempotency-Key`, or as the id of a message";
 
 /// The notes of one plugin, shared by its calls.
 pub struct Outbox {
@@ -123,11 +130,7 @@ impl Outbound {
         repeat: Repeat,
     ) -> Result<Next, GrantError> {
         if repeat == Repeat::Never && seqs.len() > 1 {
-            let refused = GrantError::Invalid(
-                "the receiver is `repeat: never`, and what is sent does not say which state it is about: send the state's \
-                 id as `Idempotency-Key`, or as the id of a message"
-                    .into(),
-            );
+            let refused = GrantError::Invalid(SAYS_NO_STATE.into());
             self.needs_split = Some(refused.clone());
             return Err(refused);
         }
@@ -145,10 +148,21 @@ impl Outbound {
                 Ok(Next::Answer(answer))
             }
             Decision::Doubtful(why) => {
-                self.doubts.extend(asked.seqs.iter().map(|seq| (*seq, why.clone())));
+                self.doubt(&asked.seqs, why.clone());
                 Err(GrantError::Denied(why))
             }
         }
+    }
+
+    /// What was sent got no answer. Where it may be sent again, the plugin's verdict says whether it is.
+    pub fn unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
+        if repeat == Repeat::Never {
+            self.doubt(seqs, format!("{MAY_HAVE_BEEN_SENT}: {error}"));
+        }
+    }
+
+    fn doubt(&mut self, seqs: &[Seq], why: String) {
+        self.doubts.extend(seqs.iter().map(|seq| (*seq, why.clone())));
     }
 
     /// The request counts: the next one of the state is another.

@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::http::Uri;
+use kubewitness_harness::{Encryption, MailServer};
 
 use super::*;
 
@@ -134,6 +135,13 @@ async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated
     for to in ["bank", "people"] {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         assert!(matches!(send(&mut session, to, "silent").await, Err(GrantError::Timeout(_))));
+        // Parked at once, whatever the plugin says; elsewhere its verdict decides.
+        let doubts = session.in_doubt();
+        assert_eq!(
+            doubts.iter().filter(|(_, why)| why.starts_with("may have been sent")).count(),
+            doubts.len()
+        );
+        assert_eq!(doubts.len(), usize::from(to == "bank"));
         session.rollback().await;
     }
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -224,4 +232,37 @@ async fn a_request_that_only_reads_and_one_of_a_tick_are_sent_each_time() {
         session.rollback().await;
     }
     assert_eq!((receiver.count("/one"), world.paper.read()), (2, vec![]));
+}
+
+#[tokio::test]
+async fn a_message_by_e_mail_takes_the_way_of_a_request() {
+    let (world, server) = (World::new(), MailServer::start(Encryption::None, None).await.unwrap());
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "mail": [{
+            "name": "relay", "server": "127.0.0.1", "port": server.address.port(), "tls": "none", "rate": 100,
+            "from": "kw@example.com", "recipients": ["example.com"], "repeat": "never",
+        }],
+    }))
+    .unwrap();
+    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let spec = plugin(json!({"mail": [{"name": "relay", "server": "relay"}]}));
+    let mail = |id: &str| MailMessage {
+        to: vec!["ada@example.com".into(), "nobody@example.com".into()],
+        subject: "s".into(),
+        text: "t".into(),
+        html: None,
+        id: id.into(),
+    };
+    let killed = world.started(&capabilities, &spec).await;
+    let mut session = killed.open(&batch(&[1, 2])).await.unwrap();
+    let refusals = session.mail_send("relay", mail("id-1")).await.unwrap();
+    session.mail_send("relay", mail("id-2")).await.unwrap();
+    drop((session, killed));
+    let plugin = world.started(&capabilities, &spec).await;
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    let again = session.mail_send("relay", mail("id-1")).await.unwrap();
+    assert_eq!((again.len(), &again), (1, &refusals), "as it was answered");
+    assert!(matches!(session.mail_send("relay", mail("id-2")).await, Err(GrantError::Denied(_))));
+    assert_eq!((session.in_doubt().len(), server.received().len()), (1, 2));
 }
