@@ -1,9 +1,13 @@
 //! `kv`: small durable state of one plugin. A call writes into an overlay. A commit applies the overlay and returns
 //! the writes, and the dispatcher stores them with the plugin's progress.
+//!
+//! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kubewitness_core::Seq;
+use kubewitness_core::intents::writes::{Mark, Writes};
 use kubewitness_core::limits::KV_BYTES;
 use kubewitness_core::ports::{GrantError, KvWrite};
 
@@ -14,21 +18,51 @@ const LIST_KEYS: usize = 10_000;
 
 type Entries = BTreeMap<String, Vec<u8>>;
 
+#[derive(Debug, Default)]
+struct Stored {
+    entries: Entries,
+    /// Writes of calls whose receipt may have been committed.
+    noted: Writes,
+}
+
+impl Stored {
+    fn apply(&mut self, writes: &[KvWrite]) {
+        for KvWrite { key, value } in writes {
+            match value {
+                Some(value) => self.entries.insert(key.clone(), value.clone()),
+                None => self.entries.remove(key),
+            };
+        }
+    }
+}
+
 /// What one plugin has stored, shared by its calls.
 #[derive(Clone, Debug, Default)]
-pub struct Kv(Arc<Mutex<Entries>>);
+pub struct Kv(Arc<Mutex<Stored>>);
 
 impl Kv {
-    pub fn new(entries: Vec<(String, Vec<u8>)>) -> Self {
-        Self(Arc::new(Mutex::new(entries.into_iter().collect())))
+    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes) -> Self {
+        Self(Arc::new(Mutex::new(Stored { entries: entries.into_iter().collect(), noted })))
     }
 
     pub fn open(&self) -> Overlay {
         Overlay { base: self.clone(), writes: BTreeMap::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        // Every change under this lock is one insert or remove: whole after any panic.
+    /// Applies what receipts that were read say is committed.
+    pub fn settle(&self, is_applied: impl Fn(Mark) -> bool) {
+        let mut base = self.lock();
+        let writes = base.noted.settle(is_applied);
+        base.apply(&writes);
+    }
+
+    /// What the next save has to remove of these states' notes, where nothing of their call is committed.
+    pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
+        self.lock().noted.finish(seqs)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stored> {
+        // Every change under this lock is whole after any panic, but for writes of a call, which its note has.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -44,7 +78,7 @@ impl Overlay {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.writes.get(key) {
             Some(written) => written.clone(),
-            None => self.base.lock().get(key).cloned(),
+            None => self.base.lock().entries.get(key).cloned(),
         }
     }
 
@@ -71,7 +105,7 @@ impl Overlay {
     pub fn keys(&self, prefix: &str, limit: usize) -> Vec<String> {
         let mut keys: BTreeMap<String, bool> = BTreeMap::new();
         let starts = |key: &&String| key.starts_with(prefix);
-        keys.extend(self.base.lock().keys().filter(starts).map(|key| (key.clone(), true)));
+        keys.extend(self.base.lock().entries.keys().filter(starts).map(|key| (key.clone(), true)));
         let written = self.writes.iter().filter(|(key, _)| key.starts_with(prefix));
         keys.extend(written.map(|(key, value)| (key.clone(), value.is_some())));
         keys.into_iter().filter(|(_, there)| *there).map(|(key, _)| key).take(limit.min(LIST_KEYS)).collect()
@@ -80,7 +114,7 @@ impl Overlay {
     /// Whether what is stored stays within its bound with these writes.
     pub fn fits(&self) -> Result<(), GrantError> {
         let base = self.base.lock();
-        let stored = base.iter().filter(|(key, _)| !self.writes.contains_key(*key));
+        let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
         let written = self.writes.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let bytes: usize = stored.chain(written).map(|(key, value)| key.len() + value.len()).sum();
         if bytes > KV_BYTES {
@@ -89,17 +123,28 @@ impl Overlay {
         Ok(())
     }
 
-    /// Applies the writes for the calls that follow.
-    pub fn commit(self) -> Vec<KvWrite> {
+    /// What has to be kept before the receipt of these states commits, and its number.
+    pub fn note(&self, marks: &[Mark]) -> Option<(u64, KvWrite)> {
+        let writes =
+            self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
+        let writes: Vec<_> = writes.collect();
+        self.base.lock().noted.note(marks, &writes)
+    }
+
+    /// Applies the writes for the calls that follow, and answers what the save of these states' verdicts writes.
+    pub fn commit(self, seqs: &[Seq], noted: Option<u64>) -> Vec<KvWrite> {
         let mut base = self.base.lock();
-        let apply = |(key, value): (String, Option<Vec<u8>>)| {
-            match &value {
-                Some(value) => base.insert(key.clone(), value.clone()),
-                None => base.remove(&key),
-            };
-            KvWrite { key, value }
-        };
-        self.writes.into_iter().map(apply).collect()
+        // Who has read the receipt meanwhile has applied them.
+        let is_applied = noted.is_some_and(|number| !base.noted.is_open(number));
+        let mut saved = base.noted.take_owed();
+        if !is_applied {
+            let writes =
+                self.writes.into_iter().map(|(key, value)| KvWrite { key, value }).collect::<Vec<_>>();
+            base.apply(&writes);
+            saved.extend(writes);
+        }
+        saved.extend(base.noted.finish(seqs));
+        saved
     }
 }
 
@@ -109,14 +154,14 @@ mod tests {
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
-        let kv = Kv::new(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())]);
+        let kv = Kv::new(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())], Writes::default());
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
         call.delete("a");
         assert_eq!(call.get("a"), None);
         assert_eq!(call.keys("", 10), ["b", "c"]);
         assert_eq!(kv.open().keys("", 10), ["a", "b"]);
-        let writes = call.commit();
+        let writes = call.commit(&[], None);
         assert_eq!(writes.len(), 2);
         assert_eq!(kv.open().keys("", 10), ["b", "c"]);
     }
@@ -130,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
-        let kv = Kv::new(vec![("a".into(), vec![0; KV_BYTES - 11])]);
+        let kv = Kv::new(vec![("a".into(), vec![0; KV_BYTES - 11])], Writes::default());
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));

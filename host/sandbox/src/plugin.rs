@@ -189,12 +189,14 @@ impl Plugin {
             [] => (Some(session), Ok(Vec::new())),
             fresh => self.call(session, fresh).await,
         };
-        let session = session.ok_or_else(lost)?;
+        let mut session = session.ok_or_else(lost)?;
+        let doubts = session.in_doubt();
         let verdicts = match answer {
-            Ok(verdicts) => verdicts,
+            Ok(verdicts) => parked(verdicts, &fresh, &doubts),
             Err(error) => {
+                let outcome = alone(&mut *session, &is_fresh, &doubts);
                 session.rollback().await;
-                return Err(error);
+                return outcome.ok_or(error);
             }
         };
         // A resync may be handed over twice, so it gets no receipt, and
@@ -206,13 +208,36 @@ impl Plugin {
             .map(|(delivery, _)| delivery.state.seq)
             .collect();
         let kv = session.commit(&done).await.map_err(refused)?;
-        let mut verdicts = verdicts.into_iter();
-        let verdicts = is_fresh
-            .into_iter()
-            .map(|fresh| if fresh { verdicts.next().unwrap_or(Verdict::Done) } else { Verdict::Done })
-            .collect();
-        Ok(Outcome { verdicts, kv })
+        Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv })
     }
+}
+
+/// What is applied already is done.
+fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
+    let mut verdicts = verdicts.into_iter();
+    let verdict = |fresh: &bool| match fresh {
+        true => verdicts.next().unwrap_or(Verdict::Done),
+        false => Verdict::Done,
+    };
+    is_fresh.iter().map(verdict).collect()
+}
+
+/// A state whose request is not sent again is parked with the reason, whatever the plugin makes of the refusal.
+fn parked(verdicts: Vec<Verdict>, fresh: &[&Delivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
+    let doubt = |seq| doubts.iter().find(|(doubtful, _)| *doubtful == seq);
+    let verdict = |(delivery, verdict): (&&Delivery, Verdict)| match doubt(delivery.state.seq) {
+        Some((_, reason)) => Verdict::Reject(reason.clone()),
+        None => verdict,
+    };
+    fresh.iter().zip(verdicts).map(verdict).collect()
+}
+
+/// The same of a call that failed, where it was about this state alone. Others are split until it is.
+fn alone(session: &mut dyn Session, is_fresh: &[bool], doubts: &[(Seq, String)]) -> Option<Outcome> {
+    let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
+    let (seq, reason) = doubts.first().filter(|_| is_alone)?;
+    let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
+    Some(Outcome { verdicts, kv: session.settle(&[*seq]) })
 }
 
 fn lost() -> CallError {

@@ -16,7 +16,9 @@ use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
-use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
+use kubewitness_core::intents::requests::Requests;
+use kubewitness_core::intents::writes::Writes;
+use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes};
 use thiserror::Error;
 
 use crate::http::Destination;
@@ -26,6 +28,7 @@ use crate::objects::lister;
 use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
+use crate::session::outbound::Outbox;
 use crate::session::uses::Uses;
 use crate::{kv, log, sql};
 pub use open::forget_receipts;
@@ -56,8 +59,12 @@ pub struct Backing {
     pub clock: Arc<dyn Clock>,
     /// Counts what the plugin calls.
     pub uses: Arc<Uses>,
-    /// What the plugin has stored.
+    /// What the plugin has stored, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
+    /// Where calls are noted before they have an effect.
+    pub notes: Arc<dyn Notes>,
+    /// The plugin's version, for people.
+    pub version: String,
     /// Receipts above it are loaded.
     pub cursor: Seq,
     /// The newest position of the journal.
@@ -179,13 +186,16 @@ impl Capabilities {
         backing: Backing,
     ) -> Result<Arc<dyn Grants>, CapabilityError> {
         let mut granted = self.resolve(plugin, spec, &backing)?;
-        granted.kv = spec.grants.kv.then(|| kv::Kv::new(backing.kv));
+        let Found { entries, writes, requests } = found(backing.kv)?;
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes));
+        granted.outbox = Outbox::new(plugin, &backing.version, backing.notes, requests);
         let stores = Stores {
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),
             ledgers: granted.ledgers.values().cloned().collect(),
             deciders: self.deciders.clone(),
         };
         granted.standing.load(plugin, stores, backing.cursor, backing.newest).await?;
+        granted.settle_kv();
         Ok(Arc::new(PluginGrants(Arc::new(granted))))
     }
 
@@ -230,6 +240,7 @@ impl Capabilities {
             ledgers: Default::default(),
             keys: Default::default(),
             kv: None,
+            outbox: Outbox::new(plugin, &backing.version, backing.notes.clone(), Requests::default()),
             deciders: self.deciders.clone(),
             lister: lister::Granted::new(backing.lister.clone(), &grants.lister, hidden),
             documents: match redaction.clone() {
@@ -290,6 +301,33 @@ impl Capabilities {
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
         self.keys.get(key).map(|key| key.public())
     }
+}
+
+/// A plugin's own entries, and what was noted of its calls.
+#[derive(Default)]
+struct Found {
+    entries: Vec<(String, Vec<u8>)>,
+    writes: Writes,
+    requests: Requests,
+}
+
+fn found(kept: Vec<(String, Vec<u8>)>) -> Result<Found, GrantError> {
+    let mut found = Found::default();
+    for (key, value) in kept {
+        if !key.starts_with(NOTE) {
+            found.entries.push((key, value));
+            continue;
+        }
+        let read = found.writes.read(&key, &value).or_else(|| found.requests.read(&key, &value));
+        if read != Some(true) {
+            let note = key.trim_start_matches(NOTE);
+            return Err(GrantError::Other(format!(
+                "the journal's note `{note}` of an earlier call can't be read: a newer version wrote it, or it is \
+                 damaged. Start the version that wrote it, or run `kubewitness journal verify`"
+            )));
+        }
+    }
+    Ok(found)
 }
 
 /// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.

@@ -60,6 +60,21 @@ const REFUSED_PREFIXES: [&str; 9] = [
 const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
 const SEEN_PREFIX: &str = "x-ratelimit-";
 
+/// A request that the destination takes.
+pub struct Prepared {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+/// A request that got no answer.
+pub struct Unanswered {
+    pub error: GrantError,
+    /// No byte of it was sent.
+    pub is_unsent: bool,
+}
+
 pub struct Destination {
     pub spec: DestinationSpec,
     base: Url,
@@ -107,16 +122,25 @@ impl Destination {
     }
 
     /// `id` is sent as the idempotency key where the plugin sends none.
-    pub async fn send(&self, request: HttpRequest, id: Option<&StateId>) -> Result<HttpResponse, GrantError> {
+    pub async fn prepare(&self, request: HttpRequest, id: Option<&StateId>) -> Result<Prepared, GrantError> {
         let method = method_of(&request, self.spec.request_size.0)?;
         let url = below(&self.base, &request.path)?;
         self.allow(method, &request.path)?;
         let headers = self.headers(&request.headers, id).await?;
-        self.take()?;
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
-        let sent = self.client.request(method, url).headers(headers).body(request.body).send().await;
-        receive(sent.map_err(|error| refusal(&error))?, self.spec.response_size.0).await
+        Ok(Prepared { method, url, headers, body: request.body })
+    }
+
+    pub async fn send(
+        &self,
+        Prepared { method, url, headers, body }: Prepared,
+    ) -> Result<HttpResponse, Unanswered> {
+        let sent = self.client.request(method, url).headers(headers).body(body).send().await;
+        let sent =
+            sent.map_err(|error| Unanswered { is_unsent: error.is_connect(), error: refusal(&error) })?;
+        let received = receive(sent, self.spec.response_size.0).await;
+        received.map_err(|error| Unanswered { is_unsent: false, error })
     }
 
     /// What the operator lets plugins send.
@@ -133,7 +157,8 @@ impl Destination {
         Ok(())
     }
 
-    fn take(&self) -> Result<(), GrantError> {
+    /// Asks the rate before a request is sent.
+    pub fn take(&self) -> Result<(), GrantError> {
         let Some(rate) = &self.rate else { return Ok(()) };
         let taken = rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
         // Rounded up: a plugin that waits so long finds a token.

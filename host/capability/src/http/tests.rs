@@ -51,6 +51,16 @@ fn post(path: &str, headers: &[(&str, &str)]) -> HttpRequest {
     HttpRequest { method: "POST".into(), path: path.into(), headers, body: b"{}".to_vec() }
 }
 
+async fn send(
+    destination: &Destination,
+    request: HttpRequest,
+    id: Option<&StateId>,
+) -> Result<HttpResponse, GrantError> {
+    let prepared = destination.prepare(request, id).await?;
+    destination.take()?;
+    destination.send(prepared).await.map_err(|unanswered| unanswered.error)
+}
+
 #[tokio::test]
 async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     let (url, seen) = receiver().await;
@@ -62,14 +72,12 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     let spec = DestinationSpec { headers, allow_plain: true, ..spec(&url) };
     let destination = Destination::open(&spec).await.unwrap();
     let id = StateId::parse("jobs/0/batch/Job/u/1");
-    let sent = destination
-        .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id))
-        .await
-        .unwrap();
+    let typed = [("Content-Type", "application/json")];
+    let sent = send(&destination, post("/jobs?a=b", &typed), Some(&id)).await.unwrap();
     assert_eq!((sent.status, sent.body.as_slice()), (200, b"fine".as_slice()));
     let own = [("Idempotency-Key", "own")];
     std::fs::write(&token, "Bearer rotated\n").unwrap();
-    destination.send(post("", &own), Some(&id)).await.unwrap();
+    send(&destination, post("", &own), Some(&id)).await.unwrap();
     let seen = seen.lock().await;
     assert_eq!(seen[0].0, "/base/jobs?a=b");
     assert_eq!(seen[0].1["authorization"], "Bearer hush");
@@ -85,12 +93,12 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
 async fn redirects_are_not_followed_and_answers_are_bounded() {
     let (url, seen) = receiver().await;
     let destination = Destination::open(&spec(&url)).await.unwrap();
-    let moved = destination.send(post("moved", &[]), None).await.unwrap();
+    let moved = send(&destination, post("moved", &[]), None).await.unwrap();
     assert_eq!((moved.status, moved.headers.iter().any(|(name, _)| name == "location")), (302, false));
-    let later = destination.send(post("later", &[]), None).await.unwrap();
+    let later = send(&destination, post("later", &[]), None).await.unwrap();
     assert!(later.headers.contains(&("retry-after".into(), "7".into())));
     assert!(!later.headers.iter().any(|(name, _)| name == "set-cookie"));
-    assert!(matches!(destination.send(post("large", &[]), None).await, Err(GrantError::TooLarge(_))));
+    assert!(matches!(send(&destination, post("large", &[]), None).await, Err(GrantError::TooLarge(_))));
     assert_eq!(seen.lock().await.len(), 3);
 }
 
@@ -99,12 +107,12 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
     let (url, _) = receiver().await;
     let short = Span(Duration::from_millis(50));
     let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
-    let error = destination.send(post("never", &[]), None).await.unwrap_err();
+    let error = send(&destination, post("never", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Timeout(_)), "{error}");
     // Bound and dropped: nobody listens there.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let destination = Destination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
-    let error = destination.send(post("", &[]), None).await.unwrap_err();
+    let error = send(&destination, post("", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Unavailable(_)), "{error}");
     assert!(!error.to_string().contains("127.0.0.1") && !error.to_string().contains("hush"), "{error}");
 }
@@ -113,8 +121,8 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
 async fn a_destinations_rate_is_kept() {
     let (url, seen) = receiver().await;
     let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).await.unwrap();
-    destination.send(post("", &[]), None).await.unwrap();
-    let limited = destination.send(post("", &[]), None).await;
+    send(&destination, post("", &[]), None).await.unwrap();
+    let limited = send(&destination, post("", &[]), None).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { after_ms: 1..=1001 })), "{limited:?}");
     assert_eq!(seen.lock().await.len(), 1);
 }
@@ -198,17 +206,17 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
         ..spec(&url)
     };
     let destination = Destination::open(&spec).await.unwrap();
-    assert_eq!(destination.send(post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
+    assert_eq!(send(&destination, post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
     let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
-    let told = destination.send(get, None).await.unwrap_err().to_string();
+    let told = send(&destination, get, None).await.unwrap_err().to_string();
     assert_eq!(told, "denied: the destination allows POST, and not GET");
     for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs"] {
-        let error = destination.send(post(path, &[]), None).await.unwrap_err();
+        let error = send(&destination, post(path, &[]), None).await.unwrap_err();
         assert!(matches!(error, GrantError::Denied(_) | GrantError::Invalid(_)), "{path}: {error}");
     }
     let large = HttpRequest { body: vec![0; 5], ..post("/jobs", &[]) };
-    assert!(matches!(destination.send(large, None).await, Err(GrantError::TooLarge(_))));
-    let error = destination.send(post("/jobs/close", &[]), None).await.unwrap_err();
+    assert!(matches!(send(&destination, large, None).await, Err(GrantError::TooLarge(_))));
+    let error = send(&destination, post("/jobs/close", &[]), None).await.unwrap_err();
     assert_eq!(error, GrantError::TooLarge("the response has more than 4 bytes".into()));
     assert_eq!(seen.lock().await.len(), 2);
 }
@@ -231,9 +239,9 @@ async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) 
 async fn a_name_that_resolves_elsewhere_later_is_refused_when_the_client_connects() {
     let (url, seen) = receiver().await;
     let destination = named(&url, &["127.0.0.1"], &["127.0.0.1", "127.0.0.2", "169.254.169.254"]).await;
-    assert_eq!(destination.send(post("close", &[]), None).await.unwrap().body, b"closed");
+    assert_eq!(send(&destination, post("close", &[]), None).await.unwrap().body, b"closed");
     for kind in ["a loopback address", "the address of a cloud's metadata"] {
-        let error = destination.send(post("close", &[]), None).await.unwrap_err();
+        let error = send(&destination, post("close", &[]), None).await.unwrap_err();
         let told = format!(
             "unavailable: the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         );
@@ -248,7 +256,7 @@ async fn a_public_name_that_resolves_inward_is_refused_in_every_spelling() {
     for answer in [&["127.0.0.1"], &["::ffff:127.0.0.1"], &["::1"], &["10.0.0.1"], &["0.0.0.0"], &["fe80::1"]]
     {
         let destination = named(&url, &[], answer).await;
-        let error = destination.send(post("", &[]), None).await.unwrap_err().to_string();
+        let error = send(&destination, post("", &[]), None).await.unwrap_err().to_string();
         assert!(error.contains("the destination's name resolves to"), "{answer:?}: {error}");
     }
     assert_eq!(seen.lock().await.len(), 0);
@@ -258,6 +266,6 @@ async fn a_public_name_that_resolves_inward_is_refused_in_every_spelling() {
 async fn of_several_addresses_the_host_connects_to_those_that_are_allowed() {
     let (url, seen) = receiver().await;
     let destination = named(&url, &["127.0.0.1/32"], &["10.0.0.1 127.0.0.1"]).await;
-    destination.send(post("", &[]), None).await.unwrap();
+    send(&destination, post("", &[]), None).await.unwrap();
     assert_eq!(seen.lock().await.len(), 1);
 }

@@ -23,8 +23,8 @@ use lettre::{Address, Message};
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
-use crate::http::Wrong;
 use crate::http::resolver::{Forbidden, Guard, Unresolved};
+use crate::http::{Unanswered, Wrong};
 use crate::secrets;
 
 /// Certificates of authorities are a few kilobytes each.
@@ -58,6 +58,12 @@ fn one_line(mail: &MailMessage) -> Result<(), GrantError> {
         return Err(GrantError::Invalid(message));
     }
     Ok(())
+}
+
+/// A message that the server may be handed.
+pub struct Letter {
+    to: Vec<Address>,
+    bytes: Vec<u8>,
 }
 
 pub struct Relay {
@@ -96,13 +102,19 @@ impl Relay {
         Ok(Self { spec: spec.clone(), guard, from, ca, rate, opened: Instant::now() })
     }
 
+    pub fn prepare(&self, mail: &MailMessage, now_ms: u64) -> Result<Letter, GrantError> {
+        let to = self.recipients(mail)?;
+        let bytes = self.write(mail, &to, now_ms)?;
+        Ok(Letter { to, bytes })
+    }
+
     /// Hands the message over once for all recipients. Answers those that the server refused.
-    pub async fn send(&self, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
-        let recipients = self.recipients(mail)?;
-        let bytes = self.write(mail, &recipients, now_ms)?;
-        self.take()?;
-        let sent = tokio::time::timeout(self.spec.timeout.0, self.hand_over(&recipients, &bytes)).await;
-        sent.unwrap_or_else(|_| Err(GrantError::Timeout("the mail server did not answer in time".into())))
+    pub async fn send(&self, Letter { to, bytes }: Letter) -> Result<Vec<MailRefusal>, Unanswered> {
+        let sent = tokio::time::timeout(self.spec.timeout.0, self.hand_over(&to, &bytes)).await;
+        sent.unwrap_or_else(|_| {
+            let error = GrantError::Timeout("the mail server did not answer in time".into());
+            Err(Unanswered { error, is_unsent: false })
+        })
     }
 
     fn recipients(&self, mail: &MailMessage) -> Result<Vec<Address>, GrantError> {
@@ -150,13 +162,35 @@ impl Relay {
         Ok(bytes)
     }
 
-    fn take(&self) -> Result<(), GrantError> {
+    /// Asks the rate before a message is handed over.
+    pub fn take(&self) -> Result<(), GrantError> {
         let taken = self.rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
         // Rounded up: a plugin that waits so long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
 
-    async fn hand_over(&self, to: &[Address], bytes: &[u8]) -> Result<Vec<MailRefusal>, GrantError> {
+    async fn hand_over(&self, to: &[Address], bytes: &[u8]) -> Result<Vec<MailRefusal>, Unanswered> {
+        let asked = self.address(to, bytes).await;
+        let (mut connection, refusals) = asked.map_err(|error| Unanswered { error, is_unsent: true })?;
+        if refusals.len() < to.len() {
+            // A server that answers has not taken it; of one that does not, nobody knows.
+            let in_doubt = |error: &lettre::transport::smtp::Error| Unanswered {
+                is_unsent: error.status().is_some(),
+                error: refused("the message", error),
+            };
+            connection.message(bytes).await.map_err(|error| in_doubt(&error))?;
+        }
+        // The message is the server's by now, whatever it says to a farewell.
+        connection.quit().await.ok();
+        Ok(refusals)
+    }
+
+    /// Everything before the message itself.
+    async fn address(
+        &self,
+        to: &[Address],
+        bytes: &[u8],
+    ) -> Result<(AsyncSmtpConnection, Vec<MailRefusal>), GrantError> {
         let mut connection = self.connect().await?;
         self.log_in(&mut connection).await?;
         let options = match bytes.is_ascii() {
@@ -179,11 +213,8 @@ impl Relay {
         }
         if refusals.len() < to.len() {
             connection.command(Data).await.map_err(|error| refused("the message", &error))?;
-            connection.message(bytes).await.map_err(|error| refused("the message", &error))?;
         }
-        // The message is the server's by now, whatever it says to a farewell.
-        connection.quit().await.ok();
-        Ok(refusals)
+        Ok((connection, refusals))
     }
 
     async fn connect(&self) -> Result<AsyncSmtpConnection, GrantError> {

@@ -37,12 +37,18 @@ async fn plain() -> (MailServer, Relay) {
     (server, relay)
 }
 
+async fn send(relay: &Relay, mail: &MailMessage, now_ms: u64) -> Result<Vec<MailRefusal>, GrantError> {
+    let letter = relay.prepare(mail, now_ms)?;
+    relay.take()?;
+    relay.send(letter).await.map_err(|unanswered| unanswered.error)
+}
+
 #[tokio::test]
 async fn a_message_arrives_whole_from_the_senders_address_and_a_repeat_has_the_same_id() {
     let (server, relay) = plain().await;
     let message = mail(&["ada@example.com", "bob@example.com"], "Jöb failed");
-    assert_eq!(relay.send(&message, NOW).await.unwrap(), []);
-    relay.send(&MailMessage { html: Some("<p>Hello</p>".into()), ..message }, NOW).await.unwrap();
+    assert_eq!(send(&relay, &message, NOW).await.unwrap(), []);
+    send(&relay, &MailMessage { html: Some("<p>Hello</p>".into()), ..message }, NOW).await.unwrap();
     let received = server.received();
     let [first, second] = received.as_slice() else { panic!("{received:?}") };
     assert_eq!(
@@ -60,12 +66,12 @@ async fn a_message_arrives_whole_from_the_senders_address_and_a_repeat_has_the_s
 async fn the_servers_refusal_of_a_recipient_is_told_for_that_recipient() {
     let (server, relay) = plain().await;
     let message = mail(&["nobody@example.com", "ada@example.com", "later@example.com"], "s");
-    let refusals = relay.send(&message, NOW).await.unwrap();
+    let refusals = send(&relay, &message, NOW).await.unwrap();
     let told: Vec<_> = refusals.iter().map(|it| (it.recipient.as_str(), it.is_permanent)).collect();
     assert_eq!(told, [("nobody@example.com", true), ("later@example.com", false)]);
     assert!(refusals[0].reason.contains("no such user"), "{refusals:?}");
     assert_eq!(server.received()[0].to, ["ada@example.com"]);
-    let refusals = relay.send(&mail(&["nobody@example.com"], "s"), NOW).await.unwrap();
+    let refusals = send(&relay, &mail(&["nobody@example.com"], "s"), NOW).await.unwrap();
     assert_eq!((refusals.len(), server.received().len()), (1, 1), "nobody is left to hand it over for");
 }
 
@@ -74,46 +80,46 @@ async fn a_header_cannot_be_smuggled_in() {
     let (server, relay) = plain().await;
     for subject in ["s\r\nBcc: eve@example.org", "s\nX: y", "s\0"] {
         assert!(matches!(
-            relay.send(&mail(&["ada@example.com"], subject), NOW).await,
+            send(&relay, &mail(&["ada@example.com"], subject), NOW).await,
             Err(GrantError::Invalid(_))
         ));
     }
     for to in
         ["ada@example.com\r\nBcc: eve@example.org", "ada@example.com>\r\nRCPT TO:<eve@example.org", "", "ada"]
     {
-        assert!(matches!(relay.send(&mail(&[to], "s"), NOW).await, Err(GrantError::Invalid(_))), "{to}");
+        assert!(matches!(send(&relay, &mail(&[to], "s"), NOW).await, Err(GrantError::Invalid(_))), "{to}");
     }
     assert_eq!(server.connections(), 0, "nothing was sent");
     let id = "x>\r\nBcc: eve@example.org";
-    relay.send(&MailMessage { id: id.into(), ..mail(&["ada@example.com"], "s") }, NOW).await.unwrap();
+    send(&relay, &MailMessage { id: id.into(), ..mail(&["ada@example.com"], "s") }, NOW).await.unwrap();
     assert!(!server.received()[0].data.contains("eve"), "{:?}", server.received());
 }
 
 #[tokio::test]
 async fn what_the_settings_do_not_allow_is_refused_before_the_server_is_asked() {
     let (server, relay) = plain().await;
-    let denied = relay.send(&mail(&["eve@example.org"], "s"), NOW).await;
+    let denied = send(&relay, &mail(&["eve@example.org"], "s"), NOW).await;
     assert!(matches!(denied, Err(GrantError::Denied(_))), "{denied:?}");
     let many: Vec<_> = (0..=RECIPIENTS_MOST).map(|n| format!("a{n}@example.com")).collect();
     let many = MailMessage { to: many, ..mail(&[], "s") };
-    assert!(matches!(relay.send(&many, NOW).await, Err(GrantError::Invalid(_))));
+    assert!(matches!(send(&relay, &many, NOW).await, Err(GrantError::Invalid(_))));
     let large = MailMessage { text: "x".repeat(300 << 10), ..mail(&["ada@example.com"], "s") };
-    assert!(matches!(relay.send(&large, NOW).await, Err(GrantError::TooLarge(_))));
+    assert!(matches!(send(&relay, &large, NOW).await, Err(GrantError::TooLarge(_))));
     assert_eq!(server.connections(), 0);
     let slow = Relay::open(&MailSpec { rate: 1, ..spec(&server) }).await.unwrap();
-    slow.send(&mail(&["ada@example.com"], "s"), NOW).await.unwrap();
-    let limited = slow.send(&mail(&["ada@example.com"], "s"), NOW).await;
+    send(&slow, &mail(&["ada@example.com"], "s"), NOW).await.unwrap();
+    let limited = send(&slow, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { .. })), "{limited:?}");
 }
 
 #[tokio::test]
 async fn a_refused_message_is_the_plugins_and_a_server_that_is_away_is_not() {
     let (server, relay) = plain().await;
-    let refused = relay.send(&mail(&["ada@example.com"], "spam"), NOW).await;
+    let refused = send(&relay, &mail(&["ada@example.com"], "spam"), NOW).await;
     assert!(matches!(&refused, Err(GrantError::Invalid(why)) if why.contains("this is spam")), "{refused:?}");
     drop(server);
     tokio::task::yield_now().await;
-    let away = relay.send(&mail(&["ada@example.com"], "s"), NOW).await;
+    let away = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(away, Err(GrantError::Unavailable(_))), "{away:?}");
 }
 
@@ -127,7 +133,7 @@ async fn a_server_that_never_ends_its_answer_is_cut_off() {
     };
     let relay = Relay::open(&flood).await.unwrap();
     let begun = Instant::now();
-    let cut = relay.send(&mail(&["ada@example.com"], "s"), NOW).await;
+    let cut = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(cut, Err(GrantError::Unavailable(_))), "{cut:?}");
     assert!(begun.elapsed() < Duration::from_secs(30), "by the bytes and not by the time");
 }
@@ -139,7 +145,7 @@ async fn a_server_that_never_answers_costs_the_time_out() {
     let port = Some(listener.local_addr().unwrap().port());
     let silent = MailSpec { port, timeout: Span(Duration::from_millis(200)), ..spec(&server) };
     let relay = Relay::open(&silent).await.unwrap();
-    let waited = relay.send(&mail(&["ada@example.com"], "s"), NOW).await;
+    let waited = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(matches!(waited, Err(GrantError::Timeout(_))), "{waited:?}");
 }
 
@@ -149,7 +155,7 @@ async fn an_address_that_is_not_allowed_is_not_connected_to() {
     let named =
         MailSpec { server: "localhost".into(), addresses: vec![AddressRange::Public], ..spec(&server) };
     let relay = Relay::open(&named).await.unwrap();
-    let refused = relay.send(&mail(&["ada@example.com"], "s"), NOW).await;
+    let refused = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await;
     assert!(
         matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("a loopback address")),
         "{refused:?}"
@@ -178,16 +184,16 @@ async fn with_tls_the_login_and_the_message_are_encrypted_and_the_certificate_is
         let ca = Some(certificates.authority.to_str().unwrap().to_owned());
         let known = MailSpec { tls, ca, ..with_login(spec(&server), folder.path(), "right") };
         let relay = Relay::open(&known).await.unwrap();
-        assert_eq!(relay.send(&mail(&["ada@example.com"], "s"), NOW).await.unwrap(), []);
+        assert_eq!(send(&relay, &mail(&["ada@example.com"], "s"), NOW).await.unwrap(), []);
         let received = server.received();
         assert!(received[0].is_encrypted, "{received:?}");
         assert_eq!(received[0].login.as_deref(), Some("AGFkYQByaWdodA=="));
 
         std::fs::write(folder.path().join("password"), "wrong").unwrap();
-        let refused = relay.send(&mail(&["ada@example.com"], "s"), NOW).await.unwrap_err();
+        let refused = send(&relay, &mail(&["ada@example.com"], "s"), NOW).await.unwrap_err();
         assert_eq!(refused, GrantError::Unavailable("the mail server refuses the login".into()));
         let stranger = Relay::open(&MailSpec { ca: None, ..known }).await.unwrap();
-        let refused = stranger.send(&mail(&["ada@example.com"], "s"), NOW).await;
+        let refused = send(&stranger, &mail(&["ada@example.com"], "s"), NOW).await;
         assert!(matches!(refused, Err(GrantError::Unavailable(_))), "{refused:?}");
         assert_eq!(server.received().len(), 1);
     }
@@ -195,7 +201,7 @@ async fn with_tls_the_login_and_the_message_are_encrypted_and_the_certificate_is
     let (server, _) = plain().await;
     let relay = Relay::open(&MailSpec { tls: MailTls::StartTls, ..spec(&server) }).await.unwrap();
     assert!(matches!(
-        relay.send(&mail(&["ada@example.com"], "s"), NOW).await,
+        send(&relay, &mail(&["ada@example.com"], "s"), NOW).await,
         Err(GrantError::Unavailable(_))
     ));
     assert!(server.received().is_empty());

@@ -10,6 +10,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
 
 use super::CallSession;
+use super::outbound::Outbox;
 use super::uses::Uses;
 use crate::http::Destination;
 use crate::kv::Kv;
@@ -64,6 +65,15 @@ impl Standing {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Everything up to here is finished.
+    pub fn cursor(&self) -> Seq {
+        self.cursor.load(Ordering::Acquire)
+    }
+
+    fn has(&self, (seq, print): (Seq, u32)) -> bool {
+        self.applied.contains(Mark { seq, print })
+    }
+
     #[cfg(test)]
     pub fn met_another_journal(&self) -> bool {
         self.told.load(Ordering::Acquire)
@@ -109,10 +119,11 @@ impl Standing {
         Ok(())
     }
 
-    async fn refresh(&self, plugin: &str) -> Result<(), GrantError> {
+    /// Whether the receipts were read anew.
+    async fn refresh(&self, plugin: &str) -> Result<bool, GrantError> {
         let is_settled = |doubts| doubts == self.settled.load(Ordering::Acquire);
         if is_settled(self.doubts.load(Ordering::Acquire)) {
-            return Ok(());
+            return Ok(false);
         }
         let _reading = self.reading.lock().await;
         // Doubts that arise while it is read are not settled by what is found.
@@ -121,7 +132,7 @@ impl Standing {
             self.read(plugin).await?;
             self.settled.store(doubts, Ordering::Release);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Ledgers first: they may still need a database's receipt until theirs is on disk.
@@ -154,6 +165,7 @@ pub struct Granted {
     pub ledgers: BTreeMap<String, Arc<Ledger>>,
     pub keys: BTreeMap<String, Arc<Key>>,
     pub kv: Option<Kv>,
+    pub outbox: Outbox,
     pub deciders: Databases,
     pub lister: lister::Granted,
     pub documents: Arc<dyn Documents>,
@@ -173,6 +185,16 @@ pub struct Database {
     pub engine: sql::Shared,
 }
 
+impl Granted {
+    /// After the receipts were read: what was written to `kv` with one of them counts, also where the call itself
+    /// never got to its end.
+    pub fn settle_kv(&self) {
+        if let Some(kv) = &self.kv {
+            kv.settle(|mark| self.standing.has(mark));
+        }
+    }
+}
+
 /// The grants, as the sandbox holds them.
 pub struct PluginGrants(pub Arc<Granted>);
 
@@ -190,7 +212,9 @@ impl Grants for PluginGrants {
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
         }
-        standing.refresh(&self.0.plugin).await?;
+        if standing.refresh(&self.0.plugin).await? {
+            self.0.settle_kv();
+        }
         if standing.applied.is_full() {
             let message = "too many states are finished above the plugin's cursor: a lane holds it";
             return Err(GrantError::Unavailable(message.into()));

@@ -8,6 +8,8 @@
 //! which carry the id.
 
 pub mod granted;
+pub mod outbound;
+mod post;
 pub mod uses;
 
 use std::collections::HashSet;
@@ -22,16 +24,23 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::http::{IDEMPOTENCY_KEY, Unanswered};
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
 use crate::objects::documents::{self, Batch};
-use crate::receipts::Mark;
+use crate::receipts::{Mark, fingerprint};
 use crate::sql::guard::{self, Purpose};
 use crate::sql::receipt::Receipt;
 use crate::sql::receipt::claims::{Claim, Claims};
 use crate::sql::{CommitError, Transaction};
 use crate::{denied, kv};
 use granted::{Database, Granted, Standing};
+use outbound::{Next, Outbound};
+use post::{Mail, Post, Request};
+
+/// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
+/// begin with the same states.
+const ABOUT: usize = 64;
 
 pub struct CallSession {
     granted: Arc<Granted>,
@@ -46,6 +55,7 @@ pub struct CallSession {
     unreachable: Option<GrantError>,
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
+    outbound: Outbound,
 }
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
@@ -63,7 +73,8 @@ impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
         let claims = Claims::default();
-        Self { granted, batch, applied, only, sql: None, claims, unreachable: None, ledger: None, kv }
+        let (unreachable, outbound) = (None, Outbound::default());
+        Self { granted, batch, applied, only, sql: None, claims, unreachable, ledger: None, kv, outbound }
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -102,6 +113,62 @@ impl CallSession {
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
+    /// The states that something with this id is about: the one whose id it is, or those of the call.
+    fn about(&self, id: Option<&str>) -> Vec<Seq> {
+        let print = id.map(fingerprint);
+        let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
+        match named {
+            Some(mark) => vec![mark.seq],
+            None => self.seqs().into_iter().take(ABOUT).collect(),
+        }
+    }
+
+    fn seqs(&self) -> Vec<Seq> {
+        let mut seqs: Vec<_> = self.batch.keys().copied().collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    /// Sends what an earlier call of its states has not sent. A failure to note it is nobody's fault.
+    async fn send_once<P: Post>(
+        &mut self,
+        post: P,
+        seqs: Vec<Seq>,
+        digest: String,
+    ) -> Result<P::Answer, GrantError> {
+        let granted = self.granted.clone();
+        // A tick has no state that comes again.
+        if seqs.is_empty() {
+            post.take()?;
+            return post.send().await.map_err(|unanswered| unanswered.error);
+        }
+        let (to, repeat) = (post.to(), post.repeat());
+        let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
+            Next::Answer(answer) => return P::read(answer),
+            Next::SendAgain(number) => {
+                post.take()?;
+                number
+            }
+            Next::Send(asked, number) => {
+                post.take()?;
+                let noted = granted.outbox.intend(asked, number, repeat, granted.standing.cursor()).await;
+                noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
+            }
+        };
+        let sent = post.send().await;
+        match &sent {
+            Err(unanswered) if unanswered.is_unsent => {}
+            sent => {
+                self.outbound.count(&to, &seqs, number);
+                if let Err(Unanswered { error, .. }) = sent {
+                    self.outbound.unanswered(&seqs, repeat, error);
+                }
+            }
+        }
+        granted.outbox.ended(number, sent.as_ref().map(P::keep));
+        sent.map_err(|unanswered| unanswered.error)
+    }
+
     /// What was done, in order of position.
     fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
         let mark = |seq: &Seq| match self.batch.get(seq) {
@@ -135,6 +202,18 @@ impl CallSession {
         };
         held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
     }
+}
+
+/// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
+async fn note_kv(
+    granted: &Granted,
+    kv: Option<&kv::Overlay>,
+    receipt: &Receipt,
+) -> Result<Option<u64>, GrantError> {
+    let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
+    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks)) else { return Ok(None) };
+    granted.outbox.keep(note).await?;
+    Ok(Some(number))
 }
 
 /// Commits the rows; the ledger follows what becomes of them.
@@ -221,9 +300,17 @@ impl Session for CallSession {
         request: HttpRequest,
     ) -> Result<HttpResponse, GrantError> {
         self.granted.uses.count("http", destination);
-        let granted = self.granted.http.get(destination);
+        let granted = self.granted.http.get(destination).cloned();
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
-        granted.send(request, self.only.as_ref()).await
+        let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
+        // What only reads may be sent twice.
+        let seqs = match request.method.as_str() {
+            "GET" | "HEAD" => Vec::new(),
+            _ => self.about(key.map(|(_, id)| id.as_str())),
+        };
+        let digest = post::digest_of(&request);
+        let prepared = granted.prepare(request, self.only.as_ref()).await?;
+        self.send_once(Request { destination: &granted, prepared }, seqs, digest).await
     }
 
     async fn mail_send(
@@ -232,9 +319,11 @@ impl Session for CallSession {
         message: MailMessage,
     ) -> Result<Vec<MailRefusal>, GrantError> {
         self.granted.uses.count("mail", server);
-        let granted = self.granted.mail.get(server);
+        let granted = self.granted.mail.get(server).cloned();
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
-        granted.send(&message, self.granted.clock.now_ms()).await
+        let letter = granted.prepare(&message, self.granted.clock.now_ms())?;
+        let (seqs, digest) = (self.about(Some(&message.id)), post::digest_of_mail(&message));
+        self.send_once(Mail { relay: &granted, letter }, seqs, digest).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {
@@ -311,8 +400,18 @@ impl Session for CallSession {
         self.granted.clock.now_ms()
     }
 
+    fn in_doubt(&self) -> Vec<(Seq, String)> {
+        self.outbound.doubts()
+    }
+
+    fn settle(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+        let mut writes = self.granted.kv.as_ref().map(|kv| kv.finish(seqs)).unwrap_or_default();
+        writes.extend(self.granted.outbox.finish(seqs));
+        writes
+    }
+
     async fn commit(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
-        if let Some(error) = self.unreachable.take() {
+        if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
         }
         let receipt = self.receipt(self.marks(done)?)?;
@@ -327,14 +426,22 @@ impl Session for CallSession {
         }
         let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
         let granted = self.granted.clone();
+        if self.outbound.has_sent() {
+            granted.outbox.flush().await;
+        }
+        let mut noted = None;
         if wrote {
+            noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
             let mut doubt = Doubt(Some(&granted.standing));
             let written = self.write_ledger(&receipt).await?;
             settle(self.sql.take(), written, &receipt).await?;
             granted.standing.applied.add(&receipt.marks);
             doubt.0 = None;
         }
-        Ok(self.kv.take().map(kv::Overlay::commit).unwrap_or_default())
+        let seqs = self.seqs();
+        let mut writes = self.kv.take().map(|kv| kv.commit(&seqs, noted)).unwrap_or_default();
+        writes.extend(granted.outbox.finish(&seqs));
+        Ok(writes)
     }
 
     async fn rollback(mut self: Box<Self>) {

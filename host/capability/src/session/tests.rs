@@ -1,10 +1,14 @@
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::{
-    Current, Delivery, Documents, Grants, JournalError, Lister, OnConflict, SelectError, Selected, Selection,
+    Current, Delivery, Documents, Grants, JournalError, Kept, Lister, Notes, OnConflict, SelectError,
+    Selected, Selection,
 };
 use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, State, Version};
@@ -12,6 +16,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{Backing, Capabilities, CapabilityError};
+
+mod requests;
 
 struct Papers;
 
@@ -65,13 +71,55 @@ impl Lister for Cache {
     }
 }
 
+/// The journal's part of a plugin's `kv`: what a kill leaves.
+#[derive(Default)]
+struct Paper {
+    kept: Mutex<BTreeMap<String, Vec<u8>>>,
+    later: Mutex<Vec<KvWrite>>,
+    is_away: AtomicBool,
+}
+
+impl Paper {
+    fn keep(&self, writes: &[KvWrite]) {
+        let mut kept = self.kept.lock().unwrap();
+        for KvWrite { key, value } in self.later.lock().unwrap().drain(..).chain(writes.iter().cloned()) {
+            match value {
+                Some(value) => drop(kept.insert(key, value)),
+                None => drop(kept.remove(&key)),
+            }
+        }
+    }
+
+    /// After a kill.
+    fn read(&self) -> Vec<(String, Vec<u8>)> {
+        self.later.lock().unwrap().clear();
+        self.kept.lock().unwrap().clone().into_iter().collect()
+    }
+}
+
+#[async_trait]
+impl Notes for Paper {
+    async fn note(&self, _: &str, notes: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(JournalError::Unavailable("the disk is full".into()));
+        }
+        self.keep(&notes);
+        Ok(())
+    }
+
+    fn note_later(&self, _: &str, notes: Vec<KvWrite>) {
+        self.later.lock().unwrap().extend(notes);
+    }
+}
+
 struct World {
     folder: tempfile::TempDir,
+    paper: Arc<Paper>,
 }
 
 impl World {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::tempdir().unwrap(), paper: Arc::default() }
     }
 
     fn ledger(&self) -> PathBuf {
@@ -93,6 +141,13 @@ impl World {
 
     async fn open(&self) -> Capabilities {
         Capabilities::open(&self.settings(), self.folder.path()).await.unwrap()
+    }
+
+    /// A plugin as a start finds it, after a kill of the process that had it before.
+    async fn started(&self, capabilities: &Capabilities, spec: &PluginSpec) -> Arc<dyn Grants> {
+        let notes = self.paper.clone();
+        let backing = Backing { kv: self.paper.read(), notes, ..backing(0) };
+        capabilities.grants("p", spec, backing).await.unwrap()
     }
 }
 
@@ -119,6 +174,8 @@ fn backing(cursor: Seq) -> Backing {
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
+        notes: Arc::new(Paper::default()),
+        version: "v1".into(),
         cursor,
         newest: cursor,
     }
@@ -349,6 +406,72 @@ async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
     let session = plugin.open(&batch(&[2])).await.unwrap();
     assert_eq!(session.kv_keys("", 10), ["new"]);
     assert_eq!(applied(&plugin, &[1]).await, [] as [Seq; 0], "nothing that a repeat could do twice");
+}
+
+#[tokio::test]
+async fn kv_of_a_call_with_a_receipt_is_there_after_a_kill_before_the_progress_is_saved() {
+    for effect in ["rows", "records"] {
+        let world = World::new();
+        let capabilities = world.open().await;
+        let killed = world.started(&capabilities, &everything()).await;
+        let mut session = killed.open(&batch(&[1])).await.unwrap();
+        match effect {
+            "rows" => insert(&mut session, &[1]).await,
+            _ => drop(session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap()),
+        }
+        session.kv_set("new", b"x".to_vec()).unwrap();
+        // The kill: what the commit hands back never gets to the journal.
+        drop(session.commit(&[1]).await.unwrap());
+        drop((killed, capabilities));
+        let capabilities = world.open().await;
+        let plugin = world.started(&capabilities, &everything()).await;
+        let session = plugin.open(&batch(&[1, 2])).await.unwrap();
+        assert!(session.applied().contains(&1), "{effect}");
+        assert_eq!(session.kv_get("new"), Some(b"x".to_vec()), "{effect}");
+        let writes = session.commit(&[]).await.unwrap();
+        assert!(writes.contains(&KvWrite { key: "new".into(), value: Some(b"x".to_vec()) }), "{writes:?}");
+        world.paper.keep(&writes);
+        let left = world.paper.read();
+        assert_eq!(left, [("new".to_owned(), b"x".to_vec())], "the save removes the note");
+    }
+}
+
+#[tokio::test]
+async fn kv_of_a_call_whose_commit_failed_is_not_there_after_a_kill() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let killed = world.started(&capabilities, &everything()).await;
+    let mut session = killed.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    let parent = "CREATE TABLE c (p INTEGER REFERENCES t (seq) DEFERRABLE INITIALLY DEFERRED)";
+    session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
+    session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();
+    session.kv_set("new", b"undone".to_vec()).unwrap();
+    session.commit(&[1]).await.unwrap_err();
+    let mut session = killed.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    drop(session.commit(&[1]).await.unwrap());
+    drop((killed, capabilities));
+    let capabilities = world.open().await;
+    let plugin = world.started(&capabilities, &everything()).await;
+    let session = plugin.open(&batch(&[1])).await.unwrap();
+    assert!(session.applied().contains(&1));
+    assert_eq!(session.kv_get("new"), None);
+    world.paper.keep(&session.commit(&[]).await.unwrap());
+    assert_eq!(world.paper.read(), [], "no note is left");
+}
+
+#[tokio::test]
+async fn nothing_is_committed_while_the_journal_can_not_note_it() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = world.started(&capabilities, &everything()).await;
+    world.paper.is_away.store(true, Ordering::Relaxed);
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    session.kv_set("new", b"x".to_vec()).unwrap();
+    assert!(matches!(session.commit(&[1]).await, Err(GrantError::Unavailable(_))));
+    assert_eq!((applied(&plugin, &[1]).await, stored(&plugin).await), (vec![], 0));
 }
 
 #[tokio::test]

@@ -77,6 +77,16 @@ pub const BATCH_MOST: u32 = 1024;
 /// The most bytes of one plugin's `kv`, keys and values together.
 pub const KV_BYTES: usize = 1024 * 1024;
 
+/// The most requests of one plugin that are noted and have no verdict. More than the largest call of an ordinary
+/// plugin makes; each is some hundred bytes in memory and in the journal.
+pub const INTENTS: usize = 16 * 1024;
+
+/// The largest body of an answer that is kept for a repeat of its call. Answers to webhooks are shorter.
+pub const ANSWER_KEPT: usize = 16 * 1024;
+
+/// The most bytes of such bodies of one plugin together.
+pub const ANSWERS_KEPT: usize = 16 * 1024 * 1024;
+
 /// The longest version that every store can index. Kubernetes' own versions have up to 20 digits.
 pub const VERSION_BYTES: usize = 1024;
 

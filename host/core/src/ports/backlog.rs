@@ -203,6 +203,30 @@ pub trait Backlog: Send + Sync {
     async fn settle(&self) -> Result<(), JournalError>;
 }
 
+/// Keeps what a plugin's calls are about to do, beside its `kv` and fenced as its progress is. The keys begin with
+/// [`NOTE`], so that they are none of the plugin's own. [`Backlog::kv`] reads them back, and the writes of a
+/// [`Save`] remove them.
+#[async_trait]
+pub trait Notes: Send + Sync {
+    /// Returns once the notes are kept.
+    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: Kept) -> Result<(), JournalError>;
+    /// Keeps them with the next transaction of the journal, behind all that was noted before. They may be lost:
+    /// nothing may rely on them but a repeat that does less.
+    fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
+}
+
+/// No key of a plugin has a NUL.
+pub const NOTE: char = '\0';
+
+/// What a note outlives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The process. A loss of power may take it, as long as nothing else was written to the journal since.
+    ByTheMachine,
+    /// A loss of power as well.
+    ByTheDisk,
+}
+
 /// Reads documents back, byte for byte.
 #[async_trait]
 pub trait Documents: Send + Sync {

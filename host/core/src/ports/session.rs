@@ -244,6 +244,17 @@ pub trait Session: Send {
     fn log(&self, level: LogLevel, message: &str, fields: &[(String, String)]);
     fn now_ms(&self) -> u64;
 
+    /// States of this call with a request that may have been sent and is not sent again, each with the reason. They
+    /// are parked, whatever the plugin says of them.
+    fn in_doubt(&self) -> Vec<(Seq, String)> {
+        Vec::new()
+    }
+
+    /// What the save that has these verdicts writes, where the call itself is rolled back.
+    fn settle(&mut self, _seqs: &[Seq]) -> Vec<KvWrite> {
+        Vec::new()
+    }
+
     /// Commits the writes, with a receipt for the states in `done`.
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError>;
     async fn rollback(self: Box<Self>);

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Outside, Paused, Present, Progress, Save, Warm, Witness,
+    Kept, KvWrite, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
@@ -200,6 +200,17 @@ impl Backlog for Journal {
 
     async fn settle(&self) -> Result<(), JournalError> {
         self.inner.group.submit(Work::Settle).await
+    }
+}
+
+#[async_trait]
+impl Notes for Journal {
+    async fn note(&self, plugin: &str, notes: Vec<KvWrite>, kept: Kept) -> Result<(), JournalError> {
+        self.inner.group.submit(|answer| Work::Note(plugin.to_owned(), notes, kept, answer)).await
+    }
+
+    fn note_later(&self, plugin: &str, notes: Vec<KvWrite>) {
+        self.inner.group.note_later(plugin, notes);
     }
 }
 

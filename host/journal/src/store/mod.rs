@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::ports::{DeadLetter, Progress, Save};
+use kubewitness_core::ports::{DeadLetter, KvWrite, Progress, Save};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, Version};
 
@@ -42,6 +42,29 @@ pub(crate) struct Turn {
 impl Turn {
     /// Of a store that nobody else writes to.
     pub const ALONE: Self = Self { is_stale: false, dispatches: true, newest: None };
+}
+
+/// What plugins left, by their names. Notes come before saves, which may remove them.
+#[derive(Debug, Default)]
+pub(crate) struct Left<'w> {
+    pub notes: Vec<(&'w str, &'w [KvWrite])>,
+    pub saves: Vec<(&'w str, &'w Save)>,
+    pub replays: Vec<Replay>,
+    /// A loss of power may take it. A store may keep it all the same.
+    pub is_lax: bool,
+}
+
+impl Left<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.notes.is_empty() && self.saves.is_empty() && self.replays.is_empty()
+    }
+
+    /// The writes of `kv` by plugin, in their order.
+    pub fn kv(&self) -> impl Iterator<Item = (&str, &KvWrite)> {
+        let saved = self.saves.iter().map(|(plugin, save)| (*plugin, save.kv.as_slice()));
+        let all = self.notes.iter().copied().chain(saved);
+        all.flat_map(|(plugin, writes)| writes.iter().map(move |write| (plugin, write)))
+    }
 }
 
 /// The one connection of this process that writes.
@@ -80,8 +103,7 @@ pub(crate) trait Writes: Send {
     async fn keys(&mut self, questions: Vec<(i64, Key)>) -> Answer<Known>;
 
     /// Everything or nothing; durable once this returns.
-    async fn commit(&mut self, rows: Option<Rows>, saves: &[(&str, &Save)], replays: &[Replay])
-    -> Answer<()>;
+    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()>;
 
     /// What is there, read where it is written.
     fn rows(&mut self) -> &mut dyn Fetch;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, Documents, JournalError, KvWrite, Progress, Save, SourceStart, Try, Witness,
+    Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, NOTE, Notes, Progress, Save, SourceStart,
+    Try, Witness,
 };
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, ids_at};
@@ -115,6 +116,35 @@ async fn progress_letters_and_keys_are_saved_together() {
     desk.journal.save("audit", save).await.unwrap();
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(3)]);
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [("b".into(), vec![2])]);
+    desk.assert_sound().await;
+}
+
+async fn notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(1), 1)]).await;
+    let note = |number: u8, value: Option<&[u8]>| KvWrite {
+        key: format!("{NOTE}request/{number}"),
+        value: value.map(<[u8]>::to_vec),
+    };
+    let own = KvWrite { key: "request/1".into(), value: Some(b"own".to_vec()) };
+    let save = Save { progress: progress(0, 0, 0), kv: vec![own], ..Save::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    desk.journal.note("audit", vec![note(1, Some(b"\0\n"))], Kept::ByTheMachine).await.unwrap();
+    desk.journal.note("audit", vec![note(2, Some(b"two"))], Kept::ByTheDisk).await.unwrap();
+    // In the order in which they were noted, by whoever commits next.
+    desk.journal.note_later("audit", vec![note(2, Some(b"later")), note(3, Some(b"three"))]);
+    desk.journal.note("other", Vec::new(), Kept::ByTheMachine).await.unwrap();
+    let desk = desk.reopen().await;
+    let pairs = |number: u8, value: &[u8]| (format!("{NOTE}request/{number}"), value.to_vec());
+    let own = ("request/1".to_owned(), b"own".to_vec());
+    let all = vec![pairs(1, b"\0\n"), pairs(2, b"later"), pairs(3, b"three"), own.clone()];
+    assert_eq!(desk.journal.kv("audit").await.unwrap(), all);
+    assert_eq!(desk.journal.kv("other").await.unwrap(), []);
+    desk.journal.note_later("audit", vec![note(4, Some(b"four"))]);
+    let kv = (1..=4).map(|number| note(number, None)).collect();
+    let save = Save { progress: progress(1, 1, 0), kv, ..Save::default() };
+    desk.journal.save("audit", save).await.unwrap();
+    assert_eq!(desk.journal.kv("audit").await.unwrap(), [own]);
     desk.assert_sound().await;
 }
 
@@ -347,6 +377,7 @@ on_every_store!(
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
     progress_letters_and_keys_are_saved_together,
     what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays,
+    notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
     the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were,
     what_lies_outside_some_namespaces_is_what_reading_everything_finds,

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kubewitness_core::Version;
-use kubewitness_core::ports::{Append, Backlog, Documents, Witness};
+use kubewitness_core::ports::{Append, Backlog, Documents, Kept, KvWrite, NOTE, Notes, Witness};
 use kubewitness_journal::{Place, verify_at};
 
 use crate::support::{Kind, SOURCE, document, job, of, on_every_store, open_at, present};
@@ -35,6 +35,8 @@ fn child_appends_until_it_is_killed() {
             version += size;
             let checkpoint = Some(Version::new(&version.to_string()));
             let appended = journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+            let note = KvWrite { key: format!("{NOTE}n"), value: Some(version.to_string().into_bytes()) };
+            journal.note("p", vec![note], Kept::ByTheMachine).await.unwrap();
             let mut out = std::io::stdout().lock();
             writeln!(out, "durable {}", appended.newest).unwrap();
             out.flush().unwrap();
@@ -84,6 +86,8 @@ async fn nothing_that_was_acknowledged_is_lost() {
         let journal = open_at(&place_of(&place)).await;
         let newest = *journal.newest().borrow();
         assert!(newest >= said, "round {round}: it said {said}, and there are {newest}");
+        let noted = journal.kv("p").await.unwrap().pop().map(|(_, value)| String::from_utf8(value).unwrap());
+        assert!(noted.is_some_and(|noted| noted.parse::<u64>().unwrap() >= said), "round {round}: {said}");
         let warm = journal.warm(SOURCE).await.unwrap();
         // Every position's version is the position: the checkpoint is that of the last append.
         assert_eq!(warm.checkpoint, Some(Version::new(&newest.to_string())));

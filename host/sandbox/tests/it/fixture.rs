@@ -84,6 +84,8 @@ pub struct Fake {
     pub kv_read: Duration,
     pub commit: Result<(), GrantError>,
     pub record: Arc<Mutex<Record>>,
+    /// States with a request that is not sent again.
+    pub in_doubt: Vec<Seq>,
 }
 
 impl Default for Fake {
@@ -92,6 +94,7 @@ impl Default for Fake {
             config: "{}",
             granted: true,
             applied: HashSet::new(),
+            in_doubt: Vec::new(),
             query: Duration::ZERO,
             kv_read: Duration::ZERO,
             commit: Ok(()),
@@ -179,6 +182,7 @@ impl Grants for Fake {
         Ok(Box::new(FakeSession {
             granted: self.granted,
             applied: self.applied.clone(),
+            in_doubt: self.in_doubt.clone(),
             query: self.query,
             kv_read: self.kv_read,
             commit: self.commit.clone(),
@@ -191,6 +195,7 @@ impl Grants for Fake {
 struct FakeSession {
     granted: bool,
     applied: HashSet<Seq>,
+    in_doubt: Vec<Seq>,
     query: Duration,
     kv_read: Duration,
     commit: Result<(), GrantError>,
@@ -353,6 +358,14 @@ impl Session for FakeSession {
 
     fn now_ms(&self) -> u64 {
         1234
+    }
+
+    fn in_doubt(&self) -> Vec<(Seq, String)> {
+        self.in_doubt.iter().map(|seq| (*seq, "may have been sent".to_owned())).collect()
+    }
+
+    fn settle(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+        seqs.iter().map(|seq| KvWrite { key: seq.to_string(), value: None }).collect()
     }
 
     async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {

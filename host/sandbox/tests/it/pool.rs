@@ -40,6 +40,24 @@ async fn states_with_a_receipt_are_done_without_being_handed_over() {
 }
 
 #[tokio::test]
+async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_of_it() {
+    let fake = || Fake { in_doubt: vec![2], ..Fake::default() };
+    let parked = Verdict::Reject("may have been sent".to_string());
+    let bench = Bench::new(fake(), LimitsSpec::default()).await;
+    let outcome = bench.run(&["done", "retry later 50", "done"]).await.unwrap();
+    assert_eq!(outcome.verdicts, [Verdict::Done, parked.clone(), Verdict::Done]);
+    assert_eq!(bench.record().committed, [[1, 3]]);
+    // Of a call that fails, once the state is alone in it.
+    assert!(matches!(bench.run(&["done", "trap"]).await, Err(CallError::Trap(_))));
+    let fake = Fake { applied: HashSet::from([1]), ..fake() };
+    let bench = Bench::new(fake, LimitsSpec::default()).await;
+    let outcome = bench.run(&["done", "trap"]).await.unwrap();
+    assert_eq!(outcome.verdicts, [Verdict::Done, parked]);
+    assert_eq!(outcome.kv, [KvWrite { key: "2".to_string(), value: None }], "its notes end with the verdict");
+    assert_eq!(bench.record().rolled_back, 1);
+}
+
+#[tokio::test]
 async fn a_batch_of_receipts_alone_calls_nobody() {
     let fake = Fake { applied: HashSet::from([1, 2]), ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec::default()).await;

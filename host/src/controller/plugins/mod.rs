@@ -274,6 +274,8 @@ impl Plugins {
             clock: self.clock.clone(),
             uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
+            notes: Arc::new(self.journal.clone()),
+            version: candidate.component.digest().to_owned(),
             cursor: progress.map_or(0, |progress| progress.cursor),
             newest: *self.journal.newest().borrow(),
         };

@@ -35,6 +35,7 @@ mod past;
 mod pausing;
 mod playground;
 mod plugin_calls;
+mod posts;
 mod probing;
 mod receipts;
 mod registries;

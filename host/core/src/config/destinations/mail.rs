@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::addresses::{AddressKind, AddressRange};
 use super::{ADDRESSES, of_name, ten_seconds};
 use crate::config::{Bytes, Duration, SecretRef};
+use crate::intents::requests::Repeat;
 use crate::model::fault::{Fault, fault};
 
 /// The host holds a message in memory while it is on its way.
@@ -62,6 +63,10 @@ pub struct MailSpec {
     #[cfg_attr(test, schemars(extend("x-bounds" = "more than 0, at most 1m")))]
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,
+    /// Whether the host hands a message over again that the server may have: one that was on its way when the host was
+    /// killed, or that got no answer.
+    #[serde(default)]
+    pub repeat: Repeat,
 }
 
 /// How the connection to a mail server is encrypted.
@@ -105,6 +110,7 @@ impl MailSpec {
             size: quarter(),
             rate: one(),
             timeout: ten_seconds(),
+            repeat: Repeat::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
 use super::{Bytes, Duration, SecretRef};
+use crate::intents::requests::Repeat;
 use crate::model::fault::{Fault, fault};
 
 pub use addresses::{AddressKind, AddressRange};
@@ -62,6 +63,10 @@ pub struct DestinationSpec {
     /// How long the host waits for one answer.
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,
+    /// Whether the host sends a request again that may have been sent: one that was on its way when the host was
+    /// killed, or that got no answer.
+    #[serde(default)]
+    pub repeat: Repeat,
 }
 
 /// Every request is compared with each of them.
@@ -134,6 +139,7 @@ impl DestinationSpec {
             response_size: response_most(),
             rate: None,
             timeout: ten_seconds(),
+            repeat: Repeat::default(),
         }
     }
 

@@ -16,7 +16,7 @@ use shuttle::{Config, Runner};
 use super::*;
 use crate::store::memory::tails::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next};
-use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Replay, Rows};
+use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Rows};
 
 /// Orders that are tried. Each takes one or two milliseconds.
 const ORDERS: usize = 1500;
@@ -251,14 +251,9 @@ impl Writes for Store {
         }))
     }
 
-    async fn commit(
-        &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        _replays: &[Replay],
-    ) -> Answered<()> {
+    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answered<()> {
         let news = u64::from(rows.is_some());
-        let decided = self.transact(rows, saves.iter().map(|(_, save)| save.progress.cursor).collect());
+        let decided = self.transact(rows, left.saves.iter().map(|(_, save)| save.progress.cursor).collect());
         if self.planted.is_early {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use futures::future::BoxFuture;
 use hashbrown::HashMap;
-use kubewitness_core::ports::{Append, Appended, JournalError};
+use kubewitness_core::ports::{Append, Appended, JournalError, Kept, KvWrite};
 use kubewitness_core::{Seq, State};
 use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
@@ -25,7 +25,7 @@ use crate::append::recent::Recent;
 use crate::store::memory::Memory;
 use crate::store::rows::Rows;
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::{Fetch, Turn, Writes};
+use crate::store::{Fetch, Left, Turn, Writes};
 use work::{Answer, Done, answer, not_mine};
 pub(crate) use work::{StillSo, Work};
 
@@ -106,6 +106,13 @@ impl Group {
                 Err(oneshot::error::TryRecvError::Empty) => self.round(&mut lead).await,
             }
         }
+    }
+
+    /// Leaves notes to whoever commits next. Nobody waits for them.
+    pub fn note_later(&self, plugin: &str, notes: Vec<KvWrite>) {
+        let (unheard, _) = oneshot::channel();
+        let work = Work::Note(plugin.to_owned(), notes, Kept::ByTheMachine, unheard);
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work);
     }
 
     /// Waits for what is under way, then lets go of the file. What comes later is refused.
@@ -236,22 +243,9 @@ impl Group {
         works: &[Work],
     ) -> Result<Done, JournalError> {
         let planned = plan_all(writer, memory, works).await?;
-        let mine = works.iter().filter(|_| turn.dispatches);
-        let saves: Vec<_> = mine
-            .clone()
-            .filter_map(|work| match work {
-                Work::Save(plugin, save, _) => Some((plugin.as_str(), save)),
-                _ => None,
-            })
-            .collect();
-        let replays: Vec<_> = mine
-            .filter_map(|work| match work {
-                Work::Replay(replay, _) => Some(replay.clone()),
-                _ => None,
-            })
-            .collect();
-        if planned.rows.is_some() || !saves.is_empty() || !replays.is_empty() {
-            writer.commit(planned.rows, &saves, &replays).await?;
+        let left = if turn.dispatches { left(works) } else { Left::default() };
+        if planned.rows.is_some() || !left.is_empty() {
+            writer.commit(planned.rows, &left).await?;
         } else {
             writer.end().await?;
         }
@@ -292,6 +286,24 @@ impl Group {
             moved
         });
     }
+}
+
+/// What plugins left, in the order in which they did.
+fn left(works: &[Work]) -> Left<'_> {
+    let mut left = Left { is_lax: true, ..Left::default() };
+    for work in works {
+        match work {
+            Work::Save(plugin, save, _) => left.saves.push((plugin, save)),
+            Work::Note(plugin, notes, kept, _) => {
+                left.is_lax &= *kept == Kept::ByTheMachine;
+                left.notes.push((plugin, notes));
+            }
+            Work::Replay(replay, _) => left.replays.push(replay.clone()),
+            _ => {}
+        }
+    }
+    left.is_lax &= left.saves.is_empty() && left.replays.is_empty();
+    left
 }
 
 struct Planned {

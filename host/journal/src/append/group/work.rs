@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use futures::future::BoxFuture;
-use kubewitness_core::ports::{Append, Appended, JournalError, Save};
+use kubewitness_core::ports::{Append, Appended, JournalError, Kept, KvWrite, Save};
 use tokio::sync::oneshot;
 
 use crate::store::Past;
@@ -20,6 +20,7 @@ pub(crate) type StillSo =
 pub(crate) enum Work {
     Append(Append, Answer<Appended>),
     Save(String, Save, Answer<()>),
+    Note(String, Vec<KvWrite>, Kept, Answer<()>),
     Replay(Replay, Answer<()>),
     /// Has a transaction of its own, which asks first whether what was decided on is still so.
     Remove(Box<Removal>, StillSo, Answer<bool>),
@@ -41,6 +42,7 @@ impl Work {
         match self {
             Self::Append(append, _) => append.states.len() + append.poison.len() + append.gaps.len(),
             Self::Save(..)
+            | Self::Note(..)
             | Self::Replay(..)
             | Self::Remove(..)
             | Self::Sweep(..)
@@ -74,6 +76,7 @@ impl Work {
         match self {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
             Self::Save(_, _, answer)
+            | Self::Note(.., answer)
             | Self::Replay(_, answer)
             | Self::Settle(answer)
             | Self::Lead(_, answer)
@@ -115,10 +118,11 @@ pub(super) fn answer(works: Vec<Work>, done: Done) {
                     drop(answer.send(appended));
                 }
             }
-            Work::Save(_, _, answer) | Work::Replay(_, answer) if !dispatches => {
+            Work::Save(_, _, answer) | Work::Note(.., answer) | Work::Replay(_, answer) if !dispatches => {
                 drop(answer.send(Err(not_mine())));
             }
             Work::Save(_, _, answer)
+            | Work::Note(.., answer)
             | Work::Replay(_, answer)
             | Work::Settle(answer)
             | Work::Lead(_, answer)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::{JournalError, Save};
+use kubewitness_core::ports::JournalError;
 
 use super::connect::lock::{Lock, Seat, end_own, holding_session, lock, myself, own_number, unlock};
 use super::connect::replicas::{self, Sharing};
@@ -19,8 +19,8 @@ use crate::report::LOST;
 use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, Key, Known, Replay, Rows};
-use crate::store::{Fetch, Turn, Writes};
+use crate::store::rows::{Answer, Key, Known, Rows};
+use crate::store::{Fetch, Left, Turn, Writes};
 
 const COMMIT: &str = "COMMIT";
 /// Where others have to learn of it.
@@ -313,14 +313,9 @@ impl Writes for Writer {
 
     /// Any error leaves the session as it is: the next batch begins with another one, and with it
     /// the transaction that this one left open is undone.
-    async fn commit(
-        &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        replays: &[Replay],
-    ) -> Answer<()> {
+    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
         let (newest, news) = (rows.as_ref().and_then(Rows::newest), rows.is_some());
-        self.session.write(rows, saves, replays).await?;
+        self.session.write(rows, left).await?;
         self.finish(news).await?;
         self.committed = newest.unwrap_or(self.committed);
         Ok(())

@@ -59,6 +59,9 @@
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
 //! dropped; a dropped one stays, since its state stays accounted for by it.
 //!
+//! **Notes** of plugins' calls lie in `kv` under keys that begin with a NUL, which no key of a plugin has. They
+//! may be written without a sync: the next transaction syncs them.
+//!
 //! **Retention** takes states from the front of each object's chain (of what a plugin may have in its
 //! hands, from behind it). The first that stays gets a document that needs none before it, and its
 //! `back` tells the last before the hole, or 0. `streams.taken` counts what is gone, so that a hole

@@ -30,6 +30,25 @@ const CACHE: i64 = -4096;
 /// The WAL's file is cut to this size when it begins anew.
 const WAL_KEPT: i64 = 64 << 20;
 
+/// When a transaction is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sync {
+    /// Before it counts as committed.
+    Full,
+    /// With the next one that is. A kill of the process takes nothing, a loss of power may take the whole of it.
+    Later,
+}
+
+impl Sync {
+    /// Of a WAL: what `FULL` syncs next holds what `NORMAL` wrote before.
+    fn pragma(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Later => "NORMAL",
+        }
+    }
+}
+
 pub(super) struct Scribe {
     path: PathBuf,
     connection: Arc<Mutex<Connection>>,
@@ -45,7 +64,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     )?;
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
     connection.pragma_update(None, "foreign_keys", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "cache_size", CACHE)?;
@@ -88,13 +107,22 @@ impl Scribe {
     /// Everything or nothing.
     pub async fn transaction<T: Send + 'static>(
         &self,
+        sync: Sync,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
-        self.run(|connection| {
+        self.run(move |connection| {
+            if sync != Sync::Full {
+                connection.pragma_update(None, "synchronous", sync.pragma())?;
+            }
             // A deferred one would be refused when it turns into a writing one.
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
-            transaction.commit().map(|()| done)
+            transaction.commit()?;
+            // After an error the connection is opened anew, which sets it as well.
+            if sync != Sync::Full {
+                connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
+            }
+            Ok(done)
         })
         .await
     }

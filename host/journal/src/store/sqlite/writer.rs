@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{JournalError, Save};
+use kubewitness_core::ports::JournalError;
 use sqlx::{Connection as _, SqliteConnection};
 
 use super::fault::classify;
 use super::files;
 use super::schema;
-use super::scribe::{BUSY, Scribe};
+use super::scribe::{BUSY, Scribe, Sync};
 use super::statements::{lookup, remove, write};
 use crate::report::LOST;
 use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, Key, Known, Replay, Rows};
-use crate::store::{Fetch, Turn, Writes};
+use crate::store::rows::{Answer, Key, Known, Rows};
+use crate::store::{Fetch, Left, Turn, Writes};
 
 /// Beyond this size the WAL is moved into the file and cut, even if that has to wait a moment
 /// for readers. SQLite's own checkpoints, every 1,000 pages, don't wait, so that a reader who is
@@ -86,6 +86,7 @@ impl Writer {
     /// Everything or nothing, and nothing in a journal that lacks what was committed.
     async fn transaction(
         &self,
+        sync: Sync,
         work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<()> + Send + 'static,
     ) -> Answer<()> {
         self.is_there()?;
@@ -97,7 +98,7 @@ impl Writer {
             }
             Ok(newest)
         };
-        let newest = self.scribe.transaction(checked).await?;
+        let newest = self.scribe.transaction(sync, checked).await?;
         self.has_all(newest)
     }
 }
@@ -128,7 +129,10 @@ impl Writes for Writer {
 
     async fn mark(&mut self, unfinished: bool) -> Answer<()> {
         let version = marked(schema::VERSION, unfinished);
-        self.transaction(move |transaction| transaction.pragma_update(None, "user_version", version)).await
+        let mark = move |transaction: &rusqlite::Connection| {
+            transaction.pragma_update(None, "user_version", version)
+        };
+        self.transaction(Sync::Full, mark).await
     }
 
     async fn forget(&mut self, plugin: &str) -> Answer<()> {
@@ -148,20 +152,16 @@ impl Writes for Writer {
         lookup::keys(&mut self.reader, questions).await
     }
 
-    async fn commit(
-        &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        replays: &[Replay],
-    ) -> Answer<()> {
-        let (saved, replays) = (write::Saved::of(saves), replays.to_vec());
+    async fn commit(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
+        let (saved, replays) = (write::Saved::of(left), left.replays.clone());
+        let sync = if rows.is_none() && left.is_lax { Sync::Later } else { Sync::Full };
         let last = rows.as_ref().and_then(Rows::newest);
         let write = move |transaction: &rusqlite::Connection| {
             rows.map_or(Ok(()), |rows| write::rows(transaction, rows))?;
             saved.write(transaction)?;
             replays.iter().try_for_each(|replay| write::marks(transaction, replay))
         };
-        self.transaction(write).await?;
+        self.transaction(sync, write).await?;
         self.committed = last.unwrap_or(self.committed);
         Ok(())
     }
@@ -172,12 +172,12 @@ impl Writes for Writer {
 
     async fn remove(&mut self, removal: &Removal) -> Answer<()> {
         let removal = removal.clone();
-        self.transaction(move |transaction| remove::remove(transaction, &removal)).await
+        self.transaction(Sync::Full, move |transaction| remove::remove(transaction, &removal)).await
     }
 
     async fn sweep(&mut self, sweep: &Sweep) -> Answer<()> {
         let sweep = sweep.clone();
-        self.transaction(move |transaction| remove::sweep(transaction, &sweep)).await
+        self.transaction(Sync::Full, move |transaction| remove::sweep(transaction, &sweep)).await
     }
 
     async fn end(&mut self) -> Answer<()> {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use kubewitness_core::Version;
 use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports::{Kept, Notes};
 use kubewitness_journal::Retention;
 
 use super::*;
@@ -145,6 +146,7 @@ pub async fn only_who_leads_writes_what_plugins_left() {
         other => panic!("{other:?}"),
     };
     not_mine(one.save("p", progress(1)).await);
+    not_mine(one.note("p", Vec::new(), Kept::ByTheMachine).await);
     one.lead(true).await.unwrap();
     one.save("p", progress(1)).await.unwrap();
     not_mine(two.save("p", progress(0)).await);

@@ -226,6 +226,8 @@ impl Stage {
             clock: stand_ins.clone(),
             uses: Arc::default(),
             kv: Vec::new(),
+            notes: stand_ins.clone(),
+            version: component.digest().to_owned(),
             cursor: 0,
             newest: stand_ins.newest(),
         };

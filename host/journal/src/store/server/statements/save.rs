@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use kubewitness_core::ports::{DeadLetter, KvWrite};
 
+use crate::store::Left;
 use crate::store::rows::seal::{self, Letter};
 use crate::store::rows::{Act, Replay};
 use crate::store::server::engine::link::{Link, Param, Written, next};
@@ -66,19 +67,19 @@ const REPLAYS: Insert = Insert {
     conflict: Conflict::Refuse,
 };
 
-/// Progress, dead letters and keys of several plugins. Of two saves of one plugin the last counts.
-pub(super) async fn saves(link: &mut dyn Link, saves: &[(&str, &Save)]) -> Written {
+/// Progress, dead letters, keys and notes of several plugins. Of two saves of one plugin the last counts.
+pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
     let mut progress = BTreeMap::new();
     let mut parked: BTreeMap<(&str, Seq), &DeadLetter> = BTreeMap::new();
     let mut revived = Vec::new();
     let mut kv: BTreeMap<(&str, &str), Option<&Vec<u8>>> = BTreeMap::new();
-    for (plugin, save) in saves {
+    for (plugin, save) in &left.saves {
         progress.insert(*plugin, &save.progress);
         revived.extend(save.revived.iter().map(|seq| (*plugin, *seq)));
         parked.extend(save.parked.iter().map(|letter| ((*plugin, letter.seq), letter)));
-        for KvWrite { key, value } in &save.kv {
-            kv.insert((plugin, key), value.as_ref());
-        }
+    }
+    for (plugin, KvWrite { key, value }) in left.kv() {
+        kv.insert((plugin, key), value.as_ref());
     }
     let progress = Batch::of(progress, |(plugin, progress)| {
         let body = serde_json::to_string(progress).expect("strings and numbers always serialize");

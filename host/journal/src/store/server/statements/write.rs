@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_core::ports::{JournalError, Save};
+use kubewitness_core::ports::JournalError;
 use tokio::time::timeout;
 
 use super::save::{replays, saves};
+use crate::store::Left;
 use crate::store::rows::discrepancies::{Change, Found};
-use crate::store::rows::{Answer, Outcome, Replay, Rows, StateRow, StreamRow, seal, uid};
+use crate::store::rows::{Answer, Outcome, Rows, StateRow, StreamRow, seal, uid};
 use crate::store::server::connect::session::{Session, WRITING};
 use crate::store::server::engine::link::{Link, Value, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
@@ -145,28 +146,18 @@ const OUTDATED: Delete = Delete { table: "kw_discrepancies", key: &[int("stream"
 
 impl Session {
     /// All that one transaction of appends and saves writes.
-    pub(crate) async fn write(
-        &mut self,
-        rows: Option<Rows>,
-        saves: &[(&str, &Save)],
-        replays: &[Replay],
-    ) -> Answer<()> {
-        let done = timeout(WRITING, all(self.ask()?, rows, saves, replays)).await;
+    pub(crate) async fn write(&mut self, rows: Option<Rows>, left: &Left<'_>) -> Answer<()> {
+        let done = timeout(WRITING, all(self.ask()?, rows, left)).await;
         self.answered(done)
     }
 }
 
-async fn all(
-    link: &mut dyn Link,
-    written: Option<Rows>,
-    saved: &[(&str, &Save)],
-    replayed: &[Replay],
-) -> Written {
+async fn all(link: &mut dyn Link, written: Option<Rows>, left: &Left<'_>) -> Written {
     if let Some(written) = written {
         rows(link, written).await?;
     }
-    saves(link, saved).await?;
-    replays(link, replayed).await
+    saves(link, left).await?;
+    replays(link, &left.replays).await
 }
 
 async fn rows(link: &mut dyn Link, rows: Rows) -> Written {

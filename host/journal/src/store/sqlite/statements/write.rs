@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+use kubewitness_core::ports::{DeadLetter, KvWrite};
 use rusqlite::types::{ToSqlOutput, Value};
 use rusqlite::{CachedStatement, Connection, ToSql, params};
 
+use crate::store::Left;
 use crate::store::rows::discrepancies::{Change, Found};
 use crate::store::rows::seal::{self, Letter};
 use crate::store::rows::{
@@ -219,17 +220,17 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
-    pub fn of(saves: &[(&str, &Save)]) -> Self {
+    pub fn of(left: &Left<'_>) -> Self {
         let mut saved = Self::default();
-        for (plugin, save) in saves {
+        for (plugin, save) in &left.saves {
             let body = serde_json::to_string(&save.progress).expect("strings and numbers always serialize");
             saved.progress.push((plugin.to_string(), body));
             saved.revived.extend(save.revived.iter().map(|seq| (plugin.to_string(), *seq as i64)));
             saved.parked.extend(save.parked.iter().map(|letter| (plugin.to_string(), letter.clone())));
-            for KvWrite { key, value } in &save.kv {
-                // The last write of a key is what counts.
-                saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
-            }
+        }
+        for (plugin, KvWrite { key, value }) in left.kv() {
+            // The last write of a key is what counts.
+            saved.kv.insert((plugin.to_string(), key.clone()), value.clone());
         }
         saved
     }

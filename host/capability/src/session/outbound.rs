@@ -1,0 +1,188 @@
+//! What leaves the host in a call and can't be rolled back. It is noted in the journal before it is sent, and so is its
+//! answer: [`requests`] decides what a repeat of the call makes of that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kubewitness_core::Seq;
+use kubewitness_core::intents::requests::{
+    Answer, Asked, Decision, Full, MAY_HAVE_BEEN_SENT, Repeat, Requests,
+};
+use kubewitness_core::ports::{GrantError, JournalError, Kept, KvWrite, Notes};
+
+use crate::http::Unanswered;
+
+/// What a receiver lacks that is told nothing of states.
+const SAYS_NO_STATE: &str = "the receiver is `repeat: never`, and what is sent does not say which state it is about: \
+    send the state's id as `Idempotency-Key`, or as the id of a message";
+
+/// The notes of one plugin, shared by its calls.
+pub struct Outbox {
+    plugin: String,
+    /// Of the plugin, for people.
+    version: String,
+    journal: Arc<dyn Notes>,
+    requests: Mutex<Requests>,
+}
+
+/// What one call has sent.
+#[derive(Default)]
+pub struct Outbound {
+    /// The notes of its requests.
+    used: BTreeSet<u64>,
+    /// Requests by destination and state.
+    counts: BTreeMap<(String, Seq), u32>,
+    /// States with a request that is not sent again, and why.
+    doubts: Vec<(Seq, String)>,
+    /// The call has to come again with fewer states.
+    needs_split: Option<GrantError>,
+}
+
+/// What is to be done with a request.
+pub enum Next {
+    /// Send it. What comes of it is told under this number.
+    Send(Asked, Option<u64>),
+    SendAgain(u64),
+    Answer(Answer),
+}
+
+impl Outbox {
+    pub fn new(plugin: &str, version: &str, journal: Arc<dyn Notes>, requests: Requests) -> Self {
+        let (plugin, version) = (plugin.to_owned(), version.to_owned());
+        Self { plugin, version, journal, requests: Mutex::new(requests) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a note of `kv` before a receipt commits.
+    pub async fn keep(&self, note: KvWrite) -> Result<(), GrantError> {
+        let kept = self.journal.note(&self.plugin, vec![note], Kept::ByTheDisk).await;
+        kept.map_err(|error| unkept(&error))
+    }
+
+    /// Returns the request's number once it may be sent.
+    pub async fn intend(
+        &self,
+        asked: Asked,
+        number: Option<u64>,
+        repeat: Repeat,
+        cursor: Seq,
+    ) -> Result<u64, GrantError> {
+        let (number, notes) = {
+            let mut requests = self.lock();
+            let (old, intended) = match requests.intend(asked.clone(), number) {
+                Err(Full) => (requests.make_room(cursor), requests.intend(asked, number)),
+                intended => (Vec::new(), intended),
+            };
+            let full = |Full| GrantError::Unavailable("too many requests have no verdict yet".into());
+            let (number, note) = intended.map_err(full)?;
+            (number, [old, vec![note]].concat())
+        };
+        let kept = match repeat {
+            Repeat::Never => Kept::ByTheDisk,
+            Repeat::InDoubt => Kept::ByTheMachine,
+        };
+        let noted = self.journal.note(&self.plugin, notes, kept).await;
+        if let Err(error) = noted {
+            self.lock().unsent(number);
+            return Err(unkept(&error));
+        }
+        Ok(number)
+    }
+
+    /// What became of a request. One that got no answer and may have been sent stays in doubt.
+    pub fn ended(&self, number: u64, sent: Result<Answer, &Unanswered>) {
+        let note = match sent {
+            Ok(answer) => self.lock().answered(number, answer),
+            Err(unanswered) if unanswered.is_unsent => self.lock().unsent(number),
+            Err(_) => return,
+        };
+        self.journal.note_later(&self.plugin, vec![note]);
+    }
+
+    /// Returns once the answers before are kept. Where that fails a kill leaves more in doubt, and nothing else.
+    pub async fn flush(&self) {
+        if let Err(error) = self.journal.note(&self.plugin, Vec::new(), Kept::ByTheMachine).await {
+            tracing::debug!(plugin = self.plugin, %error, "answers could not be noted");
+        }
+    }
+
+    /// What removes the notes of these states, which have verdicts.
+    pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
+        self.lock().finish(seqs)
+    }
+}
+
+fn unkept(error: &JournalError) -> GrantError {
+    GrantError::Unavailable(format!("the journal can't note what the call is about to do: {error}"))
+}
+
+impl Outbound {
+    /// `seqs`: the state that it is about, or all of the call where that is not known.
+    pub fn next(
+        &mut self,
+        outbox: &Outbox,
+        to: String,
+        seqs: Vec<Seq>,
+        digest: String,
+        repeat: Repeat,
+    ) -> Result<Next, GrantError> {
+        if repeat == Repeat::Never && seqs.len() > 1 {
+            let refused = GrantError::Invalid(SAYS_NO_STATE.into());
+            self.needs_split = Some(refused.clone());
+            return Err(refused);
+        }
+        let nth = match seqs[..] {
+            [seq] => self.counts.get(&(to.clone(), seq)).copied().unwrap_or_default(),
+            _ => 0,
+        };
+        let asked = Asked { seqs, to, nth, digest, version: outbox.version.clone() };
+        let decision = outbox.lock().decide(&asked, repeat, &self.used);
+        match decision {
+            Decision::Send(number) => Ok(Next::Send(asked, number)),
+            Decision::SendAgain(number) => Ok(Next::SendAgain(number)),
+            Decision::Answer(number, answer) => {
+                self.count(&asked.to, &asked.seqs, number);
+                Ok(Next::Answer(answer))
+            }
+            Decision::Doubtful(why) => {
+                self.doubt(&asked.seqs, why.clone());
+                Err(GrantError::Denied(why))
+            }
+        }
+    }
+
+    /// What was sent got no answer. Where it may be sent again, the plugin's verdict says whether it is.
+    pub fn unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
+        if repeat == Repeat::Never {
+            self.doubt(seqs, format!("{MAY_HAVE_BEEN_SENT}: {error}"));
+        }
+    }
+
+    fn doubt(&mut self, seqs: &[Seq], why: String) {
+        self.doubts.extend(seqs.iter().map(|seq| (*seq, why.clone())));
+    }
+
+    /// The request counts: the next one of the state is another.
+    pub fn count(&mut self, to: &str, seqs: &[Seq], number: u64) {
+        self.used.insert(number);
+        if let [seq] = seqs {
+            *self.counts.entry((to.to_owned(), *seq)).or_default() += 1;
+        }
+    }
+
+    /// Whether the call has sent anything that is noted.
+    pub fn has_sent(&self) -> bool {
+        !self.used.is_empty()
+    }
+
+    pub fn doubts(&self) -> Vec<(Seq, String)> {
+        self.doubts.clone()
+    }
+
+    pub fn needs_split(&mut self) -> Option<GrantError> {
+        self.needs_split.take()
+    }
+}

@@ -1,0 +1,139 @@
+//! What a call sends: a request over HTTP or a message by e-mail, and what its answer is kept as.
+
+use async_trait::async_trait;
+use kubewitness_core::intents::requests::{Answer, Repeat};
+use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse, MailMessage, MailRefusal};
+use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
+
+use crate::http::{Destination, Prepared, Unanswered};
+use crate::mail::{Letter, Relay};
+
+/// Something that is ready to be sent.
+#[async_trait]
+pub trait Post: Send {
+    type Answer: Send;
+
+    /// The kind of the receiver and its name.
+    fn to(&self) -> String;
+    fn repeat(&self) -> Repeat;
+    /// Asks the receiver's rate.
+    fn take(&self) -> Result<(), GrantError>;
+    async fn send(self) -> Result<Self::Answer, Unanswered>;
+    fn keep(answer: &Self::Answer) -> Answer;
+    fn read(answer: Answer) -> Result<Self::Answer, GrantError>;
+}
+
+pub struct Request<'d> {
+    pub destination: &'d Destination,
+    pub prepared: Prepared,
+}
+
+pub struct Mail<'r> {
+    pub relay: &'r Relay,
+    pub letter: Letter,
+}
+
+/// An answer over HTTP, but for its body.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+#[async_trait]
+impl Post for Request<'_> {
+    type Answer = HttpResponse;
+
+    fn to(&self) -> String {
+        format!("http:{}", self.destination.spec.name)
+    }
+
+    fn repeat(&self) -> Repeat {
+        self.destination.spec.repeat
+    }
+
+    fn take(&self) -> Result<(), GrantError> {
+        self.destination.take()
+    }
+
+    async fn send(self) -> Result<HttpResponse, Unanswered> {
+        self.destination.send(self.prepared).await
+    }
+
+    fn keep(HttpResponse { status, headers, body }: &HttpResponse) -> Answer {
+        let head = Head { status: *status, headers: headers.clone() };
+        Answer { head: told(&head), body: Some(body.clone()) }
+    }
+
+    fn read(answer: Answer) -> Result<HttpResponse, GrantError> {
+        let Head { status, headers } = untold(&answer.head)?;
+        Ok(HttpResponse { status, headers, body: answer.body.unwrap_or_default() })
+    }
+}
+
+/// The recipients that were refused: the recipient, whether for good, and why.
+type Refusals = Vec<(String, bool, String)>;
+
+#[async_trait]
+impl Post for Mail<'_> {
+    type Answer = Vec<MailRefusal>;
+
+    fn to(&self) -> String {
+        format!("mail:{}", self.relay.spec.name)
+    }
+
+    fn repeat(&self) -> Repeat {
+        self.relay.spec.repeat
+    }
+
+    fn take(&self) -> Result<(), GrantError> {
+        self.relay.take()
+    }
+
+    async fn send(self) -> Result<Vec<MailRefusal>, Unanswered> {
+        self.relay.send(self.letter).await
+    }
+
+    fn keep(refusals: &Vec<MailRefusal>) -> Answer {
+        let refusals = refusals.iter().map(|it| (it.recipient.clone(), it.is_permanent, it.reason.clone()));
+        Answer { head: told(&refusals.collect::<Refusals>()), body: Some(Vec::new()) }
+    }
+
+    fn read(answer: Answer) -> Result<Vec<MailRefusal>, GrantError> {
+        let refusals: Refusals = untold(&answer.head)?;
+        let refusal = |(recipient, is_permanent, reason)| MailRefusal { recipient, is_permanent, reason };
+        Ok(refusals.into_iter().map(refusal).collect())
+    }
+}
+
+fn told(head: &impl Serialize) -> String {
+    serde_json::to_string(head).expect("strings and numbers always serialize")
+}
+
+fn untold<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> {
+    let unreadable = |error| GrantError::Other(format!("a kept answer can't be read: {error}"));
+    serde_json::from_str(head).map_err(unreadable)
+}
+
+/// Of what a plugin sends. The host's own headers may change meanwhile.
+pub fn digest_of(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
+    let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    digest([method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]))
+}
+
+pub fn digest_of_mail(MailMessage { to, subject, text, html, id }: &MailMessage) -> String {
+    let html = html.iter().map(String::as_bytes);
+    let to = to.iter().map(String::as_bytes);
+    digest([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
+}
+
+fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        // With its length, so that no two have the same bytes.
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    }
+    hex::encode(context.finish())
+}

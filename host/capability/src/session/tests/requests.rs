@@ -1,0 +1,268 @@
+//! Requests of calls that come again: after a kill, after a failure, after a verdict.
+
+use axum::Router;
+use axum::http::Uri;
+use kubewitness_harness::{Encryption, MailServer};
+
+use super::*;
+
+/// A receiver that counts, and never answers what ends in `silent`.
+#[derive(Clone, Default)]
+struct Receiver(Arc<Mutex<Vec<String>>>);
+
+impl Receiver {
+    #[allow(clippy::disallowed_methods)]
+    async fn listen(&self) -> String {
+        let seen = self.0.clone();
+        let answer = move |uri: Uri| {
+            let count = {
+                let mut seen = seen.lock().unwrap();
+                seen.push(uri.path().to_owned());
+                seen.len()
+            };
+            async move {
+                if uri.path().ends_with("silent") {
+                    std::future::pending::<()>().await;
+                }
+                format!("answer {count}")
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
+        format!("http://{address}/")
+    }
+
+    fn count(&self, path: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|seen| *seen == path).count()
+    }
+}
+
+async fn opened(world: &World, url: &str) -> Capabilities {
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "destinations": [
+            {"name": "people", "url": url, "timeout": "300ms"},
+            {"name": "bank", "url": url, "timeout": "300ms", "repeat": "never"},
+            {"name": "away", "url": "http://127.0.0.1:1", "timeout": "300ms", "repeat": "never"},
+        ],
+    }))
+    .unwrap();
+    Capabilities::open(&host, world.folder.path()).await.unwrap()
+}
+
+fn sender() -> PluginSpec {
+    let grant = |name: &str| json!({"name": name, "destination": name});
+    plugin(json!({"http": [grant("people"), grant("bank"), grant("away")]}))
+}
+
+fn post(path: &str, id: Option<&str>) -> HttpRequest {
+    let headers = id.map(|id| ("Idempotency-Key".to_owned(), id.to_owned())).into_iter().collect();
+    HttpRequest { method: "POST".into(), path: path.into(), headers, body: path.as_bytes().to_vec() }
+}
+
+/// What is answered, as text.
+async fn send(session: &mut Box<dyn Session>, to: &str, path: &str) -> Result<String, GrantError> {
+    let answer = session.http_send(to, post(path, None)).await?;
+    Ok(String::from_utf8(answer.body).unwrap())
+}
+
+#[tokio::test]
+async fn after_a_kill_only_the_request_in_the_air_is_sent_again() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let url = receiver.listen().await;
+    let capabilities = opened(&world, &url).await;
+    let killed = world.started(&capabilities, &sender()).await;
+    let mut session = killed.open(&batch(&[1])).await.unwrap();
+    assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 1");
+    assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 2", "a second one is another");
+    assert_eq!(send(&mut session, "people", "two").await.unwrap(), "answer 3");
+    drop((session, killed, capabilities));
+
+    let capabilities = opened(&world, &url).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 1", "as it was answered");
+    assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 2");
+    assert_eq!(send(&mut session, "people", "two").await.unwrap(), "answer 4", "its answer was not kept");
+    assert_eq!(send(&mut session, "people", "three").await.unwrap(), "answer 5");
+    // A kill behind the call's end, and before its save.
+    drop(session.commit(&[1]).await.unwrap());
+    let plugin = world.started(&capabilities, &sender()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    for (path, answer) in [("one", 1), ("one", 2), ("two", 4), ("three", 5)] {
+        assert_eq!(send(&mut session, "people", path).await.unwrap(), format!("answer {answer}"));
+    }
+    world.paper.keep(&session.commit(&[1]).await.unwrap());
+    assert_eq!(world.paper.read(), [], "nothing is left of a state that is done");
+    assert_eq!((receiver.count("/one"), receiver.count("/two"), receiver.count("/three")), (2, 2, 1));
+}
+
+#[tokio::test]
+async fn where_nothing_is_repeated_a_request_in_the_air_parks_its_state_until_somebody_replays_it() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let url = receiver.listen().await;
+    let capabilities = opened(&world, &url).await;
+    let killed = world.started(&capabilities, &sender()).await;
+    let mut session = killed.open(&batch(&[1, 2])).await.unwrap();
+    session.http_send("bank", post("one", Some("id-1"))).await.unwrap();
+    session.http_send("bank", post("two", Some("id-2"))).await.unwrap();
+    drop((session, killed, capabilities));
+
+    let capabilities = opened(&world, &url).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    session.http_send("bank", post("one", Some("id-1"))).await.unwrap();
+    let refused = session.http_send("bank", post("two", Some("id-2"))).await;
+    assert!(matches!(&refused, Err(GrantError::Denied(why)) if why.starts_with("may have been sent")));
+    let doubts = session.in_doubt();
+    assert!(matches!(&doubts[..], [(2, why)] if why.starts_with("may have been sent") && why.contains("v1")));
+    assert_eq!((receiver.count("/one"), receiver.count("/two")), (1, 1));
+    world.paper.keep(&session.commit(&[1]).await.unwrap());
+    assert_eq!(world.paper.read(), []);
+
+    // The operator's replay.
+    let mut session = plugin.open(&batch(&[2])).await.unwrap();
+    session.http_send("bank", post("two", Some("id-2"))).await.unwrap();
+    assert_eq!((session.in_doubt(), receiver.count("/two")), (vec![], 2));
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    for to in ["bank", "people"] {
+        let mut session = plugin.open(&batch(&[1])).await.unwrap();
+        assert!(matches!(send(&mut session, to, "silent").await, Err(GrantError::Timeout(_))));
+        // Parked at once, whatever the plugin says; elsewhere its verdict decides.
+        let doubts = session.in_doubt();
+        assert_eq!(
+            doubts.iter().filter(|(_, why)| why.starts_with("may have been sent")).count(),
+            doubts.len()
+        );
+        assert_eq!(doubts.len(), usize::from(to == "bank"));
+        session.rollback().await;
+    }
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert!(matches!(send(&mut session, "bank", "silent").await, Err(GrantError::Denied(_))));
+    assert!(matches!(send(&mut session, "people", "silent").await, Err(GrantError::Timeout(_))));
+    assert_eq!(receiver.count("/silent"), 3);
+    assert_eq!(session.settle(&[1]).len(), 2);
+}
+
+#[tokio::test]
+async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    for times in 1..3 {
+        let mut session = plugin.open(&batch(&[1])).await.unwrap();
+        send(&mut session, "bank", "one").await.unwrap();
+        session.commit(&[]).await.unwrap();
+        assert_eq!(receiver.count("/one"), times);
+    }
+    // A call without a verdict asks for nothing.
+    for _ in 0..2 {
+        let mut session = plugin.open(&batch(&[1])).await.unwrap();
+        send(&mut session, "bank", "one").await.unwrap();
+        session.rollback().await;
+        assert_eq!(receiver.count("/one"), 3);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_that_the_journal_can_not_note_and_nobody_is_to_blame() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    world.paper.is_away.store(true, Ordering::Relaxed);
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert!(matches!(send(&mut session, "bank", "one").await, Err(GrantError::Unavailable(_))));
+    assert!(matches!(session.commit(&[1]).await, Err(GrantError::Unavailable(_))));
+    assert_eq!(receiver.count("/one"), 0);
+    world.paper.is_away.store(false, Ordering::Relaxed);
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    send(&mut session, "bank", "one").await.unwrap();
+    assert_eq!(receiver.count("/one"), 1);
+}
+
+#[tokio::test]
+async fn a_destination_that_can_not_be_reached_was_sent_nothing() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    for _ in 0..2 {
+        let mut session = plugin.open(&batch(&[1])).await.unwrap();
+        assert!(matches!(send(&mut session, "away", "one").await, Err(GrantError::Unavailable(_))));
+        assert_eq!(session.in_doubt(), []);
+        session.rollback().await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    assert!(matches!(send(&mut session, "bank", "one").await, Err(GrantError::Invalid(_))));
+    assert!(matches!(session.commit(&[1, 2]).await, Err(GrantError::Invalid(_))), "the batch is split");
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    send(&mut session, "bank", "one").await.unwrap();
+    // Elsewhere it is known by what it is.
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    send(&mut session, "people", "one").await.unwrap();
+    session.rollback().await;
+    let mut session = plugin.open(&batch(&[2, 3])).await.unwrap();
+    send(&mut session, "people", "one").await.unwrap();
+    assert_eq!(receiver.count("/one"), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_only_reads_and_one_of_a_tick_are_sent_each_time() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let plugin = world.started(&capabilities, &sender()).await;
+    for seqs in [&[1][..], &[]] {
+        let mut session = plugin.open(&batch(seqs)).await.unwrap();
+        let method = if seqs.is_empty() { "POST" } else { "GET" };
+        let request = HttpRequest { method: method.into(), ..post("one", None) };
+        session.http_send("bank", request).await.unwrap();
+        session.rollback().await;
+    }
+    assert_eq!((receiver.count("/one"), world.paper.read()), (2, vec![]));
+}
+
+#[tokio::test]
+async fn a_message_by_e_mail_takes_the_way_of_a_request() {
+    let (world, server) = (World::new(), MailServer::start(Encryption::None, None).await.unwrap());
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "mail": [{
+            "name": "relay", "server": "127.0.0.1", "port": server.address.port(), "tls": "none", "rate": 100,
+            "from": "kw@example.com", "recipients": ["example.com"], "repeat": "never",
+        }],
+    }))
+    .unwrap();
+    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let spec = plugin(json!({"mail": [{"name": "relay", "server": "relay"}]}));
+    let mail = |id: &str| MailMessage {
+        to: vec!["ada@example.com".into(), "nobody@example.com".into()],
+        subject: "s".into(),
+        text: "t".into(),
+        html: None,
+        id: id.into(),
+    };
+    let killed = world.started(&capabilities, &spec).await;
+    let mut session = killed.open(&batch(&[1, 2])).await.unwrap();
+    let refusals = session.mail_send("relay", mail("id-1")).await.unwrap();
+    session.mail_send("relay", mail("id-2")).await.unwrap();
+    drop((session, killed));
+    let plugin = world.started(&capabilities, &spec).await;
+    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
+    let again = session.mail_send("relay", mail("id-1")).await.unwrap();
+    assert_eq!((again.len(), &again), (1, &refusals), "as it was answered");
+    assert!(matches!(session.mail_send("relay", mail("id-2")).await, Err(GrantError::Denied(_))));
+    assert_eq!((session.in_doubt().len(), server.received().len()), (1, 2));
+}

@@ -1,0 +1,301 @@
+//! Requests of a plugin's calls. A request is noted before it is sent, and so is its answer. After a kill the call
+//! comes again: a request that has its answer gets it again without being sent, one that was not noted was not sent,
+//! and only one that is noted without an answer is in doubt.
+//!
+//! A request of one state is known again by its destination, the state and its number among the state's requests to
+//! that destination. Where several states come in one call and the request names none of them, it is known by its
+//! digest alone.
+//!
+//! The notes of a state end with a verdict on it. A verdict that asks for a retry asks for another request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::record;
+use crate::limits;
+use crate::ports::KvWrite;
+use crate::state::Seq;
+
+const KIND: &str = "request";
+
+/// The error of a state whose request is not sent again begins so.
+pub const MAY_HAVE_BEEN_SENT: &str = "may have been sent";
+
+/// A request that a plugin makes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The state that it is about, or all of the call.
+    pub seqs: Vec<Seq>,
+    /// The kind of the receiver and its name.
+    pub to: String,
+    /// Its number among those of this state to this destination, from 0.
+    pub nth: u32,
+    /// Of all that is sent, hex.
+    pub digest: String,
+    /// The plugin's version, for people.
+    pub version: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Everything but the body, as the host reads it back.
+    pub head: String,
+    /// `None`: it was too large to be kept.
+    pub body: Option<Vec<u8>>,
+}
+
+/// Whether a request that may have been sent is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum Repeat {
+    /// It is sent again: at least once.
+    #[default]
+    InDoubt,
+    /// It is never sent again: its state becomes a dead letter.
+    Never,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It was surely not sent.
+    Unsent,
+    Sent,
+    Answered(Answer),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Note {
+    asked: Asked,
+    fate: Fate,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Note it, under the number of its last note if there is one, and send it.
+    Send(Option<u64>),
+    /// It is noted under this number already, and may be sent again.
+    SendAgain(u64),
+    /// It was sent, and this is its answer.
+    Answer(u64, Answer),
+    /// It may have been sent, and is not sent again. Says why.
+    Doubtful(String),
+}
+
+/// The plugin has as many notes as it may have, none of them old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The notes of one plugin, by number.
+#[derive(Clone, Debug, Default)]
+pub struct Requests {
+    notes: BTreeMap<u64, Note>,
+    by_seq: BTreeMap<Seq, BTreeSet<u64>>,
+    last: u64,
+    /// Of the answers' bodies that are kept.
+    bytes: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    #[serde(flatten)]
+    asked: Asked,
+    fate: Word,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    head: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Word {
+    Unsent,
+    Sent,
+    Answered,
+    TooLarge,
+}
+
+impl Requests {
+    /// Takes a note that was read back. `None`: the key is another's. `Some(false)`: it can't be read.
+    pub fn read(&mut self, key: &str, value: &[u8]) -> Option<bool> {
+        let number = super::number(KIND, key)?;
+        let Some(note) = Note::decode(value) else { return Some(false) };
+        self.put(number, note);
+        Some(true)
+    }
+
+    /// `used`: the notes of requests that this call has made already.
+    pub fn decide(&self, asked: &Asked, repeat: Repeat, used: &BTreeSet<u64>) -> Decision {
+        let Some((number, note)) = self.find(asked, used) else { return Decision::Send(None) };
+        let is_same = note.asked.digest == asked.digest;
+        let doubtful = |what: &str| {
+            let version = &note.asked.version;
+            Decision::Doubtful(format!("{MAY_HAVE_BEEN_SENT}: {what} (plugin {version})"))
+        };
+        match (&note.fate, repeat) {
+            (Fate::Unsent, _) => Decision::Send(Some(number)),
+            (Fate::Answered(answer @ Answer { body: Some(_), .. }), _) if is_same => {
+                Decision::Answer(number, answer.clone())
+            }
+            (Fate::Sent, Repeat::InDoubt) if is_same => Decision::SendAgain(number),
+            (_, Repeat::InDoubt) => Decision::Send(Some(number)),
+            (Fate::Sent, Repeat::Never) => {
+                doubtful("an earlier call had begun to send a request of this state and got no answer")
+            }
+            (Fate::Answered(_), Repeat::Never) if is_same => {
+                doubtful("an earlier call has sent this request, and the answer is too large to be kept")
+            }
+            (Fate::Answered(_), Repeat::Never) => {
+                doubtful("an earlier call has sent another request in its place and got an answer")
+            }
+        }
+    }
+
+    /// Notes that a request is about to be sent: its number, and what has to be kept before it is.
+    pub fn intend(&mut self, asked: Asked, number: Option<u64>) -> Result<(u64, KvWrite), Full> {
+        if number.is_none() && self.notes.len() >= limits::INTENTS {
+            return Err(Full);
+        }
+        let number = number.unwrap_or(self.last + 1);
+        self.put(number, Note { asked, fate: Fate::Sent });
+        Ok((number, self.write(number)))
+    }
+
+    /// The request got its answer, or it is known that it was not sent: what is kept of that.
+    pub fn answered(&mut self, number: u64, answer: Answer) -> KvWrite {
+        self.settle(number, Fate::Answered(answer))
+    }
+
+    pub fn unsent(&mut self, number: u64) -> KvWrite {
+        self.settle(number, Fate::Unsent)
+    }
+
+    fn settle(&mut self, number: u64, fate: Fate) -> KvWrite {
+        if let Some(note) = self.take(number) {
+            self.put(number, Note { fate: self.fitting(fate), ..note });
+        }
+        self.write(number)
+    }
+
+    /// An answer beyond the bounds is kept without its body.
+    fn fitting(&self, fate: Fate) -> Fate {
+        let fits = |body: &Vec<u8>| {
+            body.len() <= limits::ANSWER_KEPT && self.bytes + body.len() <= limits::ANSWERS_KEPT
+        };
+        match fate {
+            Fate::Answered(Answer { head, body }) => Fate::Answered(Answer { head, body: body.filter(fits) }),
+            other => other,
+        }
+    }
+
+    /// A verdict on these states is given: what removes their notes, in the save that has the verdict.
+    pub fn finish(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
+        let numbers: BTreeSet<u64> =
+            seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten().copied().collect();
+        let mut removals = Vec::new();
+        for number in numbers {
+            let Some(mut note) = self.take(number) else { continue };
+            note.asked.seqs.retain(|seq| !seqs.contains(seq));
+            match note.asked.seqs.is_empty() {
+                true => removals.push(super::removal(KIND, number)),
+                false => self.put(number, note),
+            }
+        }
+        removals
+    }
+
+    /// Removes the notes that only states up to the cursor have: what is left of states that never came again.
+    pub fn make_room(&mut self, cursor: Seq) -> Vec<KvWrite> {
+        let is_old = |note: &Note| note.asked.seqs.iter().all(|seq| *seq <= cursor);
+        let old: Vec<u64> =
+            self.notes.iter().filter(|(_, note)| is_old(note)).map(|(number, _)| *number).collect();
+        old.into_iter().filter_map(|number| self.take(number).map(|_| super::removal(KIND, number))).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.notes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+
+    fn find(&self, asked: &Asked, used: &BTreeSet<u64>) -> Option<(u64, &Note)> {
+        let numbers = asked.seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten();
+        let notes = numbers.filter_map(|number| Some((*number, self.notes.get(number)?)));
+        let notes = notes.filter(|(number, note)| note.asked.to == asked.to && !used.contains(number));
+        let twins = notes.clone().filter(|(_, note)| note.asked.digest == asked.digest);
+        // The notes of a try before may still be there: their removal is saved after the next try has begun.
+        match asked.seqs.len() {
+            1 => notes
+                .filter(|(_, note)| note.asked.seqs == asked.seqs && note.asked.nth == asked.nth)
+                .max_by_key(|(number, _)| *number)
+                .or_else(|| {
+                    twins.filter(|(_, note)| note.asked.seqs.len() > 1).max_by_key(|(number, _)| *number)
+                }),
+            _ => twins.max_by_key(|(number, _)| *number),
+        }
+    }
+
+    fn put(&mut self, number: u64, note: Note) {
+        self.take(number);
+        self.last = self.last.max(number);
+        self.bytes += note.bytes();
+        for seq in &note.asked.seqs {
+            self.by_seq.entry(*seq).or_default().insert(number);
+        }
+        self.notes.insert(number, note);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Note> {
+        let note = self.notes.remove(&number)?;
+        self.bytes -= note.bytes();
+        for seq in &note.asked.seqs {
+            if let Some(numbers) = self.by_seq.get_mut(seq) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.by_seq.remove(seq);
+                }
+            }
+        }
+        Some(note)
+    }
+
+    fn write(&self, number: u64) -> KvWrite {
+        let value = self.notes.get(&number).map(Note::encode);
+        KvWrite { key: super::key(KIND, number), value }
+    }
+}
+
+impl Note {
+    fn bytes(&self) -> usize {
+        match &self.fate {
+            Fate::Answered(answer) => answer.body.as_ref().map_or(0, Vec::len),
+            _ => 0,
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (fate, head, body) = match &self.fate {
+            Fate::Unsent => (Word::Unsent, None, None),
+            Fate::Sent => (Word::Sent, None, None),
+            Fate::Answered(Answer { head, body: None }) => (Word::TooLarge, Some(head.clone()), None),
+            Fate::Answered(Answer { head, body }) => (Word::Answered, Some(head.clone()), body.as_deref()),
+        };
+        record::encode(&Head { asked: self.asked.clone(), fate, head }, &[body.unwrap_or_default()])
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (Head { asked, fate, head }, body) = record::decode(bytes)?;
+        let fate = match (fate, head) {
+            (Word::Unsent, _) => Fate::Unsent,
+            (Word::Sent, _) => Fate::Sent,
+            (Word::TooLarge, head) => Fate::Answered(Answer { head: head?, body: None }),
+            (Word::Answered, head) => Fate::Answered(Answer { head: head?, body: Some(body.to_vec()) }),
+        };
+        Some(Self { asked, fate })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The machine between a disk that loses what is not kept, and a receiver that counts.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TO: [(&str, Repeat); 2] = [("http:people", Repeat::InDoubt), ("http:bank", Repeat::Never)];
+
+/// Where a kill falls in a call: at this request, and how far that one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kill {
+    Noted(usize),
+    Sent(usize),
+    Answered(usize),
+    BeforeTheSave,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Done,
+    Retry,
+    Trap,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    seq: Seq,
+    to: usize,
+    requests: usize,
+    end: End,
+    kill: Option<Kill>,
+    /// Whether the verdicts before it are saved by then.
+    is_saved: bool,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let kill = prop_oneof![
+        (0..3_usize).prop_map(Kill::Noted),
+        (0..3_usize).prop_map(Kill::Sent),
+        (0..3_usize).prop_map(Kill::Answered),
+        Just(Kill::BeforeTheSave),
+    ];
+    let end = prop_oneof![Just(End::Done), Just(End::Retry), Just(End::Trap)];
+    (1..4_u64, 0..2_usize, 1..4_usize, end, proptest::option::of(kill), any::<bool>())
+        .prop_map(|(seq, to, requests, end, kill, is_saved)| Call { seq, to, requests, end, kill, is_saved })
+}
+
+#[derive(Default)]
+struct World {
+    machine: Requests,
+    disk: BTreeMap<String, Vec<u8>>,
+    /// Written with the next transaction.
+    behind: Vec<KvWrite>,
+    /// Written with the verdicts, which may be later than what the next calls note.
+    removals: Vec<KvWrite>,
+    /// By state, destination, number and try of the state.
+    received: HashMap<(Seq, usize, usize, u32), u32>,
+    tries: HashMap<Seq, u32>,
+    doubled: u32,
+    in_the_air: u32,
+    parked: u32,
+}
+
+impl World {
+    fn keep(&mut self, writes: Vec<KvWrite>) {
+        for KvWrite { key, value } in std::mem::take(&mut self.behind).into_iter().chain(writes) {
+            match value {
+                Some(value) => drop(self.disk.insert(key, value)),
+                None => drop(self.disk.remove(&key)),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.behind.clear();
+        self.removals.clear();
+        self.machine = Requests::default();
+        for (key, value) in &self.disk {
+            assert_eq!(self.machine.read(key, value), Some(true));
+        }
+    }
+
+    fn receive(&mut self, call: Call, nth: usize) {
+        let attempt = self.tries.get(&call.seq).copied().unwrap_or_default();
+        let times = self.received.entry((call.seq, call.to, nth, attempt)).or_default();
+        *times += 1;
+        self.doubled += u32::from(*times > 1);
+        assert!(*times == 1 || TO[call.to].1 == Repeat::InDoubt, "sent twice: {call:?}");
+    }
+
+    /// `false`: the process is killed in it.
+    fn request(&mut self, call: Call, nth: usize, used: &mut BTreeSet<u64>) -> Result<bool, ()> {
+        let (to, repeat) = TO[call.to];
+        let asked = asked(call.seq, to, nth as u32);
+        let answer = Answer { head: format!("{}/{nth}", call.seq), body: Some(vec![nth as u8]) };
+        let number = match self.machine.decide(&asked, repeat, used) {
+            Decision::Answer(number, kept) => {
+                assert_eq!(kept, answer, "its own answer");
+                used.insert(number);
+                return Ok(true);
+            }
+            Decision::Doubtful(why) => {
+                assert!(why.starts_with(MAY_HAVE_BEEN_SENT) && repeat == Repeat::Never);
+                return Err(());
+            }
+            Decision::SendAgain(number) => number,
+            Decision::Send(number) => {
+                let (number, note) = self.machine.intend(asked, number).unwrap();
+                self.keep(vec![note]);
+                number
+            }
+        };
+        used.insert(number);
+        let is_killed = |at| call.kill == Some(at);
+        if is_killed(Kill::Noted(nth)) {
+            self.in_the_air += 1;
+            return Ok(false);
+        }
+        self.receive(call, nth);
+        if is_killed(Kill::Sent(nth)) {
+            self.in_the_air += 1;
+            return Ok(false);
+        }
+        let note = self.machine.answered(number, answer);
+        self.behind.push(note);
+        self.in_the_air += u32::from(is_killed(Kill::Answered(nth)));
+        Ok(!is_killed(Kill::Answered(nth)))
+    }
+
+    fn call(&mut self, call: Call) {
+        if call.is_saved {
+            let removals = std::mem::take(&mut self.removals);
+            self.keep(removals);
+        }
+        let mut used = BTreeSet::new();
+        let mut end = call.end;
+        for nth in 0..call.requests {
+            match self.request(call, nth, &mut used) {
+                Ok(true) => {}
+                Ok(false) => return self.kill(),
+                Err(()) => {
+                    self.parked += 1;
+                    end = End::Done;
+                    break;
+                }
+            }
+        }
+        if end == End::Trap {
+            return;
+        }
+        // A call ends once its answers are kept.
+        self.keep(Vec::new());
+        let removals = self.machine.finish(&[call.seq]);
+        if call.kill == Some(Kill::BeforeTheSave) {
+            return self.kill();
+        }
+        // What comes next is another request, whoever asks for it.
+        *self.tries.entry(call.seq).or_default() += 1;
+        self.removals.extend(removals);
+    }
+}
+
+fn asked(seq: Seq, to: &str, nth: u32) -> Asked {
+    let digest = format!("{seq}/{to}/{nth}");
+    Asked { seqs: vec![seq], to: to.into(), nth, digest, version: "v1".into() }
+}
+
+proptest! {
+    #[test]
+    fn a_kill_doubles_no_more_than_what_is_in_the_air_and_never_means_never(
+        calls in proptest::collection::vec(call(), 1..60),
+    ) {
+        let mut world = World::default();
+        for call in calls {
+            world.call(call);
+            prop_assert!(world.doubled <= world.in_the_air, "{} > {}", world.doubled, world.in_the_air);
+        }
+        world.keep(Vec::new());
+        world.kill();
+        let all: Vec<Seq> = (1..4).collect();
+        let removals = world.machine.finish(&all);
+        world.keep(removals);
+        prop_assert!(world.disk.is_empty() && world.machine.is_empty(), "nothing is left");
+        prop_assert_eq!((world.machine.bytes, world.machine.by_seq.len()), (0, 0));
+    }
+}
+
+#[test]
+fn a_request_without_its_state_is_known_by_its_digest_in_any_batch_with_one_of_its_states() {
+    let mut requests = Requests::default();
+    let of_two = |seqs: &[Seq], digest: &str| Asked {
+        seqs: seqs.to_vec(),
+        digest: digest.into(),
+        ..asked(0, "http:people", 0)
+    };
+    let (number, _) = requests.intend(of_two(&[5, 6], "a"), None).unwrap();
+    let answer = Answer { head: "200".into(), body: Some(b"ok".to_vec()) };
+    requests.answered(number, answer.clone());
+    let decide = |asked: &Asked, used: &BTreeSet<u64>| requests.decide(asked, Repeat::InDoubt, used);
+    let unused = BTreeSet::new();
+    assert_eq!(decide(&of_two(&[6, 7], "a"), &unused), Decision::Answer(number, answer.clone()));
+    assert_eq!(decide(&of_two(&[6], "a"), &unused), Decision::Answer(number, answer));
+    assert_eq!(decide(&of_two(&[6, 7], "a"), &BTreeSet::from([number])), Decision::Send(None));
+    assert_eq!(decide(&of_two(&[6, 7], "b"), &unused), Decision::Send(None));
+    assert_eq!(decide(&of_two(&[7, 8], "a"), &unused), Decision::Send(None));
+    assert_eq!(requests.finish(&[6]), []);
+    assert_eq!(requests.finish(&[5]).len(), 1);
+}
+
+#[test]
+fn an_answer_beyond_its_size_is_kept_without_its_body_and_is_no_answer_to_a_repeat() {
+    for (size, is_kept) in [(limits::ANSWER_KEPT, true), (limits::ANSWER_KEPT + 1, false)] {
+        let mut requests = Requests::default();
+        let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
+        let answer = Answer { head: "200".into(), body: Some(vec![7; size]) };
+        let KvWrite { key, value } = requests.answered(number, answer);
+        let mut again = Requests::default();
+        assert_eq!(again.read(&key, &value.unwrap()), Some(true));
+        let decide = |repeat| again.decide(&asked(1, "t", 0), repeat, &BTreeSet::new());
+        assert_eq!(matches!(decide(Repeat::InDoubt), Decision::Answer(..)), is_kept);
+        assert_eq!(decide(Repeat::InDoubt) == Decision::Send(Some(number)), !is_kept);
+        assert_eq!(matches!(decide(Repeat::Never), Decision::Doubtful(_)), !is_kept);
+    }
+}
+
+#[test]
+fn answers_together_have_a_bound_and_give_their_room_back() {
+    let mut requests = Requests::default();
+    let most = limits::ANSWERS_KEPT / limits::ANSWER_KEPT;
+    let answer = || Answer { head: "200".into(), body: Some(vec![7; limits::ANSWER_KEPT]) };
+    for seq in 0..=most as Seq {
+        let (number, _) = requests.intend(asked(seq, "t", 0), None).unwrap();
+        requests.answered(number, answer());
+    }
+    let has_answer = |requests: &Requests, seq: usize| {
+        let decision = requests.decide(&asked(seq as Seq, "t", 0), Repeat::InDoubt, &BTreeSet::new());
+        matches!(decision, Decision::Answer(..))
+    };
+    assert!(has_answer(&requests, most - 1) && !has_answer(&requests, most));
+    requests.finish(&[0]);
+    let (number, _) = requests.intend(asked(9999, "t", 0), None).unwrap();
+    requests.answered(number, answer());
+    assert!(has_answer(&requests, 9999));
+}
+
+#[test]
+fn more_requests_than_the_bound_are_refused_until_old_ones_make_room() {
+    let mut requests = Requests::default();
+    for seq in 1..=limits::INTENTS as Seq {
+        requests.intend(asked(seq, "t", 0), None).unwrap();
+    }
+    assert_eq!(requests.intend(asked(99_999, "t", 0), None), Err(Full));
+    assert_eq!(requests.make_room(3).len(), 3);
+    requests.intend(asked(99_999, "t", 0), None).unwrap();
+}
+
+#[test]
+fn what_was_surely_not_sent_is_sent_also_where_nothing_is_repeated() {
+    let mut requests = Requests::default();
+    let (number, _) = requests.intend(asked(1, "t", 0), None).unwrap();
+    let decide = |requests: &Requests| requests.decide(&asked(1, "t", 0), Repeat::Never, &BTreeSet::new());
+    assert!(matches!(decide(&requests), Decision::Doubtful(_)));
+    let KvWrite { key, value } = requests.unsent(number);
+    assert_eq!(decide(&requests), Decision::Send(Some(number)));
+    let mut again = Requests::default();
+    assert_eq!(again.read(&key, &value.unwrap()), Some(true));
+    assert_eq!(decide(&again), Decision::Send(Some(number)));
+    let another = Asked { digest: "another".into(), ..asked(1, "t", 0) };
+    let (number, _) = requests.intend(asked(1, "t", 0), Some(number)).unwrap();
+    requests.answered(number, Answer { head: "200".into(), body: Some(Vec::new()) });
+    let never = requests.decide(&another, Repeat::Never, &BTreeSet::new());
+    assert!(matches!(never, Decision::Doubtful(_)), "its place is taken");
+    assert_eq!(requests.decide(&another, Repeat::InDoubt, &BTreeSet::new()), Decision::Send(Some(number)));
+}

@@ -1,0 +1,231 @@
+//! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
+//! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::{try_join, try_join_all};
+use kubewitness_bench::wanted;
+use kubewitness_capability::{Backing, Capabilities};
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{HostSpec, PluginSpec};
+use kubewitness_core::ports::{
+    Backlog, Current, Delivery, Documents, Grants, HttpRequest, JournalError, Kept, KvWrite, Lister, Notes,
+    Progress, Save, SelectError, Selected, Selection,
+};
+use kubewitness_core::views::Counts;
+use kubewitness_core::{Change, Seq, State, StateId, Version};
+use kubewitness_journal::{Journal, JournalOptions};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+/// States of one call, each with a request of its own, as the notification plugin makes them.
+const BATCH: u64 = 16;
+/// Calls at once: what a manifest has that says nothing.
+const CALLS: u64 = 4;
+const ROUND: Duration = Duration::from_secs(3);
+/// As often as a busy plugin's progress is saved.
+const SAVE_EVERY: Duration = Duration::from_millis(50);
+/// How long receivers take.
+const ANSWERS: [u64; 4] = [0, 2, 10, 50];
+
+fn main() -> Result<()> {
+    if !wanted("posts") {
+        return Ok(());
+    }
+    rustls::crypto::ring::default_provider().install_default().ok();
+    tokio::runtime::Runtime::new()?.block_on(run())
+}
+
+async fn run() -> Result<()> {
+    println!("posts: {CALLS} calls at once, {BATCH} requests each, journal in SQLite");
+    for millis in ANSWERS {
+        let (noted, bare) = (rate(millis, true).await?, rate(millis, false).await?);
+        let share = 100.0 * noted / bare;
+        println!(
+            "  answer after {millis:>2} ms  noted {noted:>6.0} posts/s  not noted {bare:>6.0} posts/s  {share:>4.0} % (goal: 80)"
+        );
+    }
+    Ok(())
+}
+
+/// Posts a second.
+async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
+    let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
+    let url = receive(Duration::from_millis(millis)).await?;
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "destinations": [{"name": "people", "url": url}],
+    }))?;
+    let spec: PluginSpec = serde_json::from_value(json!({
+        "module": {"file": "p.wasm"},
+        "subscribe": [{"source": "jobs"}],
+        "grants": {"http": [{"name": "people", "destination": "people"}]},
+    }))?;
+    let capabilities = Capabilities::open(&host, folder.path()).await;
+    let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
+    let backing = Backing {
+        documents: Arc::new(Nothing),
+        lister: Arc::new(Nothing),
+        clock: Arc::new(SystemClock::default()),
+        uses: Arc::default(),
+        kv: Vec::new(),
+        notes,
+        version: "bench".into(),
+        cursor: 0,
+        newest: 0,
+    };
+    let grants = capabilities.grants("bench", &spec, backing).await?;
+    let owed = Mutex::new(Vec::new());
+    let until = Instant::now() + ROUND;
+    let calls = try_join_all((0..CALLS).map(|call| call_until(until, call, &*grants, &owed)));
+    let (posts, ()) = try_join(calls, save_until(until, &journal, &owed)).await?;
+    journal.close().await?;
+    Ok(posts.iter().sum::<u64>() as f64 / ROUND.as_secs_f64())
+}
+
+/// One call after the other; answers how many requests they made.
+async fn call_until(
+    until: Instant,
+    call: u64,
+    grants: &dyn Grants,
+    owed: &Mutex<Vec<KvWrite>>,
+) -> Result<u64> {
+    let (mut posts, mut seq) = (0, call * 1_000_000);
+    while Instant::now() < until {
+        let batch: Vec<Delivery> = (seq + 1..=seq + BATCH).map(delivery).collect();
+        seq += BATCH;
+        let mut session = grants.open(&batch).await?;
+        for Delivery { state, .. } in &batch {
+            let headers = vec![("idempotency-key".to_owned(), state.id.as_str().to_owned())];
+            let body = vec![b'x'; 400];
+            session
+                .http_send(
+                    "people",
+                    HttpRequest { method: "POST".into(), path: String::new(), headers, body },
+                )
+                .await?;
+            posts += 1;
+        }
+        let done: Vec<Seq> = batch.iter().map(|one| one.state.seq).collect();
+        let writes = session.commit(&done).await?;
+        owed.lock().await.extend(writes);
+    }
+    Ok(posts)
+}
+
+/// As the dispatcher saves a plugin's progress.
+async fn save_until(until: Instant, journal: &Journal, owed: &Mutex<Vec<KvWrite>>) -> Result<()> {
+    while Instant::now() < until {
+        tokio::time::sleep(SAVE_EVERY).await;
+        let kv = std::mem::take(&mut *owed.lock().await);
+        journal.save("bench", Save { progress: Progress::default(), kv, ..Save::default() }).await?;
+    }
+    Ok(())
+}
+
+fn delivery(seq: Seq) -> Delivery {
+    let state = State {
+        id: StateId::parse(&format!("jobs/0/batch/Job/00000000-0000-4000-8000-{seq:012}/{seq}")),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::default(),
+        owner: None,
+        resource_version: Version::new("1"),
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 0,
+        late: false,
+    };
+    Delivery { state: Arc::new(state), attempt: 1, resync: false }
+}
+
+/// A receiver of HTTP/1.1 that does nothing but answer.
+#[allow(clippy::disallowed_methods)]
+async fn receive(after: Duration) -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream, after));
+        }
+    });
+    Ok(format!("http://{address}"))
+}
+
+async fn answer(mut stream: TcpStream, after: Duration) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut read = Vec::new();
+    loop {
+        let Some(head) = read.windows(4).position(|end| end == b"\r\n\r\n") else {
+            if stream.read_buf(&mut read).await? == 0 {
+                return Ok(());
+            }
+            continue;
+        };
+        let text = std::str::from_utf8(&read[..head])?.to_ascii_lowercase();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length:"));
+        let length: usize = length.context("a request without a length")?.trim().parse()?;
+        while read.len() < head + 4 + length {
+            stream.read_buf(&mut read).await?;
+        }
+        read.drain(..head + 4 + length);
+        if !after.is_zero() {
+            tokio::time::sleep(after).await;
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await?;
+    }
+}
+
+/// Stands in for what is not measured, and for a journal that notes nothing.
+struct Nothing;
+
+#[async_trait]
+impl Notes for Nothing {
+    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
+}
+
+#[async_trait]
+impl Documents for Nothing {
+    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(None)
+    }
+
+    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl Lister for Nothing {
+    fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
+        Ok(None)
+    }
+
+    fn select(&self, _: &str, _: &Selection) -> Result<Selected, SelectError> {
+        Ok(Selected::default())
+    }
+
+    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
+        Ok(())
+    }
+
+    fn count(&self, _: &str) -> usize {
+        0
+    }
+
+    async fn shows(&self, _: &str, _: Seq) {}
+}
