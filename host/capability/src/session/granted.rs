@@ -204,6 +204,10 @@ impl Grants for PluginGrants {
         &self.0.config
     }
 
+    fn begin_version(&self, version: &str) {
+        self.0.outbox.begin_version(version);
+    }
+
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
         if let Some(redaction) = &self.0.redaction {
             redaction.ready().map_err(GrantError::Unavailable)?;

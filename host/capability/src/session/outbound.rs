@@ -2,7 +2,7 @@
 //! answer: [`requests`] decides what a repeat of the call makes of that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kubewitness_core::Seq;
 use kubewitness_core::intents::requests::{
@@ -20,7 +20,7 @@ const SAYS_NO_STATE: &str = "the receiver is `repeat: never`, and what is sent d
 pub struct Outbox {
     plugin: String,
     /// Of the plugin, for people.
-    version: String,
+    version: RwLock<Arc<str>>,
     journal: Arc<dyn Notes>,
     requests: Mutex<Requests>,
 }
@@ -48,8 +48,17 @@ pub enum Next {
 
 impl Outbox {
     pub fn new(plugin: &str, version: &str, journal: Arc<dyn Notes>, requests: Requests) -> Self {
-        let (plugin, version) = (plugin.to_owned(), version.to_owned());
+        let (plugin, version) = (plugin.to_owned(), RwLock::new(version.into()));
         Self { plugin, version, journal, requests: Mutex::new(requests) }
+    }
+
+    /// What is noted from now on is of this version.
+    pub fn begin_version(&self, version: &str) {
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = version.into();
+    }
+
+    fn version(&self) -> String {
+        self.version.read().unwrap_or_else(PoisonError::into_inner).to_string()
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
@@ -138,7 +147,7 @@ impl Outbound {
             [seq] => self.counts.get(&(to.clone(), seq)).copied().unwrap_or_default(),
             _ => 0,
         };
-        let asked = Asked { seqs, to, nth, digest, version: outbox.version.clone() };
+        let asked = Asked { seqs, to, nth, digest, version: outbox.version() };
         let decision = outbox.lock().decide(&asked, repeat, &self.used);
         match decision {
             Decision::Send(number) => Ok(Next::Send(asked, number)),

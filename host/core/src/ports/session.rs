@@ -164,6 +164,8 @@ pub trait Grants: Send + Sync {
     /// The plugin's own configuration, as JSON.
     fn config(&self) -> &str;
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
+    /// Calls from now on are of this version of the plugin, by its digest. What it is granted stays.
+    fn begin_version(&self, _version: &str) {}
 }
 
 /// A state as one plugin may see it.

@@ -224,6 +224,7 @@ impl Plugins {
         candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
         let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.failed);
         let Version { plugin, handler, probation, needs, manifest } = made.await?;
+        running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
         self.shared.set_plugin(
             &name,
