@@ -9,6 +9,7 @@ pub mod carry;
 pub mod config;
 pub mod files;
 mod find;
+pub mod ledger;
 pub mod lanes;
 mod model;
 pub mod ports;

@@ -136,10 +136,10 @@ impl Capabilities {
         let databases = opener.open_all("databases", host.databases.iter().map(open)).await;
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
-        let ledgers = open_ledgers(old, host, data, &deciders, &mut opener).await;
+        let keys = load_keys(old, host, &mut opener).await;
+        let ledgers = open_ledgers(old, host, data, &deciders, &keys, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
-        let keys = load_keys(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
             Some(old) => old.redaction.clone(),
             None => Arc::new(Redaction::open(host, data).await?),
@@ -280,6 +280,15 @@ impl Capabilities {
         match standing {
             Some(standing) => Ok(standing.prune(plugin, cursor).await?),
             None => Ok(()),
+        }
+    }
+
+    /// Signs and closes ledgers where that is due, also while no call writes to them.
+    pub async fn tend(&self) {
+        for ledger in self.ledgers.values() {
+            if let Err(error) = ledger.tend().await {
+                tracing::warn!(ledger = ledger.spec.name, "it can't be signed or closed now: {error}");
+            }
         }
     }
 

@@ -4,7 +4,7 @@ async fn ledger(folder: &Path) -> (Ledger, Databases) {
     let spec: LedgerSpec =
         serde_json::from_value(serde_json::json!({"name": "trail", "path": "ledger.jsonl"})).unwrap();
     let databases = Databases::default();
-    (Ledger::open(&spec, folder, &databases).await.unwrap(), databases)
+    (Ledger::open(&spec, None, folder, &databases).await.unwrap(), databases)
 }
 
 #[tokio::test]

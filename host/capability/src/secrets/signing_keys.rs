@@ -1,6 +1,7 @@
 //! Signs with Ed25519 keys that an operator named. A plugin sees signatures and never the key.
 
 use kubewitness_core::config::KeySpec;
+use kubewitness_core::ledger::key_id;
 use kubewitness_core::ports::GrantError;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -38,6 +39,16 @@ impl Key {
             return Err(GrantError::TooLarge(format!("a message to sign has at most {MESSAGE_BYTES} bytes")));
         }
         Ok(self.pair.sign(message).as_ref().to_vec())
+    }
+
+    /// What the host itself says in a ledger. It is bounded by its shape.
+    pub fn sign_statement(&self, text: &[u8]) -> Vec<u8> {
+        self.pair.sign(text).as_ref().to_vec()
+    }
+
+    /// By which statements name the key.
+    pub fn id(&self) -> String {
+        key_id(self.pair.public_key().as_ref())
     }
 
     /// With which others check the signatures.
