@@ -127,12 +127,48 @@ pub struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// Proves that no line of a ledger was changed, removed or moved
-    Verify {
-        /// The file of the ledger
-        file: PathBuf,
+    /// Proves that no line of a ledger was changed, removed, added or moved, and who signed it
+    Verify(VerifyTrailArgs),
+    /// Prints the newest root of a ledger, to be noted where the host can't write
+    Root {
+        #[command(flatten)]
+        trail: TrailArgs,
         /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
+    /// Prints the public part of a key that signs ledgers
+    Key {
+        /// A file with the private or the public key
+        file: PathBuf,
+        /// Makes a new private key in that file first
+        #[arg(long)]
+        new: bool,
+        /// The format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+        output: Output,
+    },
+}
+
+/// The files of one ledger.
+#[derive(Debug, Args)]
+pub struct TrailArgs {
+    /// The files of the ledger, in any order: trail-*.jsonl and trail.jsonl
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// A file with a public key whose signatures count. Give it again for each key that has signed
+    #[arg(long, value_name = "PUB")]
+    pub key: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyTrailArgs {
+    #[command(flatten)]
+    pub trail: TrailArgs,
+    /// A root that `audit root` printed earlier: the files must still have it
+    #[arg(long, value_name = "ROOT")]
+    pub anchor: Vec<String>,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }

@@ -283,6 +283,11 @@ impl Capabilities {
         }
     }
 
+    /// Whether any ledger is signed or closed.
+    pub fn seals(&self) -> bool {
+        self.ledgers.values().any(|ledger| ledger.spec.schedule().is_any())
+    }
+
     /// Signs and closes ledgers where that is due, also while no call writes to them.
     pub async fn tend(&self) {
         for ledger in self.ledgers.values() {

@@ -58,6 +58,17 @@ impl Key {
 }
 
 #[cfg(test)]
+impl Key {
+    /// The pair is made here and not read from a file, so that nothing else is looked at.
+    pub fn fresh() -> Self {
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+        let value_from = kubewitness_core::config::SecretRef::File("unused".into());
+        Self { spec: KeySpec { name: "audit".into(), value_from }, pair }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use kubewitness_core::config::SecretRef;
@@ -85,13 +96,9 @@ mod tests {
         }
     }
 
-    /// The pair is made here and not read from a file, so that nothing else is looked at.
     #[test]
     fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
-        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
-        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
-        let value_from = SecretRef::File("unused".into());
-        let key = Key { spec: KeySpec { name: "audit".into(), value_from }, pair };
+        let key = Key::fresh();
         assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
         assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
     }

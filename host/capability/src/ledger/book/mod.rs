@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use self::turn::Turn;
 use crate::receipts::Mark;
 
-mod seals;
+pub mod seals;
 mod turn;
 
 /// One record: a line of an audit trail, not a document store.
@@ -556,5 +556,7 @@ impl Book {
     }
 }
 
+#[cfg(test)]
+mod seal_tests;
 #[cfg(test)]
 mod tests;
