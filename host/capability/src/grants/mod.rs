@@ -297,6 +297,15 @@ impl Capabilities {
         }
     }
 
+    /// The same once the plugins have ended, so that no record stays without a root.
+    pub async fn sign_off(&self) {
+        for ledger in self.ledgers.values() {
+            if let Err(error) = ledger.sign_off().await {
+                tracing::warn!(ledger = ledger.spec.name, "its newest records are signed at the next start: {error}");
+            }
+        }
+    }
+
     /// With which the signatures of a key are checked.
     pub fn public_key(&self, key: &str) -> Option<Vec<u8>> {
         self.keys.get(key).map(|key| key.public())

@@ -96,6 +96,14 @@ impl Ledger {
         self.sealing.tend(&self.path, &mut slot).await.map_err(|error| self.refusal(&error))
     }
 
+    /// Signs what no call will follow any more.
+    pub async fn sign_off(&self) -> Result<(), GrantError> {
+        let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
+        let mut slot = waited.map_err(|_| GrantError::Unavailable("the ledger is busy".into()))?;
+        let signed = self.sealing.at_the_end().tend(&self.path, &mut slot).await;
+        signed.map_err(|error| self.refusal(&error))
+    }
+
     async fn open_book(&self, cut: Option<Cut>, opening: Opening, databases: &Databases) -> io::Result<Book> {
         let path = self.path.clone();
         let mut book = asked(&self.path, move || Book::open(&path, cut, opening)).await?;

@@ -29,6 +29,10 @@ impl Sealing {
         }
     }
 
+    pub fn at_the_end(&self) -> Self {
+        Self { schedule: self.schedule.at_the_end(), ..self.clone() }
+    }
+
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }

@@ -37,6 +37,12 @@ impl Schedule {
         *self != Self::default()
     }
 
+    /// When nothing more is to come: what waits for a root gets one.
+    pub fn at_the_end(&self) -> Self {
+        let signing = self.signing.map(|_| Signing { records: 1, every_ms: 0 });
+        Self { signing, ..*self }
+    }
+
     /// `bytes` is the length of the open file.
     pub fn due(&self, tally: &Tally, bytes: u64, now_ms: u64) -> Due {
         if !tally.has_records() {
@@ -88,6 +94,13 @@ mod tests {
         assert_eq!(BOTH.due(&tally(2, 0), 10, 99), Due::Nothing);
         assert_eq!(BOTH.due(&tally(3, 0), 10, 99), Due::Root);
         assert_eq!(BOTH.due(&tally(1, 0), 10, 100), Due::Root);
+    }
+
+    #[test]
+    fn at_the_end_whatever_waits_is_signed() {
+        assert_eq!(BOTH.at_the_end().due(&tally(1, 0), 10, 0), Due::Root);
+        let unsigned = Schedule { signing: None, ..BOTH };
+        assert_eq!(unsigned.at_the_end().due(&tally(1, 0), 10, 0), Due::Nothing);
     }
 
     #[test]

@@ -73,6 +73,12 @@ fn root(trail: &TrailArgs, output: Output) -> Ended {
     Ok(End::Fine)
 }
 
+/// Makes a private key in this file, and gives its public part as a PEM.
+#[cfg(feature = "playground")]
+pub fn new_key(file: &std::path::Path) -> anyhow::Result<String> {
+    keys::make(file).map(|public| keys::public_pem(&public))
+}
+
 fn key(file: PathBuf, new: bool, output: Output) -> Ended {
     let public = if new { keys::make(&file)? } else { keys::read(&file)? };
     let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});

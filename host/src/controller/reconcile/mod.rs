@@ -125,6 +125,9 @@ impl Control {
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         self.streams.shut_down().await;
+        if let Some(capabilities) = &self.capabilities {
+            capabilities.sign_off().await;
+        }
         self.role.step_down().await;
         result
     }

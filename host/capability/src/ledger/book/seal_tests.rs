@@ -8,7 +8,7 @@ use super::*;
 use crate::secrets::signing_keys::Key;
 
 const SCHEDULE: Schedule = Schedule {
-    rotation: Some(Rotation { bytes: 1500, every_ms: None }),
+    rotation: Some(Rotation { bytes: 900, every_ms: None }),
     signing: Some(Signing { records: 2, every_ms: 1000 }),
 };
 
@@ -230,8 +230,8 @@ fn killed_at_any_byte_of_a_statement_each_state_is_there_once_and_the_file_can_b
     let (sidecar, data) =
         (std::fs::read_to_string(files.sidecar()).unwrap(), std::fs::read_to_string(files.data()).unwrap());
     let images = images(&sidecar, &data);
-    assert!(images.len() > 900, "{}", images.len());
-    for (sidecar, data) in images.into_iter().step_by(37) {
+    assert!(images.len() > 450, "{}", images.len());
+    for (sidecar, data) in images.into_iter().step_by(11) {
         let files = Files::new();
         std::fs::write(files.sidecar(), &sidecar).unwrap();
         std::fs::write(files.data(), &data).unwrap();

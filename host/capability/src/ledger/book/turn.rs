@@ -128,7 +128,8 @@ impl Book {
         let data = files::open(&self.path, OpenOptions::new().read(true).append(true).mode(0o600))?;
         lock(&data)?;
         self.file = identity(&data.metadata()?);
-        self.data = data;
+        // By name, as where a book is dropped.
+        std::mem::replace(&mut self.data, data).unlock()?;
         let mut tally = Tally::first(self.now_ms);
         tally.line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
         self.tally = Some(tally);
