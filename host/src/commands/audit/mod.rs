@@ -8,6 +8,7 @@ mod anchor;
 mod findings;
 mod keys;
 mod merkle;
+mod show;
 mod statements;
 mod trail;
 mod verify;
@@ -31,6 +32,7 @@ pub fn audit(command: Audit) -> Ended {
     match command {
         Audit::Verify(args) => prove(args),
         Audit::Root { trail, output } => root(&trail, output),
+        Audit::Show(args) => show::show(args),
         Audit::Key { file, new, output } => key(file, new, output),
     }
 }

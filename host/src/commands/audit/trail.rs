@@ -21,14 +21,6 @@ struct Line {
     n: u64,
     prev: String,
     id: String,
-    #[serde(default)]
-    seq: u64,
-}
-
-/// A state as a record names it.
-pub struct Named {
-    pub seq: u64,
-    pub id: String,
 }
 
 /// The records that hold, from the first that was given.
@@ -55,7 +47,7 @@ impl Chain {
     }
 
     /// The text is without its end.
-    pub fn record(&mut self, text: &[u8]) -> Result<Named, Broken> {
+    pub fn record(&mut self, text: &[u8]) -> Result<(), Broken> {
         let text = std::str::from_utf8(text).map_err(|_| Broken::NotText)?;
         let line: Line = serde_json::from_str(text).map_err(|error| Broken::Unreadable(error.to_string()))?;
         let (body, hash, signed) = split(text).ok_or(Broken::NoHash)?;
@@ -81,7 +73,7 @@ impl Chain {
         self.head = Some(own);
         self.records += 1;
         self.signed += u64::from(signed);
-        Ok(Named { seq: line.seq, id: line.id })
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use kubewitness_core::files;
 use super::anchor::Anchor;
 use super::findings::{NewestRoot, Report};
 use super::statements::{self, Keys, Ledger};
-use super::trail::{Chain, Named};
+use super::trail::Chain;
 use super::{Broken, trail};
 
 /// A ledger takes no longer records.
@@ -32,8 +32,8 @@ struct Numbered {
     reader: Option<BufReader<File>>,
 }
 
-/// An error is one of reading; whatever is wrong with the lines is in the report. `each` is given every state.
-pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(Named)) -> Result<Report> {
+/// An error is one of reading; whatever is wrong with the lines is in the report. `each` is given the text of every record that holds.
+pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8])) -> Result<Report> {
     let mut report = Report { ok: true, head: trail::START.to_owned(), ..Report::default() };
     let files = in_order(paths)?;
     let is_whole = files.first().is_none_or(|file| file.number <= 1);
@@ -119,7 +119,7 @@ struct Proof<'a> {
     demands: &'a Demands,
     /// Of the anchors, those that were reached.
     found: Vec<bool>,
-    each: &'a mut dyn FnMut(Named),
+    each: &'a mut dyn FnMut(&[u8]),
 }
 
 impl Proof<'_> {
@@ -150,9 +150,9 @@ impl Proof<'_> {
         if statements::is_statement(text) {
             return self.ledger.statement(text, &self.demands.keys);
         }
-        let named = self.chain.record(text)?;
+        self.chain.record(text)?;
         self.ledger.record(text)?;
-        (self.each)(named);
+        (self.each)(text);
         Ok(())
     }
 
