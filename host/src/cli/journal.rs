@@ -170,6 +170,11 @@ pub struct VerifyTrailArgs {
     /// A root that `audit root` printed earlier: the files must still have it
     #[arg(long, value_name = "ROOT")]
     pub anchor: Vec<String>,
+    /// The controller's data folder: its journal's states must be in the trail, each once
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub journal: JournalArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,

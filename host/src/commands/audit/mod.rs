@@ -1,10 +1,11 @@
 //! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It asks no
-//! controller.
+//! controller, and opens a journal only where it is told to compare with one.
 //!
 //! `verify` reads the files in order. `statements` checks what the host wrote between the records, and `trail` the
 //! records themselves.
 
 mod anchor;
+mod completeness;
 mod findings;
 mod keys;
 mod merkle;
@@ -27,22 +28,32 @@ use self::verify::{Demands, verify};
 use crate::cli::{Audit, Output, TrailArgs, VerifyTrailArgs};
 use crate::commands::print::{self, clean, mark};
 use crate::commands::{End, Ended, Usage};
+use crate::journal_place::place;
 
-pub fn audit(command: Audit) -> Ended {
+pub async fn audit(command: Audit) -> Ended {
     match command {
-        Audit::Verify(args) => prove(args),
+        Audit::Verify(args) => prove(args).await,
         Audit::Root { trail, output } => root(&trail, output),
         Audit::Show(args) => show::show(args),
         Audit::Key { file, new, output } => key(file, new, output),
     }
 }
 
-fn prove(args: VerifyTrailArgs) -> Ended {
-    let VerifyTrailArgs { trail, anchor, output } = args;
+async fn prove(args: VerifyTrailArgs) -> Ended {
+    let VerifyTrailArgs { trail, anchor, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
     let anchors = anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
     let demands = Demands { keys: keys::read_all(&trail.key)?, anchors };
-    let report = verify(&trail.files, &demands, &mut |_| {})?;
+    let mut records = completeness::Trail::default();
+    let mut report = verify(&trail.files, &demands, &mut |text| {
+        if data.is_some() {
+            records.add(text);
+        }
+    })?;
+    if let Some(data) = data.filter(|_| report.ok) {
+        let selective = completeness::selective(&data, &trail.files)?;
+        completeness::compare(&mut report, records, &place(&journal, &data)?, &selective).await?;
+    }
     print::value(output, &report, |report| {
         let what = format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
         what + &report.details()

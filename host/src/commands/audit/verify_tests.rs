@@ -397,7 +397,7 @@ fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
     fn every_change_is_found_with_the_key_and_a_noted_root(
         count in 1..30usize, every in 1..5usize, each_file in 3..12usize, change in change()
@@ -412,6 +412,8 @@ proptest! {
         let changed = changed(&files, &change).filter(|changed| *changed != bytes(&files));
         let Some(changed) = changed else { return Ok(()) };
         let report = proved(&changed, &Demands { keys: keys(), anchors });
-        prop_assert!(!report.ok, "{change:?} was not found: {report}");
+        // Without the newest root itself nothing is lost but that root, and the proof says so.
+        let is_told = !report.ok || report.open > whole.open;
+        prop_assert!(is_told, "{change:?} was not found: {report}");
     }
 }

@@ -118,6 +118,8 @@ pub async fn proofs_of(data: &Path, place: &[&str]) -> Result<()> {
     let trail = data.join("audit").join("trail.jsonl");
     if trail.is_file() {
         let mut args: Vec<_> = ["audit", "verify", "-o", "json"].map(str::to_owned).to_vec();
+        args.extend(["--data".to_owned(), data.display().to_string()]);
+        args.extend(place.iter().map(|flag| (*flag).to_owned()));
         args.extend(trail_files(data)?.iter().map(|file| file.display().to_string()));
         let key = data.join(SEAL_FILE);
         if key.is_file() {
