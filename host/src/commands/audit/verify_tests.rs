@@ -387,7 +387,8 @@ fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
         }
         Change::Cut(index) => {
             let (file, at) = place(index, &files);
-            if file == last && at >= newest {
+            // All that the noted root covers is still there.
+            if file == last && at + 1 >= newest {
                 return None;
             }
             files[file].truncate(at);
