@@ -19,7 +19,10 @@ pub use check::CheckArgs;
 pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use doctor::DoctorArgs;
-pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs, VerifyTrailArgs};
+pub use journal::{
+    Audit, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs,
+    VerifyTrailArgs,
+};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };

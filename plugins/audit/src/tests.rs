@@ -195,7 +195,10 @@ fn the_change_is_kept_as_its_digest_or_as_a_patch_up_to_its_bound() {
     let lines: Vec<_> = lines(&host).into_iter().map(|(_, line)| line).collect();
     let digest = hex::encode(Sha256::digest("{ \"spec\": {\"suspend\": false, \"hash\": \"x\"} }"));
     assert_eq!((&lines[0]["patch_sha256"], &lines[0]["patch"]), (&digest.clone().into(), &Value::Null));
-    assert_eq!((&lines[1]["patch_sha256"], &lines[1]["patch"]["spec"]["suspend"]), (&digest.into(), &false.into()));
+    assert_eq!(
+        (&lines[1]["patch_sha256"], &lines[1]["patch"]["spec"]["suspend"]),
+        (&digest.into(), &false.into())
+    );
     assert!(lines[2]["patch_sha256"].is_string() && lines[2].get("patch").is_none());
 }
 
@@ -212,7 +215,10 @@ fn names_have_a_bound_and_what_is_no_text_names_nobody() {
 #[test]
 fn wrong_settings_of_people_are_refused_by_their_field() {
     let told = |people: Vec<String>| {
-        Audit::check(&Config { people, ..Config::default() }).into_iter().map(|wrong| wrong.path).collect::<Vec<_>>()
+        Audit::check(&Config { people, ..Config::default() })
+            .into_iter()
+            .map(|wrong| wrong.path)
+            .collect::<Vec<_>>()
     };
     assert_eq!(told(vec!["a".into(); PEOPLE]), [] as [&str; 0]);
     assert_eq!(told(vec!["a".into(); PEOPLE + 1]), ["people"]);

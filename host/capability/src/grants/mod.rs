@@ -301,7 +301,10 @@ impl Capabilities {
     pub async fn sign_off(&self) {
         for ledger in self.ledgers.values() {
             if let Err(error) = ledger.sign_off().await {
-                tracing::warn!(ledger = ledger.spec.name, "its newest records are signed at the next start: {error}");
+                tracing::warn!(
+                    ledger = ledger.spec.name,
+                    "its newest records are signed at the next start: {error}"
+                );
             }
         }
     }

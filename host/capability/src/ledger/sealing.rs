@@ -40,7 +40,8 @@ impl Sealing {
     /// Writes the statement that is due, and begins the next file after a seal. After an error the ledger is closed.
     pub async fn tend(&self, path: &Path, slot: &mut Slot) -> io::Result<()> {
         let now_ms = self.now_ms();
-        let is_open = |book: &mut super::Book| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
+        let is_open =
+            |book: &mut super::Book| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
         let Some(mut book) = slot.book.take_if(is_open) else { return Ok(()) };
         book.now_ms = now_ms;
         // Until the statement is known to be on disk, the next call cuts it off.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
 use super::{
-    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec, RedactionSpec, StreamSpec,
-    SubmitSpec,
+    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec, RedactionSpec,
+    StreamSpec, SubmitSpec,
 };
 use crate::find::index::IndexSpec;
 #[cfg(test)]

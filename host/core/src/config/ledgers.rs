@@ -138,10 +138,7 @@ fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut
     }
     if signing.every.0 < SIGN_LEAST {
         let least = Duration(SIGN_LEAST);
-        faults.push(fault(
-            format!("{field}.every"),
-            format!("is less than {least}: write {least} or more"),
-        ));
+        faults.push(fault(format!("{field}.every"), format!("is less than {least}: write {least} or more")));
     }
 }
 

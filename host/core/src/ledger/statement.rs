@@ -53,10 +53,7 @@ impl Statement {
     }
 
     /// The line without its end. `sign` gets the bytes to sign.
-    pub fn line(
-        &self,
-        sign: Option<&dyn Fn(&[u8]) -> Vec<u8>>,
-    ) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn line(&self, sign: Option<&dyn Fn(&[u8]) -> Vec<u8>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {
             text.truncate(text.len() - 1);
@@ -104,7 +101,9 @@ mod tests {
 
     #[test]
     fn a_record_is_no_statement() {
-        for record in ["", "{}", "{\"n\":1,\"kubewitness.dev/ledger\":\"root\"}", " {\"kubewitness.dev/ledger\":\""] {
+        for record in
+            ["", "{}", "{\"n\":1,\"kubewitness.dev/ledger\":\"root\"}", " {\"kubewitness.dev/ledger\":\""]
+        {
             assert!(!is_statement(record.as_bytes()) && Statement::parse(record.as_bytes()).is_none());
         }
         let unknown = b"{\"kubewitness.dev/ledger\":\"later\"}";

@@ -41,7 +41,10 @@ impl FromStr for Anchor {
                 let (file, lines) = (number(file)?, number(lines)?);
                 Ok(Self { ledger: (*ledger).to_owned(), file, lines, root: (*root).to_owned() })
             }
-            _ => Err("is no root: give what `kubewitness audit root` prints, LEDGER:FILE:LINES:ROOT".to_owned()),
+            _ => {
+                Err("is no root: give what `kubewitness audit root` prints, LEDGER:FILE:LINES:ROOT"
+                    .to_owned())
+            }
         }
     }
 }
@@ -54,7 +57,14 @@ mod tests {
     fn a_root_is_read_back_and_anything_else_is_refused_with_what_to_give() {
         let text = format!("{}:3:41:{}", "ab".repeat(16), "0f".repeat(32));
         assert_eq!(text.parse::<Anchor>().unwrap().to_string(), text);
-        for wrong in ["", "a:b:c:d", &text.to_uppercase(), &text[1..], &format!("{text}:1"), &text.replace(":3:", ":x:")] {
+        for wrong in [
+            "",
+            "a:b:c:d",
+            &text.to_uppercase(),
+            &text[1..],
+            &format!("{text}:1"),
+            &text.replace(":3:", ":x:"),
+        ] {
             assert!(wrong.parse::<Anchor>().is_err(), "{wrong}");
         }
     }

@@ -55,7 +55,10 @@ pub struct Trail {
 impl Trail {
     pub fn add(&mut self, text: &[u8]) {
         let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
-        let source = self.sources.entry(record.source).or_insert_with(|| Source { first: Seq::MAX, ..Source::default() });
+        let source = self
+            .sources
+            .entry(record.source)
+            .or_insert_with(|| Source { first: Seq::MAX, ..Source::default() });
         source.first = source.first.min(record.seq);
         source.last = source.last.max(record.seq);
         source.states.insert(record.seq, half(&record.id));
@@ -116,7 +119,12 @@ fn listed(seqs: &[Seq]) -> String {
     seqs.iter().map(Seq::to_string).collect::<Vec<_>>().join(", ")
 }
 
-pub async fn compare(report: &mut Report, mut trail: Trail, place: &Place, selective: &BTreeSet<String>) -> Result<()> {
+pub async fn compare(
+    report: &mut Report,
+    mut trail: Trail,
+    place: &Place,
+    selective: &BTreeSet<String>,
+) -> Result<()> {
     let first = trail.sources.values().map(|source| source.first).min().unwrap_or_default();
     let last = trail.sources.values().map(|source| source.last).max().unwrap_or_default();
     let query = ExportQuery { after: first.checked_sub(1), through: Some(last), ..ExportQuery::default() };
@@ -146,15 +154,18 @@ pub fn selective(data: &Path, files: &[PathBuf]) -> Result<BTreeSet<String>> {
         let open = data.join(path);
         let is_it = |file: &PathBuf| {
             let same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
-            same(file, &open) || file.file_name().is_some_and(|name| is_closed_file(&open, &open.with_file_name(name)))
+            same(file, &open)
+                || file.file_name().is_some_and(|name| is_closed_file(&open, &open.with_file_name(name)))
         };
         files.iter().any(is_it)
     };
     let ledgers: BTreeSet<_> =
         host.ledgers.iter().filter(|ledger| is_written(&ledger.path)).map(|ledger| &ledger.name).collect();
     let plugins = kept.values().filter_map(|good| parse_plugin(&good.entry, &host).ok());
-    let plugins = plugins.filter(|plugin| plugin.spec.grants.ledger.iter().any(|grant| ledgers.contains(&grant.ledger)));
-    let is_some = |subscription: &SubscribeSpec| subscription.mode != Mode::Every || subscription.filter.is_some();
+    let plugins = plugins
+        .filter(|plugin| plugin.spec.grants.ledger.iter().any(|grant| ledgers.contains(&grant.ledger)));
+    let is_some =
+        |subscription: &SubscribeSpec| subscription.mode != Mode::Every || subscription.filter.is_some();
     Ok(plugins
         .flat_map(|plugin| plugin.spec.subscribe)
         .filter(is_some)
@@ -194,7 +205,11 @@ mod tests {
     #[test]
     fn missing_added_and_strange_states_are_named() {
         let missing = told(trail(), &[3, 4, 5, 6], false).what.unwrap();
-        assert!(missing.contains("1 states of the journal are not in the trail") && missing.contains("positions 5:"), "{missing}");
+        assert!(
+            missing.contains("1 states of the journal are not in the trail")
+                && missing.contains("positions 5:"),
+            "{missing}"
+        );
         let added = told(trail(), &[3, 6], false).what.unwrap();
         assert!(added.contains("1 records are of states that the journal never had"), "{added}");
         let retained = told(trail(), &[4, 6], true);

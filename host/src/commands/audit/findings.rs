@@ -158,4 +158,3 @@ impl fmt::Display for Broken {
         }
     }
 }
-

@@ -71,10 +71,12 @@ pub fn make(path: &Path) -> Result<Vec<u8>> {
     if SystemRandom::new().fill(&mut seed).is_err() {
         bail!("the machine has no randomness");
     }
-    let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| anyhow::anyhow!("the seed is no key"))?;
+    let pair =
+        Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| anyhow::anyhow!("the seed is no key"))?;
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(|| format!("making {}: name a file that is not there yet", path.display()))?;
+    let mut file =
+        file.with_context(|| format!("making {}: name a file that is not there yet", path.display()))?;
     file.write_all(pem("PRIVATE KEY", &PRIVATE, &seed).as_bytes())
         .and_then(|()| file.sync_all())
         .with_context(|| format!("writing {}", path.display()))?;

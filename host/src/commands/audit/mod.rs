@@ -42,7 +42,8 @@ pub async fn audit(command: Audit) -> Ended {
 async fn prove(args: VerifyTrailArgs) -> Ended {
     let VerifyTrailArgs { trail, anchor, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
-    let anchors = anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
+    let anchors =
+        anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
     let demands = Demands { keys: keys::read_all(&trail.key)?, anchors };
     let mut records = completeness::Trail::default();
     let mut report = verify(&trail.files, &demands, &mut |text| {
@@ -55,7 +56,8 @@ async fn prove(args: VerifyTrailArgs) -> Ended {
         completeness::compare(&mut report, records, &place(&journal, &data)?, &selective).await?;
     }
     print::value(output, &report, |report| {
-        let what = format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
+        let what =
+            format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
         what + &report.details()
     })?;
     Ok(if report.ok { End::Fine } else { End::Failed })
@@ -74,7 +76,9 @@ fn root(trail: &TrailArgs, output: Output) -> Ended {
     let demands = Demands { keys: keys::read_all(&trail.key)?, anchors: Vec::new() };
     let report = verify(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
-        bail!("the ledger does not hold, and a root of it proves nothing: `kubewitness audit verify` says why");
+        bail!(
+            "the ledger does not hold, and a root of it proves nothing: `kubewitness audit verify` says why"
+        );
     }
     let Some(newest) = &report.newest_root else {
         bail!(

@@ -96,7 +96,11 @@ pub fn show(args: ShowTrailArgs) -> Ended {
         return Ok(End::Fine);
     }
     let file = report.bad_file.as_deref().unwrap_or_default();
-    eprintln!("the trail does not hold, and nothing behind this is shown: {} {}", clean(file), clean(&report.to_string()));
+    eprintln!(
+        "the trail does not hold, and nothing behind this is shown: {} {}",
+        clean(file),
+        clean(&report.to_string())
+    );
     Ok(End::Failed)
 }
 

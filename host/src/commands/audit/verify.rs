@@ -76,9 +76,10 @@ fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
         _ if number == *before => Some(format!(
             "it is file {number} of the ledger, and so is {name}: one of the two is a copy, or the ledger was forked"
         )),
-        _ if number != before + 1 => {
-            Some(format!("file {} of the ledger is missing before it: give it as well, or find out who removed it", before + 1))
-        }
+        _ if number != before + 1 => Some(format!(
+            "file {} of the ledger is missing before it: give it as well, or find out who removed it",
+            before + 1
+        )),
         _ => None,
     }
 }
@@ -92,7 +93,10 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
     let mut numbered = Vec::new();
     for path in paths {
         if !is_alone && files::is_handed_over(path) {
-            bail!("{} is a pipe: several files are named by their paths, since each is read twice", path.display());
+            bail!(
+                "{} is a pipe: several files are named by their paths, since each is read twice",
+                path.display()
+            );
         }
         let opened = files::named(path).with_context(|| format!("opening {}", path.display()))?;
         let mut reader = BufReader::new(opened);
@@ -195,7 +199,11 @@ impl Proof<'_> {
         }
         let strange = |anchor: &&Anchor| ledger.id.as_ref() != Some(&anchor.ledger);
         if let Some(anchor) = demands.anchors.iter().find(strange) {
-            return report.breaks("", None, format!("the noted root {anchor} is of another ledger than these files"));
+            return report.breaks(
+                "",
+                None,
+                format!("the noted root {anchor} is of another ledger than these files"),
+            );
         }
         if let Some((anchor, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
             let told = format!("the noted root {anchor} is of file {}, which was not given", anchor.file);
@@ -239,4 +247,3 @@ fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> 
     }
     reasons
 }
-

@@ -46,7 +46,13 @@ fn public(key: &Ed25519KeyPair) -> Keys {
 }
 
 /// A ledger as the host writes it: a root after each `every` records, a seal after each `each_file`.
-fn ledger(id: &str, records: &[String], every: usize, each_file: usize, key: Option<&Ed25519KeyPair>) -> Vec<Vec<String>> {
+fn ledger(
+    id: &str,
+    records: &[String],
+    every: usize,
+    each_file: usize,
+    key: Option<&Ed25519KeyPair>,
+) -> Vec<Vec<String>> {
     let mut tally = Tally::first(0);
     let mut files = vec![Vec::new()];
     let sign = |text: &[u8]| key.unwrap().sign(text).as_ref().to_vec();
@@ -80,7 +86,8 @@ impl Folder {
         let folder = tempfile::tempdir().unwrap();
         let open = folder.path().join("trail.jsonl");
         let write = |(index, bytes): (usize, &Vec<u8>)| {
-            let path = if index + 1 == files.len() { open.clone() } else { closed_file(&open, index as u64 + 1) };
+            let path =
+                if index + 1 == files.len() { open.clone() } else { closed_file(&open, index as u64 + 1) };
             std::fs::write(&path, bytes).unwrap();
             path
         };
@@ -221,10 +228,18 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     assert!(report.ok, "{report}");
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
     assert_eq!((report.lines, report.open), (11, 1));
-    assert!(report.not_shown.iter().any(|told| told.contains("the last 1 records")), "{:?}", report.not_shown);
+    assert!(
+        report.not_shown.iter().any(|told| told.contains("the last 1 records")),
+        "{:?}",
+        report.not_shown
+    );
     // A later part can be proved alone, and says so.
     let part = proved(&files[2..], &Demands { keys: public(&key), anchors: vec![] });
-    assert!(part.ok && part.not_shown[0].contains("before the first of these files"), "{part} {:?}", part.not_shown);
+    assert!(
+        part.ok && part.not_shown[0].contains("before the first of these files"),
+        "{part} {:?}",
+        part.not_shown
+    );
 }
 
 #[test]
@@ -234,7 +249,10 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
     let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
     assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
-    assert!(told(&[files[0].clone(), files[1].clone(), files[1].clone()]).contains("copy, or the ledger was forked"));
+    assert!(
+        told(&[files[0].clone(), files[1].clone(), files[1].clone()])
+            .contains("copy, or the ledger was forked")
+    );
     let other = bytes(&ledger(&ID.replace('0', "f"), &records(11), 2, 4, Some(&key)));
     let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
     assert!(mixed.contains("another ledger"), "{mixed}");
@@ -268,13 +286,15 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
         let report = proved(files, &Demands { keys: public(&key), anchors: vec![] });
         report.newest_root.unwrap().anchor.parse().unwrap()
     };
-    let (first, longer) = (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
+    let (first, longer) =
+        (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
     let demands = |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()] };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
     // It is of a closed file, and the file after it was begun anew.
-    let rewritten = bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
+    let rewritten =
+        bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
     let told = proved(&rewritten, &demands(&noted)).what.unwrap();
     assert!(told.contains("another root than the noted"), "{told}");
     let told = proved(&longer[..1], &demands(&noted)).what.unwrap();

@@ -92,7 +92,8 @@ async fn a_signed_ledger_is_proved_by_two_programs_and_both_find_what_was_change
         let forged: Harm = |lines| {
             let seal = lines.len() - 1;
             let (text, signature) = lines[seal].split_at(lines[seal].len() - 10);
-            lines[seal] = format!("{text}{}", signature.replace(|digit: char| digit.is_ascii_hexdigit(), "0"));
+            lines[seal] =
+                format!("{text}{}", signature.replace(|digit: char| digit.is_ascii_hexdigit(), "0"));
         };
         let original = std::fs::read_to_string(&files[0])?;
         for (name, harm) in [

@@ -188,9 +188,11 @@ impl Book {
             io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
         };
         let receipts = files::look(&sidecar_path).map_err(beside)?;
-        if receipts.is_some()
-            && let Some(turn) = Turn::noted(&sidecar_path).map_err(beside)?
-        {
+        let pending = match &receipts {
+            Some(_) => Turn::pending(&sidecar_path).map_err(beside)?,
+            None => None,
+        };
+        if let Some(turn) = &pending {
             turn.complete(path, None)?;
         }
         let is_known = receipts.as_ref().is_some_and(|found| found.len() > NO_RECORDS.len() as u64);
@@ -230,6 +232,9 @@ impl Book {
             book.adopt()?;
         } else {
             book.recover()?;
+        }
+        if pending.is_some() {
+            book.settle()?;
         }
         let tail = book.read_tail()?;
         book.last = book.last_record(&tail)?;

@@ -89,7 +89,10 @@ fn files_are_signed_and_closed_and_a_plugin_sees_its_records_alone() {
     let kinds: Vec<_> = kinds.iter().map(|statement| (statement.kind, statement.file)).collect();
     assert_eq!(&kinds[..4], [(Kind::Root, 1), (Kind::Root, 1), (Kind::Seal, 1), (Kind::Head, 2)]);
     let mut book = files.open();
-    assert_eq!((book.records, book.last.as_deref(), applied(&book).len()), (9, Some(b"state 9".as_slice()), 9));
+    assert_eq!(
+        (book.records, book.last.as_deref(), applied(&book).len()),
+        (9, Some(b"state 9".as_slice()), 9)
+    );
     files.append(&mut book, 10);
     assert_eq!(files.records(), states(1..=10));
 }
@@ -148,6 +151,13 @@ fn killed_at_any_step_of_a_turn_the_next_start_ends_it_and_nothing_is_lost() {
             book.close(&seal.statement, &seal.line).unwrap();
         }
         drop(book);
+        if (1..4).contains(&step) {
+            // The line that says that the next file was begun had not come yet.
+            let notes = std::fs::read_to_string(files.sidecar()).unwrap();
+            let (before, settled) = notes.trim_end().rsplit_once('\n').unwrap();
+            assert!(settled.contains("settled"), "{settled}");
+            std::fs::write(files.sidecar(), format!("{before}\n")).unwrap();
+        }
         kill(&files);
         // A second kill, right after the start.
         for _ in 0..2 {
@@ -179,6 +189,21 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     std::fs::remove_file(files.sidecar()).unwrap();
     let told = Book::open(&files.data(), None, Opening::First).err().unwrap().to_string();
     assert!(told.contains("receipts") && told.contains("bring them back"), "{told}");
+}
+
+#[test]
+fn the_file_after_a_closed_one_is_not_begun_again_when_it_is_taken_away() {
+    for opening in [Opening::First, Opening::Again] {
+        let (files, mut book, seal) = sealed();
+        book.close(&seal.statement, &seal.line).unwrap();
+        drop(book);
+        let away = files.data().with_extension("away");
+        std::fs::rename(files.data(), &away).unwrap();
+        let told = Book::open(&files.data(), None, opening).err().unwrap().to_string();
+        assert!(told.contains("trail.jsonl is gone") && !files.data().exists(), "{told}");
+        std::fs::rename(&away, files.data()).unwrap();
+        assert_eq!(Book::open(&files.data(), None, opening).unwrap().records, 2);
+    }
 }
 
 #[test]

@@ -33,15 +33,23 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// What the receipts begin with, if they begin with a turn.
-    pub fn noted(sidecar: &Path) -> io::Result<Option<Self>> {
+    /// What the receipts begin with, if they begin with a turn and say nothing of the next file yet.
+    pub fn pending(sidecar: &Path) -> io::Result<Option<Self>> {
         let file = files::open(sidecar, OpenOptions::new().read(true))?;
-        let mut line = Vec::new();
-        BufReader::new(file).take(LINE_BYTES as u64).read_until(b'\n', &mut line)?;
-        match serde_json::from_slice(&line) {
-            Ok(Line::Turn(turn)) => Ok(Some(turn)),
-            // Whatever else is there is looked at line by line later.
-            _ => Ok(None),
+        let mut lines = BufReader::new(file);
+        let mut next = || {
+            let mut line = Vec::new();
+            lines.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line)?;
+            // Whatever can't be read is looked at line by line later.
+            io::Result::Ok(serde_json::from_slice::<Line>(&line).ok())
+        };
+        let Some(Line::Turn(turn)) = next()? else { return Ok(None) };
+        loop {
+            match next()? {
+                Some(Line::Receipt { .. }) => {}
+                Some(_) => return Ok(None),
+                None => return Ok(Some(turn)),
+            }
         }
     }
 
@@ -133,7 +141,8 @@ impl Book {
         let mut tally = Tally::first(self.now_ms);
         tally.line(turn.head.as_bytes(), self.now_ms).map_err(io::Error::other)?;
         self.tally = Some(tally);
-        Ok(())
+        // A file that is gone from here on was taken away: it is not begun again.
+        self.settle()
     }
 
     pub(super) fn turned(&mut self, turn: Turn) {
