@@ -86,7 +86,7 @@ async fn dispatch(command: Command) -> Ended {
         Command::Resume(args) => commands::resume(args).await,
         Command::DeadLetters(args) => commands::dead_letters(args).await,
         Command::Journal(args) => commands::journal(args).await,
-        Command::Audit(args) => commands::audit(args),
+        Command::Audit(args) => commands::audit(args).await,
         Command::Check(args) => commands::check(args).await,
         Command::Doctor(args) => commands::doctor(args).await,
         Command::Completion(args) => commands::completion(&args),

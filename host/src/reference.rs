@@ -114,6 +114,23 @@ fn cause(broken: &Broken) -> &'static str {
         Broken::Number(_) => "The file lacks a line, has one too many, or has lines in another order.",
         Broken::Unlinked | Broken::Changed => "Somebody edited the file, or the disk lost bytes.",
         Broken::Twice(_) => "Two plugins share the ledger, or somebody added the line.",
+        Broken::OtherLedger(_) | Broken::OtherFile(_) => "A file or a line was put in the place of another.",
+        Broken::OtherPrevious => {
+            "A file was changed or replaced, or the ledger was forked, as a copy of a disk does it."
+        }
+        Broken::NoHead | Broken::Miscounted | Broken::OtherRoot => {
+            "Somebody edited the file, or the disk lost bytes. It was so before the line was written."
+        }
+        Broken::BehindSeal => "Somebody added the line: the host writes nothing behind a seal.",
+        Broken::Unsigned => {
+            "The ledger was not signed at that time, or somebody without the key wrote the line."
+        }
+        Broken::UnknownKey(_) => {
+            "The key was changed and its old or new public part is not given, or it is not yours."
+        }
+        Broken::Forged => "Somebody without the key wrote or changed the line.",
+        Broken::NoSeal => "Somebody cut the file's end or put the file there.",
+        Broken::OtherAnchor(_) => "Somebody with the key rewrote the ledger, or it was restored from a copy.",
     }
 }
 
@@ -154,6 +171,18 @@ fn the_reference_lists_every_code() {
         Broken::Unlinked,
         Broken::Changed,
         Broken::Twice("…".into()),
+        Broken::OtherLedger("…".into()),
+        Broken::OtherFile(7),
+        Broken::OtherPrevious,
+        Broken::NoHead,
+        Broken::Miscounted,
+        Broken::OtherRoot,
+        Broken::BehindSeal,
+        Broken::Unsigned,
+        Broken::UnknownKey("…".into()),
+        Broken::Forged,
+        Broken::NoSeal,
+        Broken::OtherAnchor("…".into()),
     ] {
         writeln!(page, "| {broken} | {} |", cause(&broken)).unwrap();
     }

@@ -11,6 +11,7 @@ pub mod files;
 mod find;
 pub mod intents;
 pub mod lanes;
+pub mod ledger;
 mod model;
 pub mod ports;
 pub mod status;

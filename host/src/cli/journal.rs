@@ -128,12 +128,96 @@ pub struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// Proves that no line of a ledger was changed, removed or moved
-    Verify {
-        /// The file of the ledger
-        file: PathBuf,
+    /// Proves that no line of a ledger was changed, removed, added or moved, and who signed it
+    Verify(VerifyTrailArgs),
+    /// Prints the newest root of a ledger, to be noted where the host can't write
+    Root {
+        #[command(flatten)]
+        trail: TrailArgs,
         /// The format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
+    /// Shows what the records of a trail say, oldest first. It proves the files on the way
+    Show(ShowTrailArgs),
+    /// Prints the public part of a key that signs ledgers
+    Key {
+        /// A file with the private or the public key
+        file: PathBuf,
+        /// Makes a new private key in that file first
+        #[arg(long)]
+        new: bool,
+        /// The format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+        output: Output,
+    },
+}
+
+/// The files of one ledger.
+#[derive(Debug, Args)]
+pub struct TrailArgs {
+    /// The files of the ledger, in any order: trail-*.jsonl and trail.jsonl
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// A file with a public key whose signatures count. Give it again for each key that has signed
+    #[arg(long, value_name = "PUB")]
+    pub key: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyTrailArgs {
+    #[command(flatten)]
+    pub trail: TrailArgs,
+    /// A root that `audit root` printed earlier: the files must still have it
+    #[arg(long, value_name = "ROOT")]
+    pub anchor: Vec<String>,
+    /// The controller's data folder: its journal's states must be in the trail, each once
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub journal: JournalArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+/// Which records. Everything that is given must hold.
+#[derive(Debug, Args)]
+pub struct ShowTrailArgs {
+    #[command(flatten)]
+    pub trail: TrailArgs,
+    /// Only objects in this namespace
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Only this kind: Job, jobs, po
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only objects with this name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only the object with this uid
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// Only changes by this field manager
+    #[arg(long)]
+    pub manager: Option<String>,
+    /// Only records that name this person in an annotation
+    #[arg(long)]
+    pub person: Option<String>,
+    /// Only this phase: Failed
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
+    /// 2026-11-24T03:00:00Z, or 2h for two hours ago
+    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
+    pub since: Option<Moment>,
+    /// Only states that were observed before this time
+    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
+    pub until: Option<Moment>,
+    /// At most this many records; the newest are shown
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }

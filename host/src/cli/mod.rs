@@ -19,7 +19,10 @@ pub use check::CheckArgs;
 pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use doctor::DoctorArgs;
-pub use journal::{Audit, ExportArgs, ImportArgs, Journal, JournalArgs, StatesArgs};
+pub use journal::{
+    Audit, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs,
+    VerifyTrailArgs,
+};
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
@@ -90,7 +93,7 @@ pub enum Command {
     /// Verifies, measures, exports and imports a journal
     #[command(subcommand)]
     Journal(Journal),
-    /// Verifies an audit trail
+    /// Proves and shows an audit trail
     #[command(subcommand)]
     Audit(Audit),
     /// Checks a folder of manifests, a manifest, a component or a status rule, and names each fault

@@ -24,6 +24,8 @@ pub use api::{
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;
+#[cfg(feature = "playground")]
+pub use audit::new_key;
 pub use check::check;
 #[cfg(test)]
 pub use doctor::codes;

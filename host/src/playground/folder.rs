@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::write;
+use crate::commands::new_key;
 use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 
 /// Compiled plugins. They tell nothing of a cluster, and compiling them again takes seconds.
@@ -18,6 +19,12 @@ const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.
 pub const QUEUE: &str = "platform.example.com/queue=shared";
 /// What the cluster's settings have in the place of the playground's own receiver.
 const RECEIVER: &str = "http://notifications.kubewitness.svc:8080";
+
+/// The ledger of the cluster's settings, which has no key there.
+const LEDGER: &str = "{name: trail, path: audit/trail.jsonl}";
+/// In the data folder: the key that signs the trail, and its public part.
+const KEY: &str = "trail.key";
+pub const PUBLIC_KEY: &str = "trail.pub";
 
 const ABOUT: &str = "This folder belongs to `kubewitness playground`, which clears it at its start.\n";
 
@@ -90,10 +97,23 @@ pub fn configure(data: &Path, receiver: &str, signs_in: bool) -> Result<()> {
     let config = data.join("config");
     std::fs::create_dir_all(&config).with_context(|| format!("making {}", config.display()))?;
     let host = HOST.replace(RECEIVER, receiver).replace("rate: 50", "rate: 5000");
+    let host = host.replace(LEDGER, &signed_ledger(data)?);
     let credentials = if signs_in { "token" } else { "controller" };
     write(&config.join("host.yaml"), &format!("{host}      submit: {{credentials: {credentials}}}\n"))?;
     write(&config.join("templates.yaml"), TEMPLATES)?;
     write(&config.join("plugins.yaml"), &PLUGINS.replace("start: now", "start: beginning"))
+}
+
+/// Makes a key, and says in the settings that the trail is signed with it.
+fn signed_ledger(data: &Path) -> Result<String> {
+    let data = std::path::absolute(data).with_context(|| format!("finding {}", data.display()))?;
+    let key = data.join(KEY);
+    write(&data.join(PUBLIC_KEY), &new_key(&key)?)?;
+    let key = serde_json::to_string(&key).context("writing the name of the key's file")?;
+    Ok(format!(
+        "{{name: trail, path: audit/trail.jsonl, signing: {{key: trail, every: 2s}}}}\n      keys:\n        \
+         - {{name: trail, valueFrom: {{file: {key}}}}}"
+    ))
 }
 
 #[cfg(test)]
@@ -146,10 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn the_receivers_address_is_in_the_settings() {
+    fn the_receivers_address_and_a_key_are_in_the_settings() {
         let data = tempfile::tempdir().unwrap();
         configure(data.path(), "http://127.0.0.1:4711", false).unwrap();
         let host = std::fs::read_to_string(data.path().join("config/host.yaml")).unwrap();
         assert!(host.contains("http://127.0.0.1:4711") && !host.contains(RECEIVER));
+        assert!(host.contains("signing: {key: trail") && host.contains("/trail.key\"}}"), "{host}");
+        let public = std::fs::read_to_string(data.path().join(PUBLIC_KEY)).unwrap();
+        assert!(public.contains("BEGIN PUBLIC KEY"), "{public}");
     }
 }

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::World;
 use super::completeness::Completeness;
+use super::folder::PUBLIC_KEY;
 use super::people::Person;
 use crate::cli::PlaygroundArgs;
 use crate::commands::{plugins_table, print};
@@ -163,7 +164,7 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
         ));
     }
     say(&format!(
-        "\nProve it again: {program} journal verify --data {data}\n                {program} audit verify {data}/audit/trail.jsonl",
+        "\nProve it again: {program} journal verify --data {data}\n                {program} audit verify {data}/audit/trail.jsonl --key {data}/{PUBLIC_KEY}",
         program = program(),
         data = data.display()
     ));

@@ -4,6 +4,7 @@
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
 //! `kubewitness audit verify` checks the chain. [`line`] describes a line.
 
+mod behind;
 mod line;
 
 use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, documents, ledger};
@@ -14,6 +15,10 @@ use crate::line::Chain;
 
 /// The plugin's name for its ledger and its key. The operator says which they are.
 const TRAIL: &str = "trail";
+/// In whose name a job was submitted through the portal, the API or the command line.
+const SUBMITTER: &str = "kubewitness.dev/submitter";
+/// An object has few names of people, and each line holds them all.
+const PEOPLE: usize = 16;
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -23,11 +28,34 @@ pub struct Config {
     documents: bool,
     /// Whether the last line of each batch is signed. The signature covers every line before it.
     sign: bool,
+    /// Whether lines name the field manager and the operation behind a change.
+    managers: bool,
+    /// Annotations that name a person.
+    people: Vec<String>,
+    /// What lines hold of the change itself.
+    change: ChangeKept,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKept {
+    #[default]
+    None,
+    /// SHA-256 of the merge patch.
+    Digest,
+    /// The merge patch, without secrets, and its SHA-256.
+    Patch,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { documents: true, sign: false }
+        Self {
+            documents: true,
+            sign: false,
+            managers: true,
+            people: vec![SUBMITTER.to_owned()],
+            change: ChangeKept::None,
+        }
     }
 }
 
@@ -41,8 +69,15 @@ impl Plugin for Audit {
         About { config_schema: include_str!("config.schema.json"), needs: vec![format!("ledger:{TRAIL}")] }
     }
 
-    fn check(_: &Config) -> Vec<FieldError> {
-        Vec::new()
+    fn check(config: &Config) -> Vec<FieldError> {
+        let mut wrong = Vec::new();
+        if config.people.len() > PEOPLE {
+            wrong.push(FieldError::new("people", &format!("has more than {PEOPLE} annotations")));
+        }
+        if config.people.iter().any(String::is_empty) {
+            wrong.push(FieldError::new("people", "has an empty name: write the annotation's whole key"));
+        }
+        wrong
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
@@ -68,9 +103,9 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
             verdicts.push(Verdict::Done);
             continue;
         }
-        match document_hash(config, state) {
-            Ok(document) => {
-                lines.push(chain.line(state, document.as_deref())?);
+        match document_hash(config, state).and_then(|hash| Ok((hash, behind::of(config, state)?))) {
+            Ok((document, behind)) => {
+                lines.push(chain.line(state, document.as_deref(), &behind)?);
                 verdicts.push(Verdict::Done);
             }
             Err(error) => verdicts.push(Verdict::retry(error.text())),

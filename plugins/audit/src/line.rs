@@ -1,15 +1,21 @@
 //! A line of the trail: one JSON object.
 //!
 //! ```text
-//! {"n":2,"prev":"<hash of line 1>","id":"…",…,"document_sha256":"…","hash":"…","signature":"…"}
+//! {"n":2,"prev":"<hash of line 1>","id":"…",…,"document_sha256":"…","manager":"kubectl","operation":"Apply",
+//!  "people":{"kubewitness.dev/submitter":"ada"},"patch_sha256":"…","patch":{…},"hash":"…","signature":"…"}
 //! ```
+//!
+//! What the configuration does not ask for, or an object does not have, is left out from `manager` on.
 //!
 //! `hash` is SHA-256, in hex, over `prev` and the line's own text without `hash` and `signature`. It covers
 //! the exact bytes, so that nobody must agree on how JSON is written. The first line has number 1 and
 //! sixty-four zeros as `prev`. `signature` is Ed25519, in hex, over the text of `hash`.
 
+use std::collections::BTreeMap;
+
 use kubewitness_sdk::{Change, Error, State, time};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -33,6 +39,23 @@ struct Body<'a> {
     reason: &'a str,
     observed_at: String,
     document_sha256: Option<&'a str>,
+    #[serde(flatten)]
+    behind: &'a Behind,
+}
+
+/// Who and what is behind a change.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct Behind {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manager: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub people: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch_sha256: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +84,7 @@ impl Chain {
         &self.head
     }
 
-    pub fn line(&mut self, state: &State, document: Option<&str>) -> Result<String, Error> {
+    pub fn line(&mut self, state: &State, document: Option<&str>, behind: &Behind) -> Result<String, Error> {
         let object = &state.object;
         let body = Body {
             n: self.n + 1,
@@ -80,6 +103,7 @@ impl Chain {
             reason: &state.status.reason,
             observed_at: time::rfc3339(state.observed_ms),
             document_sha256: document,
+            behind,
         };
         let mut text = serde_json::to_string(&body).map_err(|error| Error::Invalid(error.to_string()))?;
         let hash = hex::encode(Sha256::new().chain_update(&self.head).chain_update(&text).finalize());

@@ -15,7 +15,31 @@ struct Host {
     unreadable: Option<(u64, Error)>,
 }
 
+/// What the host answers of the object's own words.
+const MANAGED: &str = r#"[
+    {"manager":"kubectl","operation":"Apply","time":"2026-11-20T10:00:00Z"},
+    {"manager":"kube-controller-manager","operation":"Update","time":"2026-11-20T10:00:05Z","subresource":"status"},
+    {"manager":"argo","operation":"Update","time":"2026-11-20T09:00:00Z"}]"#;
+
 impl testing::Host for Host {
+    fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
+        self.document(seq)?;
+        Ok(match pointer {
+            "/metadata/managedFields" => Some(MANAGED.to_owned()),
+            "/metadata/annotations/kubewitness.dev~1submitter" => Some("\"ada\"".to_owned()),
+            "/metadata/annotations/long" => Some(format!("\"{}\"", "é".repeat(300))),
+            "/metadata/annotations/number" => Some("7".to_owned()),
+            _ => None,
+        })
+    }
+
+    fn document_patch(&self, seq: u64) -> Result<Option<String>, Error> {
+        Ok(Some(match seq {
+            1 => "{ \"spec\": {\"suspend\": false, \"hash\": \"x\"} }".to_owned(),
+            _ => format!("{{\"metadata\":\"{}\"}}", "x".repeat(70_000)),
+        }))
+    }
+
     fn document(&self, seq: u64) -> Result<Option<String>, Error> {
         match &self.unreadable {
             Some((unreadable, error)) if *unreadable == seq => Err(error.clone()),
@@ -90,7 +114,7 @@ fn a_line_says_what_was_witnessed() {
 #[test]
 fn a_batch_is_signed_on_its_last_line() {
     let host = Rc::new(Host::default());
-    let config = Config { sign: true, documents: false };
+    let config = Config { sign: true, documents: false, ..Config::default() };
     handle(&host, &config, &[1, 2]);
     let lines = lines(&host);
     assert_eq!((&lines[0].1["signature"], &lines[1].1["signature"]), (&Value::Null, &"abab".into()));
@@ -133,7 +157,70 @@ fn the_digest_of_the_host_is_what_the_line_holds_and_no_document_is_read() {
     let host = Rc::new(Host { unreadable: Some((1, Error::Unavailable("slow".into()))), ..Host::default() });
     let mut state = testing::state(1, "a", "Running");
     state.extra.push(("documentDigest".into(), "ab".repeat(32)));
-    let verdicts = testing::with_host(host.clone(), || Audit::handle(&Config::default(), &[state]));
+    let config = Config { managers: false, people: vec![], ..Config::default() };
+    let verdicts = testing::with_host(host.clone(), || Audit::handle(&config, &[state]));
     assert_eq!(verdicts, [Verdict::Done]);
-    assert_eq!(lines(&host)[0].1["document_sha256"], "ab".repeat(32));
+    let (text, line) = lines(&host).remove(0);
+    assert_eq!(line["document_sha256"], "ab".repeat(32));
+    // As lines were before there was more to ask for.
+    assert!(text.contains(&format!("\"document_sha256\":\"{}\",\"hash\":", "ab".repeat(32))), "{text}");
+}
+
+#[test]
+fn a_line_names_the_newest_field_manager_and_the_person() {
+    let host = Rc::new(Host::default());
+    handle(&host, &Config::default(), &[1]);
+    let line = &lines(&host)[0].1;
+    assert_eq!((&line["manager"], &line["operation"]), (&"kube-controller-manager".into(), &"Update".into()));
+    assert_eq!(line["people"]["kubewitness.dev/submitter"], "ada");
+    assert_eq!((&line["patch"], &line["patch_sha256"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_deletion_names_nobody_because_the_object_does_not_say_who_deleted_it() {
+    let host = Rc::new(Host::default());
+    let mut state = testing::state(1, "a", "Running");
+    state.change = Change::Gone;
+    testing::with_host(host.clone(), || Audit::handle(&Config::default(), &[state]));
+    let line = &lines(&host)[0].1;
+    assert!(line.get("manager").is_none() && line.get("people").is_none(), "{line}");
+}
+
+#[test]
+fn the_change_is_kept_as_its_digest_or_as_a_patch_up_to_its_bound() {
+    let host = Rc::new(Host::default());
+    let with = |change| Config { change, ..Config::default() };
+    handle(&host, &with(ChangeKept::Digest), &[1]);
+    handle(&host, &with(ChangeKept::Patch), &[1, 2]);
+    let lines: Vec<_> = lines(&host).into_iter().map(|(_, line)| line).collect();
+    let digest = hex::encode(Sha256::digest("{ \"spec\": {\"suspend\": false, \"hash\": \"x\"} }"));
+    assert_eq!((&lines[0]["patch_sha256"], &lines[0]["patch"]), (&digest.clone().into(), &Value::Null));
+    assert_eq!(
+        (&lines[1]["patch_sha256"], &lines[1]["patch"]["spec"]["suspend"]),
+        (&digest.into(), &false.into())
+    );
+    assert!(lines[2]["patch_sha256"].is_string() && lines[2].get("patch").is_none());
+}
+
+#[test]
+fn names_have_a_bound_and_what_is_no_text_names_nobody() {
+    let host = Rc::new(Host::default());
+    let people = ["long", "number", "missing"].map(String::from).to_vec();
+    handle(&host, &Config { people, ..Config::default() }, &[1]);
+    let line = &lines(&host)[0].1;
+    assert_eq!(line["people"]["long"].as_str().map(str::len), Some(256));
+    assert_eq!(line["people"].as_object().map(serde_json::Map::len), Some(1));
+}
+
+#[test]
+fn wrong_settings_of_people_are_refused_by_their_field() {
+    let told = |people: Vec<String>| {
+        Audit::check(&Config { people, ..Config::default() })
+            .into_iter()
+            .map(|wrong| wrong.path)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told(vec!["a".into(); PEOPLE]), [] as [&str; 0]);
+    assert_eq!(told(vec!["a".into(); PEOPLE + 1]), ["people"]);
+    assert_eq!(told(vec![String::new()]), ["people"]);
 }

@@ -144,10 +144,10 @@ impl Capabilities {
         let databases = opener.open_all("databases", host.databases.iter().map(open)).await;
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
-        let ledgers = open_ledgers(old, host, data, &deciders, &mut opener).await;
+        let keys = load_keys(old, host, &mut opener).await;
+        let ledgers = open_ledgers(old, host, data, &deciders, &keys, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
-        let keys = load_keys(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
             Some(old) => old.redaction.clone(),
             None => Arc::new(Redaction::open(host, data).await?),
@@ -294,6 +294,32 @@ impl Capabilities {
         match standing {
             Some(standing) => Ok(standing.prune(plugin, cursor).await?),
             None => Ok(()),
+        }
+    }
+
+    /// Whether any ledger is signed or closed.
+    pub fn seals(&self) -> bool {
+        self.ledgers.values().any(|ledger| ledger.spec.schedule().is_any())
+    }
+
+    /// Signs and closes ledgers where that is due, also while no call writes to them.
+    pub async fn tend(&self) {
+        for ledger in self.ledgers.values() {
+            if let Err(error) = ledger.tend().await {
+                tracing::warn!(ledger = ledger.spec.name, "it can't be signed or closed now: {error}");
+            }
+        }
+    }
+
+    /// The same once the plugins have ended, so that no record stays without a root.
+    pub async fn sign_off(&self) {
+        for ledger in self.ledgers.values() {
+            if let Err(error) = ledger.sign_off().await {
+                tracing::warn!(
+                    ledger = ledger.spec.name,
+                    "its newest records are signed at the next start: {error}"
+                );
+            }
         }
     }
 

@@ -119,14 +119,25 @@ pub async fn open_ledgers<'a>(
     host: &'a HostSpec,
     data: &'a Path,
     deciders: &'a Databases,
+    keys: &'a HashMap<String, Arc<Key>>,
     opener: &mut Opener,
 ) -> HashMap<String, Arc<Ledger>> {
     let open = |spec: &'a LedgerSpec| {
         let opening = async move {
-            let same = old.and_then(|old| old.ledgers.get(&spec.name)).filter(|ledger| ledger.spec == *spec);
-            let opened = match same {
-                Some(ledger) => Ok(ledger.clone()),
-                None => Ledger::open(spec, data, deciders).await.map(Arc::new),
+            let key = match &spec.signing {
+                Some(signing) => Some(keys.get(&signing.key).cloned().ok_or_else(|| {
+                    let message = format!("the key `{}` can't be had: its own entry says why", signing.key);
+                    ("signing.key".to_owned(), message)
+                })?),
+                None => None,
+            };
+            let same = old.and_then(|old| old.ledgers.get(&spec.name));
+            let opened = match same.filter(|ledger| ledger.spec.path == spec.path) {
+                Some(ledger) if ledger.spec == *spec && ledger.is_signed_with(key.as_ref()) => {
+                    Ok(ledger.clone())
+                }
+                Some(ledger) => Ok(Arc::new(ledger.with(spec, key))),
+                None => Ledger::open(spec, key, data, deciders).await.map(Arc::new),
             };
             opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
         };

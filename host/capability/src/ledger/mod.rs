@@ -4,6 +4,7 @@
 //! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
 
 pub mod book;
+mod sealing;
 
 use std::collections::HashMap;
 use std::io;
@@ -12,12 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::LedgerSpec;
+use kubewitness_core::ledger::is_statement;
 use kubewitness_core::ports::GrantError;
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES};
+use self::sealing::Sealing;
 use crate::receipts::Mark;
+use crate::secrets::signing_keys::Key;
 use crate::sql;
 
 /// Waiting for other calls that hold the ledger.
@@ -34,6 +38,7 @@ pub struct Ledger {
     pub spec: LedgerSpec,
     path: PathBuf,
     slot: Arc<Mutex<Slot>>,
+    sealing: Sealing,
 }
 
 /// Closed after any fault; the next call opens it again and repairs it.
@@ -44,7 +49,12 @@ struct Slot {
 }
 
 impl Ledger {
-    pub async fn open(spec: &LedgerSpec, data: &Path, databases: &Databases) -> Result<Self, String> {
+    pub async fn open(
+        spec: &LedgerSpec,
+        key: Option<Arc<Key>>,
+        data: &Path,
+        databases: &Databases,
+    ) -> Result<Self, String> {
         let path = data.join(&spec.path);
         if spec.path.is_empty() || spec.path.ends_with('/') {
             return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
@@ -52,7 +62,8 @@ impl Ledger {
         if path.extension().is_some_and(|extension| extension == "receipts") {
             return Err("ends with .receipts, which is kept for the file beside it".into());
         }
-        let ledger = Self { spec: spec.clone(), path, slot: Arc::default() };
+        let sealing = Sealing::new(spec.schedule(), key);
+        let ledger = Self { spec: spec.clone(), path, slot: Arc::default(), sealing };
         match ledger.open_book(None, Opening::First, databases).await {
             Ok(book) => ledger.slot.lock().await.book = Some(book),
             // Only calls that need the ledger wait for the database.
@@ -62,6 +73,35 @@ impl Ledger {
             Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
         }
         Ok(ledger)
+    }
+
+    /// The same files under changed settings: calls in progress are not disturbed.
+    pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
+        Self {
+            spec: spec.clone(),
+            path: self.path.clone(),
+            slot: self.slot.clone(),
+            sealing: Sealing::new(spec.schedule(), key),
+        }
+    }
+
+    /// Whether statements are signed with this key.
+    pub fn is_signed_with(&self, key: Option<&Arc<Key>>) -> bool {
+        self.sealing.is_signed_with(key)
+    }
+
+    /// Writes the statement that is due. A ledger that a call holds is left to that call.
+    pub async fn tend(&self) -> Result<(), GrantError> {
+        let Ok(mut slot) = self.slot.clone().try_lock_owned() else { return Ok(()) };
+        self.sealing.tend(&self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+    }
+
+    /// Signs what no call will follow any more.
+    pub async fn sign_off(&self) -> Result<(), GrantError> {
+        let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
+        let mut slot = waited.map_err(|_| GrantError::Unavailable("the ledger is busy".into()))?;
+        let signed = self.sealing.at_the_end().tend(&self.path, &mut slot).await;
+        signed.map_err(|error| self.refusal(&error))
     }
 
     async fn open_book(&self, cut: Option<Cut>, opening: Opening, databases: &Databases) -> io::Result<Book> {
@@ -110,6 +150,7 @@ impl Ledger {
             slot,
             name: self.spec.name.clone(),
             path: self.path.clone(),
+            sealing: self.sealing.clone(),
             data: Vec::new(),
             records: 0,
             last: None,
@@ -165,6 +206,7 @@ pub struct Held {
     slot: OwnedMutexGuard<Slot>,
     pub name: String,
     path: PathBuf,
+    sealing: Sealing,
     data: Vec<u8>,
     records: u64,
     last: Option<Vec<u8>>,
@@ -180,6 +222,10 @@ impl Held {
         for record in &records {
             if record.is_empty() || record.contains(&b'\n') {
                 return Err(GrantError::Invalid("a record is one line, and not empty".into()));
+            }
+            if is_statement(record) {
+                let told = "a record may not begin as a statement of the host does: choose other fields";
+                return Err(GrantError::Invalid(told.into()));
             }
             if record.len() > RECORD_BYTES {
                 return Err(GrantError::TooLarge(format!("a record has at most {RECORD_BYTES} bytes")));
@@ -210,7 +256,9 @@ impl Held {
         marks: &[Mark],
         decider: Option<Decider>,
     ) -> Result<Written, GrantError> {
-        let Self { mut slot, name, path, data, records, last } = self;
+        let Self { mut slot, name, path, sealing, data, records, last } = self;
+        // Before the records, so that a root never covers some that do not count yet.
+        sealing.tend(&path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };
@@ -218,6 +266,7 @@ impl Held {
         slot.cut = Some(book.cut_at(book.bytes));
         let decided = decider.is_some();
         let (plugin, marks) = (plugin.to_owned(), marks.to_vec());
+        book.now_ms = sealing.now_ms();
         let written = asked(&path, move || {
             if let Err(error) = book.expect_in_place() {
                 return Ok(Err(error));

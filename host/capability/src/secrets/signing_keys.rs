@@ -1,6 +1,7 @@
 //! Signs with Ed25519 keys that an operator named. A plugin sees signatures and never the key.
 
 use kubewitness_core::config::KeySpec;
+use kubewitness_core::ledger::key_id;
 use kubewitness_core::ports::GrantError;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -40,9 +41,30 @@ impl Key {
         Ok(self.pair.sign(message).as_ref().to_vec())
     }
 
+    /// What the host itself says in a ledger. It is bounded by its shape.
+    pub fn sign_statement(&self, text: &[u8]) -> Vec<u8> {
+        self.pair.sign(text).as_ref().to_vec()
+    }
+
+    /// By which statements name the key.
+    pub fn id(&self) -> String {
+        key_id(self.pair.public_key().as_ref())
+    }
+
     /// With which others check the signatures.
     pub fn public(&self) -> Vec<u8> {
         self.pair.public_key().as_ref().to_vec()
+    }
+}
+
+#[cfg(test)]
+impl Key {
+    /// The pair is made here and not read from a file, so that nothing else is looked at.
+    pub fn fresh() -> Self {
+        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
+        let value_from = kubewitness_core::config::SecretRef::File("unused".into());
+        Self { spec: KeySpec { name: "audit".into(), value_from }, pair }
     }
 }
 
@@ -74,13 +96,9 @@ mod tests {
         }
     }
 
-    /// The pair is made here and not read from a file, so that nothing else is looked at.
     #[test]
     fn a_message_to_sign_has_no_more_bytes_than_its_bound() {
-        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new()).unwrap();
-        let pair = Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap();
-        let value_from = SecretRef::File("unused".into());
-        let key = Key { spec: KeySpec { name: "audit".into(), value_from }, pair };
+        let key = Key::fresh();
         assert!(key.sign(&vec![7; MESSAGE_BYTES]).is_ok());
         assert!(matches!(key.sign(&vec![7; MESSAGE_BYTES + 1]), Err(GrantError::TooLarge(_))));
     }

@@ -735,9 +735,12 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
     drop((call, capabilities));
     let server: crate::sql::Shared = Server::new(vec![]);
     let databases: crate::ledger::Databases = Arc::new([("platform".to_owned(), server)].into());
-    let spec =
-        kubewitness_core::config::LedgerSpec { name: "trail".into(), path: "audit/ledger.jsonl".into() };
-    let ledger = crate::ledger::Ledger::open(&spec, world.folder.path(), &databases).await.unwrap();
+    let spec = kubewitness_core::config::LedgerSpec {
+        name: "trail".into(),
+        path: "audit/ledger.jsonl".into(),
+        ..Default::default()
+    };
+    let ledger = crate::ledger::Ledger::open(&spec, None, world.folder.path(), &databases).await.unwrap();
     assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
 }
 

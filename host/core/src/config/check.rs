@@ -3,7 +3,7 @@
 use super::components::{check_keys, check_module};
 use super::{
     DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec,
-    SecretRef, TickSpec, components, destinations, streams,
+    SecretRef, TickSpec, components, destinations, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
@@ -155,6 +155,7 @@ impl HostSpec {
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
         streams::check(self, &mut faults);
+        ledgers::check(self, &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
                 faults.push(fault(
@@ -362,6 +363,7 @@ impl PluginSpec {
         let keys: Vec<_> = host.keys.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.keys.iter().map(|g| (g.name.as_str(), g.key.as_str()));
         check_grants("keys", "key", pairs, &keys, faults);
+        ledgers::check_granted_keys(&grants.keys, host, faults);
         let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         for (index, source) in grants.lister.iter().enumerate() {
             if !sources.contains(&source.as_str()) {

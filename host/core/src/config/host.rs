@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 use super::check::CONNECTIONS_MOST;
 use super::{
-    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, MailSpec, RedactionSpec, StreamSpec,
-    SubmitSpec,
+    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec, RedactionSpec,
+    StreamSpec, SubmitSpec,
 };
 use crate::find::index::IndexSpec;
 #[cfg(test)]
@@ -251,19 +251,6 @@ pub enum SecretRef {
     Env(String),
     /// The file that holds the secret, such as a file of a mounted Secret.
     File(String),
-}
-
-/// An append-only file of records, such as an audit trail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct LedgerSpec {
-    /// The name that grants use.
-    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
-    pub name: String,
-    /// The file of the records. A relative path starts in the data folder. The receipts lie beside it, in a
-    /// file with the ending `.receipts`.
-    pub path: String,
 }
 
 /// An Ed25519 signing key (PKCS#8, as PEM or base64). Plugins sign with it and never see it.

@@ -6,14 +6,14 @@ mod check;
 mod components;
 mod destinations;
 mod host;
+mod ledgers;
 mod plugin;
-mod quantity;
 mod redaction;
 #[cfg(test)]
 mod reference;
-mod secret;
 mod streams;
 mod submit;
+mod values;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +25,14 @@ pub use components::{
 };
 pub use destinations::*;
 pub use host::*;
+pub use ledgers::{LedgerSpec, RotateSpec, SigningSpec};
 pub use plugin::*;
 pub use quantity::{Bytes, Duration};
 pub(crate) use redaction::COPIES;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 pub use submit::{Credentials, SubmitSpec};
+pub use values::{Bytes, Duration};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";
 pub const PLUGIN_LABEL: &str = "kubewitness.dev/plugin";

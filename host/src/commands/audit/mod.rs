@@ -1,28 +1,105 @@
-//! `kubewitness audit verify`: reads an audit trail and changes nothing, also beside a running controller. It asks no
-//! controller and opens no journal.
+//! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It asks no
+//! controller, and opens a journal only where it is told to compare with one.
+//!
+//! `verify` reads the files in order. `statements` checks what the host wrote between the records, and `trail` the
+//! records themselves.
 
+mod anchor;
+mod completeness;
+mod findings;
+mod keys;
+mod merkle;
+mod show;
+mod statements;
 mod trail;
-
-use std::io::BufReader;
-
-use anyhow::Context;
-use kubewitness_core::files;
-
-use crate::cli::Audit;
-use crate::commands::print::{self, clean, mark};
-use crate::commands::{End, Ended};
-
+mod verify;
 #[cfg(test)]
-pub use trail::Broken;
+mod verify_tests;
 
-pub fn audit(command: Audit) -> Ended {
-    let Audit::Verify { file, output } = command;
-    let reader = files::named(&file).with_context(|| format!("opening {}", file.display()))?;
-    let report =
-        trail::verify(BufReader::new(reader)).with_context(|| format!("reading {}", file.display()))?;
-    let ok = report.ok;
-    print::value(output, &report, |report| {
-        format!("{} {}: {}\n", mark(ok), file.display(), clean(&report.to_string()))
+use std::path::PathBuf;
+
+use anyhow::bail;
+use serde_json::json;
+
+use self::anchor::Anchor;
+pub use self::findings::Broken;
+use self::findings::Report;
+use self::verify::{Demands, verify};
+use crate::cli::{Audit, Output, TrailArgs, VerifyTrailArgs};
+use crate::commands::print::{self, clean, mark};
+use crate::commands::{End, Ended, Usage};
+use crate::journal_place::place;
+
+pub async fn audit(command: Audit) -> Ended {
+    match command {
+        Audit::Verify(args) => prove(args).await,
+        Audit::Root { trail, output } => root(&trail, output),
+        Audit::Show(args) => show::show(args),
+        Audit::Key { file, new, output } => key(file, new, output),
+    }
+}
+
+async fn prove(args: VerifyTrailArgs) -> Ended {
+    let VerifyTrailArgs { trail, anchor, data, journal, output } = args;
+    let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
+    let anchors =
+        anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
+    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors };
+    let mut records = completeness::Trail::default();
+    let mut report = verify(&trail.files, &demands, &mut |text| {
+        if data.is_some() {
+            records.add(text);
+        }
     })?;
-    Ok(if ok { End::Fine } else { End::Failed })
+    if let Some(data) = data.filter(|_| report.ok) {
+        let selective = completeness::selective(&data, &trail.files)?;
+        completeness::compare(&mut report, records, &place(&journal, &data)?, &selective).await?;
+    }
+    print::value(output, &report, |report| {
+        let what =
+            format!("{} {}: {}\n", mark(report.ok), named(&trail.files, report), clean(&report.to_string()));
+        what + &report.details()
+    })?;
+    Ok(if report.ok { End::Fine } else { End::Failed })
+}
+
+/// The file at fault, or all of them.
+fn named(files: &[PathBuf], report: &Report) -> String {
+    match (report.bad_file.as_deref().filter(|file| !file.is_empty()), files) {
+        (Some(file), _) => clean(file).into_owned(),
+        (None, [file]) => clean(&file.display().to_string()).into_owned(),
+        (None, files) => format!("{} files", files.len()),
+    }
+}
+
+fn root(trail: &TrailArgs, output: Output) -> Ended {
+    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors: Vec::new() };
+    let report = verify(&trail.files, &demands, &mut |_| {})?;
+    if !report.ok {
+        bail!(
+            "the ledger does not hold, and a root of it proves nothing: `kubewitness audit verify` says why"
+        );
+    }
+    let Some(newest) = &report.newest_root else {
+        bail!(
+            "there is no root yet: set `signing` or `rotate` of the ledger in the host's settings, and wait until the \
+             first one is due"
+        );
+    };
+    print::value(output, newest, |newest| format!("{}\n", newest.anchor))?;
+    Ok(End::Fine)
+}
+
+/// Makes a private key in this file, and gives its public part as a PEM.
+#[cfg(feature = "playground")]
+pub fn new_key(file: &std::path::Path) -> anyhow::Result<String> {
+    keys::make(file).map(|public| keys::public_pem(&public))
+}
+
+fn key(file: PathBuf, new: bool, output: Output) -> Ended {
+    let public = if new { keys::make(&file)? } else { keys::read(&file)? };
+    let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});
+    eprintln!("key {}", keys::id(&public));
+    print::value(output, &shown, |_| keys::public_pem(&public))?;
+    Ok(End::Fine)
 }

@@ -252,7 +252,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
         ledgers: grants
             .ledger
             .into_iter()
-            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into() })
+            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
             .collect(),
         keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
         ..HostSpec::default()

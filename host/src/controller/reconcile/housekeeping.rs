@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::{Control, unreadable};
 use crate::config::Snapshot;
+use crate::tasks::Fate;
 
 /// Removing old receipts of one plugin may take this long.
 const PRUNE: Duration = Duration::from_secs(2);
@@ -48,6 +49,19 @@ impl Control {
         self.journal_was_in_trouble = trouble.is_some();
         self.shared.set_journal_trouble(trouble.filter(|_| lasts));
         Ok(())
+    }
+
+    /// Beside everything else, and one at a time: a ledger's disk that does not answer holds up no change.
+    pub(super) fn tend_ledgers(&mut self) {
+        let is_tended = self.tending.as_ref().is_some_and(|task| !task.is_finished());
+        let Some(capabilities) = self.capabilities.clone().filter(|own| own.seals() && !is_tended) else {
+            return;
+        };
+        let tend = async move {
+            capabilities.tend().await;
+            Ok(())
+        };
+        self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", Fate::Finite, tend));
     }
 
     pub(super) async fn prune(&self) {

@@ -18,6 +18,7 @@ use kubewitness_capability::Capabilities;
 use kubewitness_core::config::HostSpec;
 use kubewitness_core::ports::Backlog;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -63,6 +64,8 @@ pub struct Control {
     waiting: Vec<Waiting>,
     host: Option<HostSpec>,
     capabilities: Option<Capabilities>,
+    /// Signs and closes ledgers.
+    tending: Option<JoinHandle<()>>,
     refused: bool,
     /// What of the configuration is not taken, and was told.
     untaken: BTreeSet<String>,
@@ -101,6 +104,7 @@ impl Control {
             waiting: Vec::new(),
             host: None,
             capabilities: None,
+            tending: None,
             refused: false,
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
@@ -121,6 +125,9 @@ impl Control {
         self.sources.shut_down().await;
         self.plugins.shut_down().await;
         self.streams.shut_down().await;
+        if let Some(capabilities) = &self.capabilities {
+            capabilities.sign_off().await;
+        }
         self.role.step_down().await;
         result
     }
@@ -168,6 +175,7 @@ impl Control {
                 _ = quiet.tick() => {
                     self.plugins.journal.let_go_of_recent(newest);
                     newest = *self.plugins.journal.newest().borrow();
+                    self.tend_ledgers();
                     continue;
                 }
                 _ = housekeeping.tick() => {

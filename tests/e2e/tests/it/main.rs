@@ -46,6 +46,7 @@ mod retention;
 mod rollback;
 mod rules;
 mod run;
+mod seals;
 mod secrets;
 mod shells;
 mod signals;

@@ -10,7 +10,7 @@ use kubewitness_harness::{
     kills, seed, until,
 };
 
-use crate::support::{AUDIT, Load, SOURCES, example_copy, plugin_manifest, proofs, same_story, write};
+use crate::support::{AUDIT, Load, SOURCES, plugin_manifest, proofs, same_story, signed_example_copy, write};
 
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test restart`.
 const KILLS: u64 = 20;
@@ -37,7 +37,7 @@ async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_mome
 }
 
 async fn crown(scratch: &Scratch, simulator: &Simulator) -> Result<()> {
-    let config = example_copy(scratch)?;
+    let config = signed_example_copy(scratch)?;
     write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
     let options = RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),

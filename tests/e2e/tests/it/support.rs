@@ -31,6 +31,38 @@ pub fn example_copy(scratch: &Scratch) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The example key of RFC 8410 and its public part.
+const SEAL_KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
+const SEAL_PUBLIC: &str = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+/// In the data folder: the public part of the key that signs the trail.
+pub const SEAL_FILE: &str = "seal.pub";
+
+/// The same, with a ledger that is signed and closed often.
+pub fn signed_example_copy(scratch: &Scratch) -> Result<PathBuf> {
+    let folder = example_copy(scratch)?;
+    let key = scratch.path().join("seal.key");
+    std::fs::write(&key, SEAL_KEY).context("the key")?;
+    std::fs::write(scratch.folder("data")?.join(SEAL_FILE), SEAL_PUBLIC).context("its public part")?;
+    let host = std::fs::read_to_string(folder.join("host.yaml")).context("the copy's host.yaml")?;
+    let signed = format!(
+        "path: audit/trail.jsonl, rotate: {{size: 64Ki}}, signing: {{key: seal, records: 20, every: 1s}}}}\n      keys:\n        - \
+         {{name: seal, valueFrom: {{file: {key:?}}}}}"
+    );
+    write(&folder, "host.yaml", &host.replace("path: audit/trail.jsonl}", &signed))?;
+    Ok(folder)
+}
+
+/// All files of the trail.
+pub fn trail_files(data: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(data.join("audit")).context("the trail's folder")?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let mut trail: Vec<_> =
+        paths.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")).collect();
+    // `trail-000001.jsonl` comes before `trail.jsonl`.
+    trail.sort();
+    Ok(trail)
+}
+
 pub const SOURCES: [(&str, &str, &str); 2] = [("jobs", "batch", "jobs"), ("pods", "", "pods")];
 
 pub const AUDIT: &str = "module: {file: audit.wasm}
@@ -85,7 +117,15 @@ pub async fn proofs_of(data: &Path, place: &[&str]) -> Result<()> {
     journal_proof(data, place).await?;
     let trail = data.join("audit").join("trail.jsonl");
     if trail.is_file() {
-        let audit = command_json(&["audit", "verify", &trail.to_string_lossy(), "-o", "json"]).await?;
+        let mut args: Vec<_> = ["audit", "verify", "-o", "json"].map(str::to_owned).to_vec();
+        args.extend(["--data".to_owned(), data.display().to_string()]);
+        args.extend(place.iter().map(|flag| (*flag).to_owned()));
+        args.extend(trail_files(data)?.iter().map(|file| file.display().to_string()));
+        let key = data.join(SEAL_FILE);
+        if key.is_file() {
+            args.extend(["--key".to_owned(), key.display().to_string()]);
+        }
+        let audit = command_json(&args.iter().map(String::as_str).collect::<Vec<_>>()).await?;
         anyhow::ensure!(audit["ok"] == true, "audit verify said {audit}");
     }
     Ok(())

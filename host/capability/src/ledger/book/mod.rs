@@ -7,6 +7,7 @@
 //! {"intent":{"offset":0,"bytes":512,"records":2,"sha256":"…","plugin":"audit","states":[[1,77],[2,78]]}}
 //! {"settled":{"bytes":512,"records":2}}
 //! {"receipt":{"plugin":"audit","states":[[1,77]]}}        (an intent of old, kept by a compaction)
+//! {"turn":{"file":1,"bytes":512,"records":2,"head":"…"}}  (the first line, until the next file has records)
 //! ```
 //!
 //! An append is: intent, sync; records, sync; settled. After a crash the last intent tells what to
@@ -21,17 +22,25 @@
 //! An open handle still writes to a file that was removed or moved. So each append first compares both
 //! names with what the handles lead to. A file that is not the one that is open, or has another length,
 //! refuses the append. A file whose records are known is never made anew.
+//!
+//! Statements of the host stand between the records ([`kubewitness_core::ledger`]). They are appended like records, by
+//! an intent without states. [`seals`] writes them, and [`turn`] closes a file.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use kubewitness_core::ledger::{STATEMENT_BYTES, Statement, Tally, closed_file, is_statement};
 use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
+use self::turn::Turn;
 use crate::receipts::Mark;
+
+pub mod seals;
+mod turn;
 
 /// One record: a line of an audit trail, not a document store.
 pub const RECORD_BYTES: usize = 256 * 1024;
@@ -46,6 +55,7 @@ enum Line {
     Intent(Intent),
     Settled { bytes: u64, records: u64 },
     Receipt { plugin: String, states: Vec<(Seq, u32)> },
+    Turn(Turn),
 }
 
 /// What one append is about to write.
@@ -110,6 +120,12 @@ pub struct Book {
     lines: usize,
     /// Written in full, but its transaction has yet to be asked for.
     pub doubt: Option<Intent>,
+    /// The open file has no records yet.
+    turn: Option<Turn>,
+    /// Of the open file; counted when a statement is first due.
+    tally: Option<Tally>,
+    /// The time of the call that uses the ledger.
+    pub now_ms: u64,
 }
 
 fn damaged<T>(message: impl Into<String>) -> io::Result<T> {
@@ -172,6 +188,13 @@ impl Book {
             io::Error::new(error.kind(), format!("{} beside it: {error}", sidecar_path.display()))
         };
         let receipts = files::look(&sidecar_path).map_err(beside)?;
+        let pending = match &receipts {
+            Some(_) => Turn::pending(&sidecar_path).map_err(beside)?,
+            None => None,
+        };
+        if let Some(turn) = &pending {
+            turn.complete(path, None)?;
+        }
         let is_known = receipts.as_ref().is_some_and(|found| found.len() > NO_RECORDS.len() as u64);
         for (path, is_there) in [(path, files::look(path)?.is_some()), (&sidecar_path, receipts.is_some())] {
             if !is_there && (is_known || opening == Opening::Again) {
@@ -200,6 +223,9 @@ impl Book {
             receipts: Vec::new(),
             lines: 0,
             doubt: None,
+            turn: None,
+            tally: None,
+            now_ms: 0,
         };
         File::open(folder)?.sync_all()?;
         if receipts.is_none() {
@@ -207,7 +233,12 @@ impl Book {
         } else {
             book.recover()?;
         }
-        book.last = book.read_last()?;
+        if pending.is_some() {
+            book.settle()?;
+        }
+        let tail = book.read_tail()?;
+        book.last = book.last_record(&tail)?;
+        book.close_sealed(&tail)?;
         Ok(book)
     }
 
@@ -254,7 +285,11 @@ impl Book {
                 return damaged("the file is not made of whole lines: complete or remove the last one");
             }
             self.bytes += line.len() as u64;
-            self.records += 1;
+            match Statement::parse(&line[..line.len() - 1]) {
+                Some(head) if self.bytes == line.len() as u64 => self.records = head.records,
+                _ if is_statement(&line) => {}
+                _ => self.records += 1,
+            }
             line.clear();
         }
         self.settle()?;
@@ -272,7 +307,7 @@ impl Book {
                 self.doubt = Some(intent);
                 return Ok(());
             }
-            self.receipts.push((intent.plugin, intent.states));
+            self.applied(intent.plugin, intent.states);
             return self.settle();
         }
         if there < self.bytes {
@@ -318,11 +353,16 @@ impl Book {
     fn apply(&mut self, line: Line, pending: &mut Option<Intent>) -> bool {
         match line {
             Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
+            Line::Turn(turn) => {
+                let is_first = self.lines == 0;
+                self.turned(turn);
+                return is_first;
+            }
             Line::Intent(intent) => {
                 // An intent that begins where the intent before it began comes after an undo.
                 if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
                     self.count(&before);
-                    self.receipts.push((before.plugin, before.states));
+                    self.applied(before.plugin, before.states);
                 }
                 if intent.offset != self.bytes {
                     return false;
@@ -332,7 +372,7 @@ impl Book {
             Line::Settled { bytes, records } => {
                 if let Some(before) = pending.take() {
                     self.count(&before);
-                    self.receipts.push((before.plugin, before.states));
+                    self.applied(before.plugin, before.states);
                     return (self.bytes, self.records) == (bytes, records);
                 }
                 (self.bytes, self.records) = (bytes, records);
@@ -344,6 +384,14 @@ impl Book {
     fn count(&mut self, intent: &Intent) {
         self.bytes += intent.bytes;
         self.records += intent.records;
+        self.turn = None;
+    }
+
+    /// A statement applies no states.
+    fn applied(&mut self, plugin: String, states: Vec<(Seq, u32)>) {
+        if !states.is_empty() {
+            self.receipts.push((plugin, states));
+        }
     }
 
     fn expect_length(&self, there: u64) -> io::Result<()> {
@@ -381,18 +429,33 @@ impl Book {
         damaged(format!("the records from byte {} on are not those that were written", intent.offset))
     }
 
-    fn read_last(&self) -> io::Result<Option<Vec<u8>>> {
-        if self.bytes == 0 {
-            return Ok(None);
-        }
-        let from = self.bytes.saturating_sub(RECORD_BYTES as u64 + 2);
+    /// The newest lines, with the newest record of this file among them.
+    fn read_tail(&self) -> io::Result<Vec<u8>> {
+        // At most two statements stand behind a record, and one before the first.
+        let from = self.bytes.saturating_sub((RECORD_BYTES + 1 + 3 * STATEMENT_BYTES) as u64);
         let mut tail = Vec::new();
         let mut file = &self.data;
         file.seek(SeekFrom::Start(from))?;
         file.take(self.bytes - from).read_to_end(&mut tail)?;
-        let Some(line) = tail.strip_suffix(b"\n") else { return damaged("the last record has no end") };
-        let start = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |found| found + 1);
-        Ok(Some(line[start..].to_vec()))
+        if self.bytes > 0 && tail.last() != Some(&b'\n') {
+            return damaged("the last record has no end");
+        }
+        Ok(tail)
+    }
+
+    /// Statements are not for plugins.
+    fn last_record(&self, tail: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let lines = tail.split(|byte| *byte == b'\n').rev().skip(1);
+        let last = lines.into_iter().find(|line| !is_statement(line)).map(<[u8]>::to_vec);
+        match (last, &self.turn) {
+            (Some(last), _) => Ok(Some(last)),
+            (None, Some(turn)) => turn.last(),
+            (None, None) if self.records == 0 => Ok(None),
+            (None, None) => damaged(format!(
+                "{} was just begun, and its receipts, which have the record before it, are gone: bring them back",
+                self.path.display()
+            )),
+        }
     }
 
     fn note(&mut self, line: &Line) -> io::Result<()> {
@@ -425,6 +488,10 @@ impl Book {
         self.sidecar.sync_data()?;
         self.data.write_all(data)?;
         self.data.sync_data()?;
+        if let Some(tally) = self.tally.as_mut().filter(|_| records > 0) {
+            let lines = data.split_inclusive(|byte| *byte == b'\n');
+            lines.for_each(|line| tally.record(&line[..line.len() - 1], self.now_ms));
+        }
         Ok(intent)
     }
 
@@ -432,13 +499,13 @@ impl Book {
     pub fn keep(&mut self, intent: Intent, last: Vec<u8>) -> io::Result<()> {
         self.count(&intent);
         self.last = Some(last);
-        self.receipts.push((intent.plugin, intent.states));
+        self.applied(intent.plugin, intent.states);
         self.settle()
     }
 
     /// A recovered append whose transaction was committed. It is counted already.
     pub fn keep_doubted(&mut self, intent: Intent) -> io::Result<()> {
-        self.receipts.push((intent.plugin, intent.states));
+        self.applied(intent.plugin, intent.states);
         self.settle()
     }
 
@@ -460,8 +527,17 @@ impl Book {
         if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
             return self.sidecar.sync_data();
         }
+        self.compact()
+    }
+
+    /// Writes the receipts anew, from where the ledger stands.
+    fn compact(&mut self) -> io::Result<()> {
         let path = self.sidecar_path.with_extension("receipts.new");
-        let mut text = serde_json::to_vec(&Line::Settled { bytes: self.bytes, records: self.records })?;
+        let stands = match &self.turn {
+            Some(turn) => Line::Turn(turn.clone()),
+            None => Line::Settled { bytes: self.bytes, records: self.records },
+        };
+        let mut text = serde_json::to_vec(&stands)?;
         text.push(b'\n');
         for (plugin, states) in &self.receipts {
             serde_json::to_writer(
@@ -485,5 +561,7 @@ impl Book {
     }
 }
 
+#[cfg(test)]
+mod seal_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,291 @@
+//! Statements, closed files, and kills in between.
+
+use std::path::PathBuf;
+
+use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing};
+
+use super::*;
+use crate::secrets::signing_keys::Key;
+
+const SCHEDULE: Schedule = Schedule {
+    rotation: Some(Rotation { bytes: 900, every_ms: None }),
+    signing: Some(Signing { records: 2, every_ms: 1000 }),
+};
+
+struct Files {
+    folder: tempfile::TempDir,
+    key: Key,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), key: Key::fresh() }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("trail.jsonl")
+    }
+
+    fn closed(&self, file: u64) -> PathBuf {
+        closed_file(&self.data(), file)
+    }
+
+    fn sidecar(&self) -> PathBuf {
+        self.data().with_extension("receipts")
+    }
+
+    fn open(&self) -> Book {
+        Book::open(&self.data(), None, Opening::First).unwrap()
+    }
+
+    /// As a call does it: what is due first, then its record.
+    fn append(&self, book: &mut Book, seq: Seq) {
+        self.tend(book);
+        let line = format!("state {seq}");
+        let mark = Mark { seq, print: 1 };
+        let intent = book.append("p", &[mark], format!("{line}\n").as_bytes(), 1, None).unwrap();
+        book.keep(intent, line.into_bytes()).unwrap();
+    }
+
+    fn tend(&self, book: &mut Book) {
+        let written = book.attest(&SCHEDULE, Some(&self.key)).unwrap();
+        if let Some(seal) = written.filter(|written| written.statement.kind == Kind::Seal) {
+            book.close(&seal.statement, &seal.line).unwrap();
+        }
+    }
+
+    /// The lines of all files in order.
+    fn lines(&self) -> Vec<String> {
+        let closed = (1..).map(|file| self.closed(file)).take_while(|path| path.exists());
+        let texts = closed.chain([self.data()]).map(|path| std::fs::read_to_string(path).unwrap());
+        texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+    }
+
+    fn records(&self) -> Vec<String> {
+        self.lines().into_iter().filter(|line| !is_statement(line.as_bytes())).collect()
+    }
+}
+
+fn states(seqs: impl Iterator<Item = Seq>) -> Vec<String> {
+    seqs.map(|seq| format!("state {seq}")).collect()
+}
+
+fn applied(book: &Book) -> Vec<Seq> {
+    book.receipts("p", 0).into_iter().map(|mark| mark.seq).collect()
+}
+
+#[test]
+fn files_are_signed_and_closed_and_a_plugin_sees_its_records_alone() {
+    let files = Files::new();
+    let mut book = files.open();
+    for seq in 1..=9 {
+        files.append(&mut book, seq);
+        assert_eq!((book.records, book.last.clone()), (seq, Some(format!("state {seq}").into_bytes())));
+    }
+    drop(book);
+    assert_eq!(files.records(), states(1..=9));
+    assert!(files.closed(1).exists() && !files.closed(3).exists());
+    let kinds: Vec<_> = files.lines().iter().filter_map(|line| Statement::parse(line.as_bytes())).collect();
+    let kinds: Vec<_> = kinds.iter().map(|statement| (statement.kind, statement.file)).collect();
+    assert_eq!(&kinds[..4], [(Kind::Root, 1), (Kind::Root, 1), (Kind::Seal, 1), (Kind::Head, 2)]);
+    let mut book = files.open();
+    assert_eq!(
+        (book.records, book.last.as_deref(), applied(&book).len()),
+        (9, Some(b"state 9".as_slice()), 9)
+    );
+    files.append(&mut book, 10);
+    assert_eq!(files.records(), states(1..=10));
+}
+
+#[test]
+fn a_ledger_from_before_goes_on_as_its_first_file() {
+    let files = Files::new();
+    std::fs::write(files.data(), "state 1\nstate 2\n").unwrap();
+    let mut book = files.open();
+    files.append(&mut book, 3);
+    let lines = files.lines();
+    let root = Statement::parse(lines[2].as_bytes()).unwrap();
+    assert_eq!((root.kind, root.file, root.lines, root.records), (Kind::Root, 1, Some(2), 2));
+    assert_eq!(files.records(), states(1..=3));
+}
+
+#[test]
+fn records_that_nobody_follows_are_signed_once_they_are_old_enough() {
+    let files = Files::new();
+    let mut book = files.open();
+    files.append(&mut book, 1);
+    book.now_ms = 999;
+    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_none());
+    book.now_ms = 1000;
+    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_some());
+    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_none(), "and not again");
+}
+
+/// A book whose file ends in a seal that nothing has followed yet.
+fn sealed() -> (Files, Book, seals::Written) {
+    let files = Files::new();
+    let mut book = files.open();
+    (1..=2).for_each(|seq| files.append(&mut book, seq));
+    let full = Schedule { rotation: Some(Rotation { bytes: 1, every_ms: None }), ..SCHEDULE };
+    let seal = book.attest(&full, Some(&files.key)).unwrap().unwrap();
+    (files, book, seal)
+}
+
+#[test]
+fn killed_at_any_step_of_a_turn_the_next_start_ends_it_and_nothing_is_lost() {
+    type Kill = fn(&Files);
+    let before_the_note: Kill = |_| {};
+    let before_the_name: Kill = |files| std::fs::rename(files.closed(1), files.data()).unwrap();
+    let before_the_next: Kill = |files| std::fs::remove_file(files.data()).unwrap();
+    let in_the_next: Kill = |files| {
+        std::fs::remove_file(files.data()).unwrap();
+        std::fs::write(files.data().with_extension("jsonl.new"), "{\"kubewit").unwrap();
+    };
+    let at_the_end: Kill = |_| {};
+    for (step, kill) in
+        [before_the_note, before_the_name, before_the_next, in_the_next, at_the_end].into_iter().enumerate()
+    {
+        let (files, mut book, seal) = sealed();
+        let whole = std::fs::read(files.data()).unwrap();
+        if step > 0 {
+            book.close(&seal.statement, &seal.line).unwrap();
+        }
+        drop(book);
+        if (1..4).contains(&step) {
+            // The line that says that the next file was begun had not come yet.
+            let notes = std::fs::read_to_string(files.sidecar()).unwrap();
+            let (before, settled) = notes.trim_end().rsplit_once('\n').unwrap();
+            assert!(settled.contains("settled"), "{settled}");
+            std::fs::write(files.sidecar(), format!("{before}\n")).unwrap();
+        }
+        kill(&files);
+        // A second kill, right after the start.
+        for _ in 0..2 {
+            let book = files.open();
+            assert_eq!((book.records, applied(&book)), (2, vec![1, 2]), "{step}");
+            assert_eq!(book.last.as_deref(), Some(b"state 2".as_slice()), "{step}");
+        }
+        let mut book = files.open();
+        files.append(&mut book, 3);
+        drop(book);
+        assert_eq!(std::fs::read(files.closed(1)).unwrap(), whole, "{step}");
+        assert_eq!(files.records(), states(1..=3));
+        let heads = files.lines().iter().filter(|line| line.contains("\"head\"")).count();
+        assert_eq!(heads, 1, "{step}");
+    }
+}
+
+#[test]
+fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
+    let (files, mut book, seal) = sealed();
+    book.close(&seal.statement, &seal.line).unwrap();
+    book.lines = COMPACT_LINES;
+    book.forget("p", 2).unwrap();
+    drop(book);
+    let book = files.open();
+    assert_eq!((book.records, book.last.as_deref()), (2, Some(b"state 2".as_slice())));
+    // Without its receipts nobody could go on from that record.
+    drop(book);
+    std::fs::remove_file(files.sidecar()).unwrap();
+    let told = Book::open(&files.data(), None, Opening::First).err().unwrap().to_string();
+    assert!(told.contains("receipts") && told.contains("bring them back"), "{told}");
+}
+
+#[test]
+fn the_file_after_a_closed_one_is_not_begun_again_when_it_is_taken_away() {
+    for opening in [Opening::First, Opening::Again] {
+        let (files, mut book, seal) = sealed();
+        book.close(&seal.statement, &seal.line).unwrap();
+        drop(book);
+        let away = files.data().with_extension("away");
+        std::fs::rename(files.data(), &away).unwrap();
+        let told = Book::open(&files.data(), None, opening).err().unwrap().to_string();
+        assert!(told.contains("trail.jsonl is gone") && !files.data().exists(), "{told}");
+        std::fs::rename(&away, files.data()).unwrap();
+        assert_eq!(Book::open(&files.data(), None, opening).unwrap().records, 2);
+    }
+}
+
+#[test]
+fn no_file_is_overwritten_when_one_is_closed() {
+    let (files, mut book, seal) = sealed();
+    std::fs::write(files.closed(1), "of somebody else\n").unwrap();
+    let told = book.close(&seal.statement, &seal.line).unwrap_err().to_string();
+    assert!(told.contains("trail-000001.jsonl is in the way"), "{told}");
+    drop(book);
+    assert!(Book::open(&files.data(), None, Opening::Again).is_err());
+    std::fs::remove_file(files.closed(1)).unwrap();
+    assert_eq!(files.open().records, 2);
+    assert!(files.closed(1).exists());
+}
+
+#[test]
+fn a_changed_record_is_found_when_the_file_is_next_signed() {
+    let files = Files::new();
+    let mut book = files.open();
+    (1..=3).for_each(|seq| files.append(&mut book, seq));
+    drop(book);
+    let text = std::fs::read_to_string(files.data()).unwrap();
+    std::fs::write(files.data(), text.replace("state 1", "state 7")).unwrap();
+    let mut book = files.open();
+    let told = book.attest(&SCHEDULE, Some(&files.key)).err().unwrap().to_string();
+    assert!(told.contains("line 3") && told.contains("has another root"), "{told}");
+}
+
+/// What is on disk after a kill: each byte of each write in turn.
+fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
+    let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
+    for line in sidecar.split_inclusive('\n') {
+        images.push((format!("{noted}{}", &line[..line.len() / 2]), data[..written].to_owned()));
+        noted.push_str(line);
+        if let Ok(Line::Intent(intent)) = serde_json::from_str(line) {
+            for _ in 0..intent.bytes {
+                images.push((noted.clone(), data[..written].to_owned()));
+                written += 1;
+            }
+        }
+    }
+    images
+}
+
+#[test]
+fn killed_at_any_byte_of_a_statement_each_state_is_there_once_and_the_file_can_be_signed() {
+    let (files, book, _) = sealed();
+    drop(book);
+    let (sidecar, data) =
+        (std::fs::read_to_string(files.sidecar()).unwrap(), std::fs::read_to_string(files.data()).unwrap());
+    let images = images(&sidecar, &data);
+    assert!(images.len() > 450, "{}", images.len());
+    for (sidecar, data) in images.into_iter().step_by(11) {
+        let files = Files::new();
+        std::fs::write(files.sidecar(), &sidecar).unwrap();
+        std::fs::write(files.data(), &data).unwrap();
+        let mut book = files.open();
+        let there = applied(&book);
+        assert_eq!(files.records(), states(there.iter().copied()), "{sidecar}\n{data}");
+        (1..=4).filter(|seq| !there.contains(seq)).for_each(|seq| files.append(&mut book, seq));
+        book.now_ms = 5000;
+        files.tend(&mut book);
+        assert_eq!((files.records(), book.records), (states(1..=4), 4));
+        assert!(files.lines().last().is_some_and(|line| is_statement(line.as_bytes())));
+    }
+}
+
+/// Undoing a statement whose sync failed must leave what is before it.
+#[test]
+fn a_statement_that_never_came_to_the_disk_is_cut_and_written_again() {
+    let files = Files::new();
+    let mut book = files.open();
+    (1..=2).for_each(|seq| files.append(&mut book, seq));
+    let cut = book.cut_at(book.bytes);
+    assert!(book.attest(&SCHEDULE, Some(&files.key)).unwrap().is_some());
+    let settled = std::fs::read_to_string(files.sidecar()).unwrap();
+    drop(book);
+    // Its line in the receipts says that it is settled only after the sync.
+    let intended = settled.trim_end().rsplit_once('\n').unwrap().0;
+    std::fs::write(files.sidecar(), format!("{intended}\n")).unwrap();
+    let mut book = Book::open(&files.data(), Some(cut), Opening::Again).unwrap();
+    assert_eq!((book.records, files.lines().len()), (2, 2));
+    files.tend(&mut book);
+    assert_eq!(files.lines().len(), 3);
+}

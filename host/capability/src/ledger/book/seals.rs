@@ -1,0 +1,83 @@
+//! Writes statements into the open file of a ledger.
+
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+
+use kubewitness_core::ledger::{Due, Kind, Schedule};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{Book, RECORD_BYTES, Statement, Tally, damaged};
+use crate::secrets::signing_keys::Key;
+
+/// A statement that is on disk.
+pub struct Written {
+    pub statement: Statement,
+    pub line: Vec<u8>,
+}
+
+impl Book {
+    /// Whether nothing is due, as far as is known without reading the file.
+    pub fn is_quiet(&self, schedule: &Schedule, now_ms: u64) -> bool {
+        let due = |tally: &Tally| schedule.due(tally, self.bytes, now_ms);
+        self.tally.as_ref().is_some_and(|tally| due(tally) == Due::Nothing)
+    }
+
+    /// Writes the statement that is due. After an error the book can't be trusted: open it anew, with a cut.
+    pub fn attest(&mut self, schedule: &Schedule, key: Option<&Key>) -> io::Result<Option<Written>> {
+        let tally = match self.tally.take() {
+            Some(tally) => tally,
+            None => self.count_lines()?,
+        };
+        let kind = match schedule.due(&tally, self.bytes, self.now_ms) {
+            Due::Nothing => {
+                self.tally = Some(tally);
+                return Ok(None);
+            }
+            Due::Root => Kind::Root,
+            Due::Seal => Kind::Seal,
+        };
+        let statement = tally.statement(kind, &fresh_id()?, self.now_ms, key.map(Key::id));
+        let line = match key {
+            Some(key) => statement.line(Some(&|text| key.sign_statement(text))),
+            None => statement.line(None),
+        }?;
+        let intent = self.append("", &[], &[&line, b"\n".as_slice()].concat(), 0, None)?;
+        self.count(&intent);
+        self.settle()?;
+        // Read back from its text, so that what is counted is what the file has.
+        let mut tally = tally;
+        let wrong = |wrong| io::Error::other(format!("the statement that was written {wrong}"));
+        tally.line(&line, self.now_ms).map_err(wrong)?;
+        self.tally = Some(tally);
+        Ok(Some(Written { statement, line }))
+    }
+
+    fn count_lines(&self) -> io::Result<Tally> {
+        let mut tally = Tally::first(self.now_ms);
+        let mut file = &self.data;
+        file.seek(SeekFrom::Start(0))?;
+        let mut reader = BufReader::new(file).take(self.bytes);
+        let (mut line, mut number) = (Vec::new(), 0);
+        while reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0 {
+            number += 1;
+            let Some(text) = line.strip_suffix(b"\n") else {
+                return damaged(format!("line {number} of {} has no end", self.path.display()));
+            };
+            if let Err(wrong) = tally.line(text, self.now_ms) {
+                return damaged(format!(
+                    "line {number} of {} {wrong}: somebody changed the file. Bring it back as it was",
+                    self.path.display()
+                ));
+            }
+            line.clear();
+        }
+        Ok(tally)
+    }
+}
+
+/// The name of a ledger that has none yet.
+fn fresh_id() -> io::Result<String> {
+    let mut random = [0; 16];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.map_err(|_| io::Error::other("the machine has no randomness"))?;
+    Ok(hex::encode(random))
+}

@@ -1,0 +1,228 @@
+//! Ledgers: their files, when a file is closed, and which key signs them.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::check::unknown;
+use super::{Bytes, Duration, HostSpec, KeyGrant};
+use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
+use crate::model::fault::{Fault, fault};
+
+/// Smaller files are many files.
+const SIZE_LEAST: u64 = 64 << 10;
+/// The open file is read at each start, within the time that its disk has.
+const SIZE_MOST: u64 = 1 << 30;
+const ROTATE_LEAST: std::time::Duration = std::time::Duration::from_secs(60);
+const SIGN_LEAST: std::time::Duration = std::time::Duration::from_secs(1);
+const RECORDS_MOST: u64 = 1_000_000;
+
+/// An append-only file of records, such as an audit trail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LedgerSpec {
+    /// The name that grants use.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
+    pub name: String,
+    /// The file of the records. A relative path starts in the data folder. The receipts lie beside it, in a
+    /// file with the ending `.receipts`.
+    pub path: String,
+    /// When the file is closed and the next one begins. A closed file ends with a seal and has a number in its name:
+    /// `trail-000001.jsonl`. Left out: never, or the defaults of its fields if there is `signing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotate: Option<RotateSpec>,
+    /// Signs the ledger, so that nobody without the key can rewrite it unnoticed. Left out: no signature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing: Option<SigningSpec>,
+}
+
+/// When a file of a ledger is closed: at a size or at an age, whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RotateSpec {
+    /// A file of this size is closed. It may be longer by one call's records.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("{} to {}", Bytes(SIZE_LEAST), Bytes(SIZE_MOST)))))]
+    pub size: Bytes,
+    /// A file of this age is closed, unless it has no records. Left out: only its size counts.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least(ROTATE_LEAST))))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Duration>,
+}
+
+impl Default for RotateSpec {
+    fn default() -> Self {
+        Self { size: Bytes(64 << 20), every: None }
+    }
+}
+
+/// How a ledger is signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SigningSpec {
+    /// The name of the key, in `spec.keys`. No plugin may be granted the same key.
+    pub key: String,
+    /// So many records get a signed root.
+    #[cfg_attr(test, schemars(range(min = 1, max = RECORDS_MOST)))]
+    #[serde(default = "thousand")]
+    pub records: u64,
+    /// Records that have waited so long get a signed root, whatever their number.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least(SIGN_LEAST))))]
+    #[serde(default = "ten_seconds")]
+    pub every: Duration,
+}
+
+fn thousand() -> u64 {
+    1000
+}
+
+fn ten_seconds() -> Duration {
+    Duration(std::time::Duration::from_secs(10))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.0.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl LedgerSpec {
+    pub fn schedule(&self) -> Schedule {
+        let signing = self
+            .signing
+            .as_ref()
+            .map(|signing| Signing { records: signing.records, every_ms: millis(signing.every) });
+        let rotate = self.rotate.or_else(|| signing.map(|_| RotateSpec::default()));
+        let rotation =
+            rotate.map(|rotate| Rotation { bytes: rotate.size.0, every_ms: rotate.every.map(millis) });
+        Schedule { rotation, signing }
+    }
+}
+
+pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
+    let keys: Vec<_> = host.keys.iter().map(|key| key.name.as_str()).collect();
+    for (index, ledger) in host.ledgers.iter().enumerate() {
+        let field = format!("spec.ledgers[{index}]");
+        if let Some(rotate) = &ledger.rotate {
+            check_rotate(&format!("{field}.rotate"), rotate, faults);
+        }
+        if let Some(signing) = &ledger.signing {
+            check_signing(&format!("{field}.signing"), signing, &keys, faults);
+        }
+        let names = |other: &&LedgerSpec| is_closed_file(Path::new(&other.path), Path::new(&ledger.path));
+        if let Some(other) = host.ledgers.iter().find(names) {
+            let message = format!("is the name of a closed file of `{}`: choose another", other.name);
+            faults.push(fault(format!("{field}.path"), message));
+        }
+    }
+}
+
+fn check_rotate(field: &str, rotate: &RotateSpec, faults: &mut Vec<Fault>) {
+    if !(SIZE_LEAST..=SIZE_MOST).contains(&rotate.size.0) {
+        let message = format!("is outside {} to {}", Bytes(SIZE_LEAST), Bytes(SIZE_MOST));
+        faults.push(fault(format!("{field}.size"), message));
+    }
+    if rotate.every.is_some_and(|every| every.0 < ROTATE_LEAST) {
+        let least = Duration(ROTATE_LEAST);
+        let message = format!("is less than {least}: write {least} or more, or leave it out");
+        faults.push(fault(format!("{field}.every"), message));
+    }
+}
+
+fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut Vec<Fault>) {
+    if !keys.contains(&signing.key.as_str()) {
+        faults.push(fault(format!("{field}.key"), unknown("key", &signing.key, keys)));
+    }
+    if !(1..=RECORDS_MOST).contains(&signing.records) {
+        faults.push(fault(format!("{field}.records"), format!("is outside 1 to {RECORDS_MOST}")));
+    }
+    if signing.every.0 < SIGN_LEAST {
+        let least = Duration(SIGN_LEAST);
+        faults.push(fault(format!("{field}.every"), format!("is less than {least}: write {least} or more")));
+    }
+}
+
+/// A plugin signs what it likes, also what a ledger would say.
+pub(super) fn check_granted_keys(grants: &[KeyGrant], host: &HostSpec, faults: &mut Vec<Fault>) {
+    for (index, grant) in grants.iter().enumerate() {
+        let signs = |ledger: &&super::LedgerSpec| {
+            ledger.signing.as_ref().is_some_and(|signing| signing.key == grant.key)
+        };
+        if let Some(ledger) = host.ledgers.iter().find(signs) {
+            let message = format!(
+                "is `{}`, with which the host signs the ledger `{}`: grant another key, or the plugin could forge \
+                 the ledger",
+                grant.key, ledger.name
+            );
+            faults.push(fault(format!("spec.grants.keys[{index}].key"), message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::PluginSpec;
+
+    fn host(ledgers: serde_json::Value) -> HostSpec {
+        let keys = json!([{"name": "seal", "valueFrom": {"file": "/secrets/seal"}}]);
+        let jobs = json!([{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]);
+        serde_json::from_value(json!({"sources": jobs, "ledgers": ledgers, "keys": keys})).unwrap()
+    }
+
+    fn faults(ledgers: serde_json::Value) -> Vec<String> {
+        host(ledgers).check().iter().map(|fault| format!("{} {}", fault.field, fault.message)).collect()
+    }
+
+    #[test]
+    fn a_ledger_that_is_signed_is_rotated_as_well_and_one_without_either_stays_one_file() {
+        let host = host(json!([
+            {"name": "a", "path": "a.jsonl"},
+            {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}},
+            {"name": "c", "path": "c.jsonl", "rotate": {"every": "1d"}},
+        ]));
+        assert_eq!(host.check(), []);
+        let [a, b, c] = [0, 1, 2].map(|index: usize| host.ledgers[index].schedule());
+        let default = Rotation { bytes: 64 << 20, every_ms: None };
+        assert!(!a.is_any());
+        assert_eq!(b.rotation, Some(default));
+        assert_eq!(b.signing, Some(Signing { records: 1000, every_ms: 10_000 }));
+        assert_eq!(c.rotation, Some(Rotation { every_ms: Some(86_400_000), ..default }));
+        assert_eq!(c.signing, None);
+    }
+
+    #[test]
+    fn wrong_settings_of_a_ledger_are_told_with_their_field() {
+        let told = faults(json!([
+            {"name": "a", "path": "a.jsonl", "rotate": {"size": "1Ki", "every": "1s"}},
+            {"name": "b", "path": "b.jsonl", "signing": {"key": "other", "records": 0, "every": "1ms"}},
+            {"name": "c", "path": "a-000012.jsonl"},
+        ]));
+        let expected = [
+            "spec.ledgers[0].rotate.size is outside",
+            "spec.ledgers[0].rotate.every is less than 1m",
+            "spec.ledgers[1].signing.key the host has no key `other`; it has seal",
+            "spec.ledgers[1].signing.records is outside",
+            "spec.ledgers[1].signing.every is less than 1s",
+            "spec.ledgers[2].path is the name of a closed file of `a`",
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(told.starts_with(expected), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_is_not_granted_the_key_that_signs_a_ledger() {
+        let host = host(json!([{"name": "a", "path": "a.jsonl", "signing": {"key": "seal"}}]));
+        let plugin: PluginSpec = serde_json::from_value(json!({
+            "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}],
+            "grants": {"keys": [{"name": "trail", "key": "seal"}]},
+        }))
+        .unwrap();
+        let told = plugin.check(&host);
+        assert!(told.iter().any(|fault| fault.message.contains("signs the ledger `a`")), "{told:?}");
+    }
+}

@@ -1,0 +1,35 @@
+//! Seals of a ledger: which lines the host writes between a plugin's records, and when. No I/O and no key.
+//!
+//! A ledger is a row of files. Each line is a record of a plugin, or a statement of the host:
+//!
+//! ```text
+//! {"kubewitness.dev/ledger":"head","ledger":"<id>","file":2,"previous":"<hash>","records":981,"at":"…"}
+//! {"kubewitness.dev/ledger":"root","ledger":"<id>","file":2,"previous":"<hash>","lines":41,"records":1021,"root":"<hash>","at":"…","key":"<id>","signature":"…"}
+//! {"kubewitness.dev/ledger":"seal", … the same …}
+//! ```
+//!
+//! - Every file but the first begins with a `head`. Every closed file ends with a `seal`. A `root` may stand anywhere.
+//! - `ledger` is a random id, made with the ledger. `file` counts from 1.
+//! - `previous` is SHA-256 over the last line of the file before, without its end; zeros in the first file.
+//! - `lines` are the lines of this file before this one, `records` the records of the whole ledger so far.
+//! - `root` is the root of the Merkle tree over those lines, as RFC 6962 defines it: each line, without its end, is a
+//!   leaf.
+//! - `key` and `signature` are there if the ledger is signed. The signature is Ed25519, in hex, over [`CONTEXT`] and the
+//!   line's own text before `,"signature"`.
+
+mod merkle;
+mod names;
+mod schedule;
+mod statement;
+mod tally;
+
+pub use merkle::{Hash, Tree, sha256};
+pub use names::{closed_file, is_closed_file};
+pub use schedule::{Due, Rotation, Schedule, Signing};
+pub use statement::{CONTEXT, Kind, Statement, is_statement, key_id};
+pub use tally::Tally;
+
+/// What stands for the file before the first.
+pub const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// A statement is shorter.
+pub const STATEMENT_BYTES: usize = 1024;

@@ -1,0 +1,44 @@
+//! The names of a ledger's files.
+
+use std::path::{Path, PathBuf};
+
+/// Digits of a number in a name, so that names sort as their files follow each other.
+const DIGITS: usize = 6;
+
+/// The name that a file gets when it is closed: `trail.jsonl` becomes `trail-000001.jsonl`.
+pub fn closed_file(open: &Path, file: u64) -> PathBuf {
+    let stem = open.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = open.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
+    open.with_file_name(format!("{stem}-{file:0DIGITS$}{ending}"))
+}
+
+/// Whether this is the name of a closed file of a ledger with this open file.
+pub fn is_closed_file(open: &Path, name: &Path) -> bool {
+    let stem = name.file_stem().unwrap_or_default().to_string_lossy();
+    let number = stem.rsplit_once('-').map(|(_, number)| number).filter(|number| number.len() >= DIGITS);
+    let number = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    number.and_then(|number| number.parse().ok()).is_some_and(|file| closed_file(open, file) == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_files_have_a_number_before_the_ending_and_are_recognised() {
+        for (open, closed) in [
+            ("audit/trail.jsonl", "audit/trail-000007.jsonl"),
+            ("trail", "trail-000007"),
+            ("/a/trail.db.jsonl", "/a/trail.db-000007.jsonl"),
+        ] {
+            let (open, closed) = (Path::new(open), Path::new(closed));
+            assert_eq!(closed_file(open, 7), closed);
+            assert!(is_closed_file(open, closed) && !is_closed_file(open, open));
+        }
+        let open = Path::new("trail.jsonl");
+        assert!(is_closed_file(open, &closed_file(open, 12_345_678)));
+        for other in ["trail-7.jsonl", "trail-00000x.jsonl", "other-000007.jsonl", "a/trail-000007.jsonl"] {
+            assert!(!is_closed_file(open, Path::new(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A line that the host writes into a ledger: what it says, and which bytes are signed.
+
+use serde::{Deserialize, Serialize};
+
+use super::sha256;
+
+/// What precedes a signed text, so that no signature of something else passes for one of a ledger.
+pub const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
+/// How every statement begins, and no record.
+const START: &[u8] = b"{\"kubewitness.dev/ledger\":\"";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Head,
+    Root,
+    Seal,
+}
+
+/// The fields are written in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statement {
+    #[serde(rename = "kubewitness.dev/ledger")]
+    pub kind: Kind,
+    pub ledger: String,
+    pub file: u64,
+    pub previous: String,
+    /// A head has none, nor a root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u64>,
+    pub records: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    pub at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Whether the host wrote this line. A plugin may write none that looks like it.
+pub fn is_statement(line: &[u8]) -> bool {
+    line.starts_with(START)
+}
+
+/// The name by which statements tell which key signed them.
+pub fn key_id(public: &[u8]) -> String {
+    hex::encode(&sha256(public)[..8])
+}
+
+impl Statement {
+    /// `None` if the line is a record, or no statement that this version knows.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        is_statement(line).then(|| serde_json::from_slice(line).ok()).flatten()
+    }
+
+    /// The line without its end. `sign` gets the bytes to sign.
+    pub fn line(&self, sign: Option<&dyn Fn(&[u8]) -> Vec<u8>>) -> Result<Vec<u8>, serde_json::Error> {
+        let mut text = serde_json::to_vec(self)?;
+        if let Some(sign) = sign {
+            text.truncate(text.len() - 1);
+            let signature = sign(&[CONTEXT.as_bytes(), &text].concat());
+            text.extend_from_slice(format!(",\"signature\":\"{}\"}}", hex::encode(signature)).as_bytes());
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{NO_FILE, STATEMENT_BYTES};
+
+    fn seal() -> Statement {
+        Statement {
+            kind: Kind::Seal,
+            ledger: "ab".repeat(16),
+            file: u64::MAX,
+            previous: NO_FILE.to_owned(),
+            lines: Some(u64::MAX),
+            records: u64::MAX,
+            root: Some(NO_FILE.to_owned()),
+            at: "2026-11-25T21:00:00.000Z".to_owned(),
+            key: Some(key_id(b"public")),
+        }
+    }
+
+    #[test]
+    fn a_signed_statement_is_read_back_and_its_signature_covers_the_text_before_it() {
+        let sign = |bytes: &[u8]| sha256(bytes).to_vec();
+        let line = seal().line(Some(&sign)).unwrap();
+        let text = String::from_utf8(line.clone()).unwrap();
+        let (signed, rest) = text.split_once(",\"signature\":\"").unwrap();
+        assert_eq!(rest, format!("{}\"}}", hex::encode(sha256(format!("{CONTEXT}{signed}").as_bytes()))));
+        assert_eq!(Statement::parse(&line), Some(seal()));
+    }
+
+    #[test]
+    fn the_longest_statement_has_no_more_bytes_than_its_bound() {
+        let line = seal().line(Some(&|_| vec![0; 64])).unwrap();
+        assert!(line.len() < STATEMENT_BYTES, "{}", line.len());
+    }
+
+    #[test]
+    fn a_record_is_no_statement() {
+        for record in
+            ["", "{}", "{\"n\":1,\"kubewitness.dev/ledger\":\"root\"}", " {\"kubewitness.dev/ledger\":\""]
+        {
+            assert!(!is_statement(record.as_bytes()) && Statement::parse(record.as_bytes()).is_none());
+        }
+        let unknown = b"{\"kubewitness.dev/ledger\":\"later\"}";
+        assert!(is_statement(unknown) && Statement::parse(unknown).is_none());
+    }
+}

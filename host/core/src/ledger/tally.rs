@@ -1,0 +1,125 @@
+//! What the open file of a ledger holds, counted and hashed line by line.
+
+use super::{Kind, NO_FILE, Statement, Tree, sha256};
+use crate::model::calendar;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// Known once the host has written a statement.
+    ledger: Option<String>,
+    file: u64,
+    previous: String,
+    tree: Tree,
+    /// Of this file.
+    records: u64,
+    /// Of the files before.
+    records_before: u64,
+    began_ms: u64,
+    /// Records after the newest root, and when the first of them came.
+    waiting: Option<(u64, u64)>,
+}
+
+impl Tally {
+    /// Of a ledger that has no statement yet.
+    pub fn first(now_ms: u64) -> Self {
+        Self {
+            ledger: None,
+            file: 1,
+            previous: NO_FILE.to_owned(),
+            tree: Tree::default(),
+            records: 0,
+            records_before: 0,
+            began_ms: now_ms,
+            waiting: None,
+        }
+    }
+
+    /// Counts the next line of a file. Gives what is wrong with it.
+    pub fn line(&mut self, line: &[u8], now_ms: u64) -> Result<(), &'static str> {
+        if !super::is_statement(line) {
+            self.record(line, now_ms);
+            return Ok(());
+        }
+        let statement = Statement::parse(line).ok_or("is a statement that this version can't read")?;
+        let at_ms = calendar::parse(&statement.at).ok_or("is a statement without a time")?;
+        match (statement.kind, self.tree.leaves()) {
+            (Kind::Head, 0) => {
+                self.file = statement.file;
+                self.previous = statement.previous;
+                self.records_before = statement.records;
+                self.began_ms = at_ms;
+            }
+            (Kind::Head, _) => return Err("begins another file"),
+            _ if statement.root != Some(hex::encode(self.tree.root())) => {
+                return Err("has another root than the lines before it");
+            }
+            _ if self.ledger.as_ref().is_some_and(|ledger| *ledger != statement.ledger) => {
+                return Err("is of another ledger");
+            }
+            _ => {}
+        }
+        if self.ledger.is_none() && self.tree.leaves() > 0 {
+            self.began_ms = at_ms;
+        }
+        self.ledger = Some(statement.ledger);
+        self.root(line);
+        Ok(())
+    }
+
+    pub fn record(&mut self, line: &[u8], now_ms: u64) {
+        self.tree.push(line);
+        self.records += 1;
+        let (records, since_ms) = self.waiting.unwrap_or((0, now_ms));
+        self.waiting = Some((records + 1, since_ms));
+    }
+
+    /// Counts a statement that was written.
+    pub fn root(&mut self, line: &[u8]) {
+        self.tree.push(line);
+        self.waiting = None;
+    }
+
+    /// The next statement. `fresh` becomes the ledger's id if it has none yet.
+    pub fn statement(&self, kind: Kind, fresh: &str, now_ms: u64, key: Option<String>) -> Statement {
+        Statement {
+            kind,
+            ledger: self.ledger.clone().unwrap_or_else(|| fresh.to_owned()),
+            file: self.file,
+            previous: self.previous.clone(),
+            lines: Some(self.tree.leaves()),
+            records: self.records_before + self.records,
+            root: Some(hex::encode(self.tree.root())),
+            at: calendar::rfc3339(now_ms),
+            key,
+        }
+    }
+
+    pub fn has_records(&self) -> bool {
+        self.records > 0
+    }
+
+    pub fn began_ms(&self) -> u64 {
+        self.began_ms
+    }
+
+    pub fn waiting(&self) -> Option<(u64, u64)> {
+        self.waiting
+    }
+}
+
+impl Statement {
+    /// The head of the file after the one that this seal ends; `line` is the seal as it stands in the file.
+    pub fn head_after(&self, line: &[u8]) -> Self {
+        Self {
+            kind: Kind::Head,
+            ledger: self.ledger.clone(),
+            file: self.file + 1,
+            previous: hex::encode(sha256(line)),
+            lines: None,
+            records: self.records,
+            root: None,
+            at: self.at.clone(),
+            key: None,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A root that somebody noted elsewhere: `LEDGER:FILE:LINES:ROOT`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::statements::Statement;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    pub ledger: String,
+    pub file: u64,
+    /// How many lines of that file the root covers.
+    pub lines: u64,
+    pub root: String,
+}
+
+impl Anchor {
+    pub fn of(statement: &Statement) -> Self {
+        let Statement { ledger, file, lines, root, .. } = statement;
+        Self { ledger: ledger.clone(), file: *file, lines: *lines, root: root.clone() }
+    }
+}
+
+impl fmt::Display for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{}", self.ledger, self.file, self.lines, self.root)
+    }
+}
+
+impl FromStr for Anchor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts: Vec<_> = text.trim().split(':').collect();
+        let is_hex = |text: &str, digits| {
+            text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        match parts.as_slice() {
+            [ledger, file, lines, root] if is_hex(ledger, 32) && is_hex(root, 64) => {
+                let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+                let (file, lines) = (number(file)?, number(lines)?);
+                Ok(Self { ledger: (*ledger).to_owned(), file, lines, root: (*root).to_owned() })
+            }
+            _ => {
+                Err("is no root: give what `kubewitness audit root` prints, LEDGER:FILE:LINES:ROOT"
+                    .to_owned())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_read_back_and_anything_else_is_refused_with_what_to_give() {
+        let text = format!("{}:3:41:{}", "ab".repeat(16), "0f".repeat(32));
+        assert_eq!(text.parse::<Anchor>().unwrap().to_string(), text);
+        for wrong in [
+            "",
+            "a:b:c:d",
+            &text.to_uppercase(),
+            &text[1..],
+            &format!("{text}:1"),
+            &text.replace(":3:", ":x:"),
+        ] {
+            assert!(wrong.parse::<Anchor>().is_err(), "{wrong}");
+        }
+    }
+}

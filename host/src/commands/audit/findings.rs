@@ -1,0 +1,160 @@
+//! What can be wrong with a line of a ledger, and what a whole proof says.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What was found. Nothing after the first bad line is looked at: it hangs on that line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub ok: bool,
+    /// Lines that hold, from the beginning.
+    pub lines: u64,
+    pub signed: u64,
+    pub first_bad_line: Option<u64>,
+    /// What is wrong with it.
+    pub what: Option<String>,
+    /// The file of that line, or the file that is itself at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad_file: Option<String>,
+    pub files: u64,
+    /// The ledger's id; none if the host has written no statement into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ledger: Option<String>,
+    /// Roots that hold, seals counted; of them, those whose signature holds.
+    pub roots: u64,
+    pub signed_roots: u64,
+    pub seals: u64,
+    /// Records after the newest root.
+    pub open: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_root: Option<NewestRoot>,
+    /// Roots noted elsewhere that the files still have.
+    pub anchors: u64,
+    /// States that were compared with the journal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compared: Option<u64>,
+    /// What the proof could not show, and why.
+    pub not_shown: Vec<String>,
+    /// The hash of the last line that holds.
+    pub head: String,
+}
+
+/// The newest root that the files have, as it can be noted elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewestRoot {
+    pub anchor: String,
+    pub at: String,
+    /// Who signed it; none if it is not signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl Report {
+    /// Nothing after the first fault is looked at.
+    pub fn breaks(&mut self, file: &str, line: Option<u64>, what: String) {
+        self.ok = false;
+        self.bad_file = Some(file.to_owned());
+        self.first_bad_line = line;
+        self.what = Some(what);
+    }
+
+    /// What stands below the first line, for people.
+    pub fn details(&self) -> String {
+        let mut text = String::new();
+        if let (Some(ledger), Some(newest)) = (&self.ledger, &self.newest_root) {
+            let by = newest.key.as_ref().map(|key| format!(" by key {key}")).unwrap_or_default();
+            text.push_str(&format!(
+                "  ledger {ledger}: {} files, {} of them sealed; {} roots, {} signatures hold; the newest root is of {}{by}\n",
+                self.files, self.seals, self.roots, self.signed_roots, newest.at
+            ));
+        }
+        if self.anchors > 0 {
+            text.push_str(&format!("  {} roots that were noted elsewhere are still there\n", self.anchors));
+        }
+        if let Some(compared) = self.compared {
+            text.push_str(&format!("  {compared} states of the journal are there, each once\n"));
+        }
+        for reason in &self.not_shown {
+            text.push_str(&format!("  not shown: {reason}\n"));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first_bad_line, &self.what) {
+            (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
+            (None, Some(what)) => write!(f, "{what}; {} lines before it hold", self.lines),
+            _ if self.lines == 0 => f.write_str("no lines yet"),
+            _ => write!(
+                f,
+                "{} lines, {} of them signed, unbroken; the newest is {}",
+                self.lines, self.signed, self.head
+            ),
+        }
+    }
+}
+
+/// Why a line does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    Cut,
+    NotText,
+    Unreadable(String),
+    NoHash,
+    Number(u64),
+    Unlinked,
+    Changed,
+    Twice(String),
+    OtherLedger(String),
+    OtherFile(u64),
+    OtherPrevious,
+    NoHead,
+    Miscounted,
+    OtherRoot,
+    BehindSeal,
+    Unsigned,
+    UnknownKey(String),
+    Forged,
+    NoSeal,
+    OtherAnchor(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut => f.write_str("it has no end: it was cut, or is too long"),
+            Self::NotText => f.write_str("it is not text"),
+            Self::Unreadable(error) => write!(f, "it can't be read: {error}"),
+            Self::NoHash => f.write_str("it does not end with its hash"),
+            Self::Number(n) => write!(f, "it has number {n}: a line before it was removed, added or moved"),
+            Self::Unlinked => f.write_str(
+                "it does not follow from the line before it: one of the two was changed or replaced",
+            ),
+            Self::Changed => f.write_str("its text does not match its hash: it was changed"),
+            Self::Twice(id) => write!(
+                f,
+                "the state {id} is there a second time: two plugins write to this ledger, one wrote to it under two \
+                 names, or the line was added"
+            ),
+            Self::OtherLedger(id) => write!(f, "it is of another ledger, {id}: the file was put in the place of another"),
+            Self::OtherFile(number) => write!(f, "it is of file {number} of the ledger: lines were moved between files"),
+            Self::OtherPrevious => f.write_str(
+                "it does not follow from the end of the file before it: one of the two was changed or replaced",
+            ),
+            Self::NoHead => f.write_str("a file begins with one head, and the first file with none: lines were removed, added or moved"),
+            Self::Miscounted => f.write_str("it counts other records than there are: a line was removed or added"),
+            Self::OtherRoot => f.write_str("its root does not cover the lines before it: one of them was changed, removed, added or moved"),
+            Self::BehindSeal => f.write_str("it stands behind the seal: somebody added it"),
+            Self::Unsigned => f.write_str("it has no signature, and keys were given"),
+            Self::UnknownKey(key) => write!(f, "it is signed with key {key}: give its public part with `--key` if it is yours"),
+            Self::Forged => f.write_str("its signature does not hold: somebody without the key wrote it"),
+            Self::NoSeal => f.write_str("the file ends without a seal, and another file follows it: its end was cut"),
+            Self::OtherAnchor(anchor) => write!(f, "up to it the file has another root than the noted {anchor}: somebody rewrote it"),
+        }
+    }
+}

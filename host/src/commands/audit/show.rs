@@ -1,0 +1,199 @@
+//! `audit show`: the records of a trail that were asked for, as a table or as they stand in the file.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kubewitness_core::calendar;
+use kubewitness_core::kinds::is_kind;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::keys;
+use super::verify::{Demands, verify};
+use crate::cli::{Moment, Output, ShowTrailArgs};
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended};
+
+/// What is held of records until they are printed: a hundred thousand of the usual ones.
+const HELD_BYTES: usize = 64 << 20;
+
+/// What is shown and asked for. Records of older versions lack some of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Record {
+    change: String,
+    api_group: String,
+    kind: String,
+    namespace: String,
+    name: String,
+    uid: String,
+    phase: String,
+    reason: String,
+    observed_at: String,
+    manager: String,
+    operation: String,
+    people: BTreeMap<String, String>,
+}
+
+impl ShowTrailArgs {
+    fn wants(&self, record: &Record) -> bool {
+        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
+        let at = calendar::moment(&record.observed_at).unwrap_or_default();
+        is(&self.namespace, &record.namespace)
+            && is(&self.name, &record.name)
+            && is(&self.uid, &record.uid)
+            && is(&self.manager, &record.manager)
+            && self.phase.as_ref().is_none_or(|phase| phase.eq_ignore_ascii_case(&record.phase))
+            && self.kind.as_ref().is_none_or(|kind| is_kind(&record.api_group, &record.kind, kind))
+            && self.person.as_ref().is_none_or(|person| record.people.values().any(|name| name == person))
+            && self.since.is_none_or(|since| at >= Moment::ms(since))
+            && self.until.is_none_or(|until| at < Moment::ms(until))
+    }
+}
+
+/// The newest records that were asked for.
+struct Newest {
+    records: VecDeque<(Record, Vec<u8>)>,
+    bytes: usize,
+    most: usize,
+    left_out: u64,
+}
+
+impl Newest {
+    fn add(&mut self, record: Record, text: &[u8]) {
+        self.bytes += text.len();
+        self.records.push_back((record, text.to_vec()));
+        while self.records.len() > self.most || self.bytes > HELD_BYTES {
+            let Some((_, oldest)) = self.records.pop_front() else { return };
+            self.bytes -= oldest.len();
+            self.left_out += 1;
+        }
+    }
+}
+
+/// A trail that does not hold is shown up to the fault, and the command fails.
+pub fn show(args: ShowTrailArgs) -> Ended {
+    let demands = Demands { keys: keys::read_all(&args.trail.key)?, anchors: Vec::new() };
+    let mut found = Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0 };
+    let report = verify(&args.trail.files, &demands, &mut |text| {
+        // What is no JSON of this shape holds as a record, and answers no question.
+        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
+        if args.wants(&record) {
+            found.add(record, text);
+        }
+    })?;
+    if args.output == Output::Table || args.output == Output::Wide {
+        print::text(&table(found.records.iter().map(|(record, _)| record)))?;
+    } else {
+        let records = found.records.iter().map(|(_, text)| serde_json::from_slice(text));
+        let records: Vec<Value> = records.collect::<Result<_, _>>()?;
+        print::value(args.output, &records, |_| String::new())?;
+    }
+    if found.left_out > 0 {
+        let left_out = found.left_out;
+        eprintln!("{left_out} older records are left out: ask for less, or raise --limit");
+    }
+    if report.ok {
+        return Ok(End::Fine);
+    }
+    let file = report.bad_file.as_deref().unwrap_or_default();
+    eprintln!(
+        "the trail does not hold, and nothing behind this is shown: {} {}",
+        clean(file),
+        clean(&report.to_string())
+    );
+    Ok(End::Failed)
+}
+
+fn table<'r>(records: impl Iterator<Item = &'r Record>) -> String {
+    let header =
+        ["OBSERVED", "NAMESPACE", "OBJECT", "CHANGE", "PHASE", "REASON", "MANAGER", "OPERATION", "PEOPLE"];
+    let mut table = Table::new(&header);
+    for record in records {
+        let people: Vec<_> = record.people.values().map(String::as_str).collect();
+        table.row([
+            record.observed_at.clone(),
+            record.namespace.clone(),
+            format!("{}/{}", record.kind.to_lowercase(), record.name),
+            record.change.clone(),
+            record.phase.clone(),
+            record.reason.clone(),
+            record.manager.clone(),
+            record.operation.clone(),
+            people.join(", "),
+        ]);
+    }
+    match table.is_empty() {
+        true => "no record matches\n".to_owned(),
+        false => table.render(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Audit, Cli, Command};
+
+    fn asked(flags: &[&str]) -> ShowTrailArgs {
+        let line = [&["kubewitness", "audit", "show", "trail.jsonl"], flags].concat();
+        match Cli::parse_from(line).command {
+            Command::Audit(Audit::Show(args)) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn record() -> Record {
+        let text = r#"{"kind":"Job","api_group":"batch","namespace":"vision","name":"train","uid":"u-1","phase":"Failed",
+            "change":"present","observed_at":"2026-11-20T10:00:00.000Z","manager":"kubectl","operation":"Apply",
+            "people":{"kubewitness.dev/submitter":"ada"}}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn records_are_chosen_by_object_manager_person_phase_and_time() {
+        for fitting in [
+            &[][..],
+            &["-n", "vision", "--kind", "jobs", "--name", "train"],
+            &["--uid", "u-1"],
+            &["--manager", "kubectl"],
+            &["--person", "ada"],
+            &["--phase", "failed"],
+            &["--since", "2026-11-20T10:00:00Z", "--until", "2026-11-20T10:00:01Z"],
+        ] {
+            assert!(asked(fitting).wants(&record()), "{fitting:?}");
+        }
+        for other in [
+            &["-n", "speech"][..],
+            &["--kind", "pods"],
+            &["--name", "train-2"],
+            &["--uid", "u-2"],
+            &["--manager", "argo"],
+            &["--person", "linus"],
+            &["--phase", "Running"],
+            &["--since", "2026-11-20T10:00:01Z"],
+            &["--until", "2026-11-20T10:00:00Z"],
+            &["--manager", "kubectl", "--phase", "Running"],
+        ] {
+            assert!(!asked(other).wants(&record()), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_lacks_a_manager_and_is_shown() {
+        let old: Record = serde_json::from_str(r#"{"kind":"Job","name":"a","phase":"Running"}"#).unwrap();
+        assert!(asked(&[]).wants(&old) && !asked(&["--manager", "x"]).wants(&old));
+        assert!(table([&old].into_iter()).contains("job/a"));
+    }
+
+    #[test]
+    fn the_newest_records_are_held_up_to_their_number_and_their_bytes() {
+        let newest = |most| Newest { records: VecDeque::new(), bytes: 0, most, left_out: 0 };
+        let mut few = newest(2);
+        (0..5).for_each(|_| few.add(record(), b"x"));
+        assert_eq!((few.records.len(), few.left_out), (2, 3));
+        let mut large = newest(100);
+        (0..3).for_each(|_| large.add(record(), &vec![b'x'; HELD_BYTES / 2]));
+        assert_eq!((large.records.len(), large.left_out), (2, 1));
+    }
+}

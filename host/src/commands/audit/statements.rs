@@ -1,0 +1,185 @@
+//! Checks what the host has written between the records of a ledger: heads, signed roots and seals. It reads the format
+//! as `docs/concepts/ledger.md` describes it, and shares no code with the host that writes it.
+
+use std::collections::BTreeMap;
+
+use ring::signature::{ED25519, UnparsedPublicKey};
+use serde::Deserialize;
+
+use super::Broken;
+use super::merkle::{Counter, sha256};
+
+const START: &[u8] = b"{\"kubewitness.dev/ledger\":\"";
+const SIGNATURE: &str = ",\"signature\":\"";
+const CONTEXT: &str = "kubewitness ledger statement, version 1\n";
+const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Public keys by the name that statements give them.
+pub type Keys = BTreeMap<String, Vec<u8>>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    #[serde(rename = "kubewitness.dev/ledger")]
+    kind: String,
+    pub ledger: String,
+    pub file: u64,
+    previous: String,
+    #[serde(default)]
+    pub lines: u64,
+    records: u64,
+    #[serde(default)]
+    pub root: String,
+    pub at: String,
+    #[serde(default)]
+    pub key: Option<String>,
+    #[serde(default)]
+    signature: Option<String>,
+}
+
+impl Statement {
+    pub fn is_head(&self) -> bool {
+        self.kind == "head"
+    }
+
+    fn head_after(&self, line: &[u8]) -> String {
+        let Self { ledger, file, records, at, .. } = self;
+        let (next, previous) = (file.saturating_add(1), hex::encode(sha256(&[line])));
+        format!(
+            "{{\"kubewitness.dev/ledger\":\"head\",\"ledger\":\"{ledger}\",\"file\":{next},\"previous\":\"{previous}\",\
+             \"records\":{records},\"at\":\"{at}\"}}"
+        )
+    }
+}
+
+pub fn is_statement(line: &[u8]) -> bool {
+    line.starts_with(START)
+}
+
+pub fn read(line: &[u8]) -> Result<Statement, Broken> {
+    let statement: Statement =
+        serde_json::from_slice(line).map_err(|error| Broken::Unreadable(error.to_string()))?;
+    match statement.kind.as_str() {
+        "head" | "root" | "seal" => Ok(statement),
+        other => Err(Broken::Unreadable(format!("`{other}` is no kind of statement"))),
+    }
+}
+
+/// What the ledger has shown so far.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    pub id: Option<String>,
+    pub file: u64,
+    /// The hash of the last line of the file before; unknown if that file was not given.
+    previous: Option<String>,
+    last_line: Option<String>,
+    /// How the file after a seal begins, to the byte: nothing in it is new.
+    next_head: Option<String>,
+    tree: Counter,
+    pub lines: u64,
+    /// Of the whole ledger; unknown if the files do not begin with the first.
+    records: Option<u64>,
+    pub is_sealed: bool,
+    pub seals: u64,
+    pub roots: u64,
+    pub newest: Option<Statement>,
+    /// Records after the newest root.
+    pub open: u64,
+}
+
+impl Ledger {
+    /// Before the first line of each file.
+    pub fn begin(&mut self, file: u64) {
+        self.previous = match self.file {
+            0 if file == 1 => Some(NO_FILE.to_owned()),
+            0 => None,
+            _ => self.last_line.take(),
+        };
+        if self.file == 0 && file == 1 {
+            self.records = Some(0);
+        }
+        (self.file, self.lines, self.is_sealed, self.tree) = (file, 0, false, Counter::default());
+    }
+
+    pub fn record(&mut self, line: &[u8]) -> Result<(), Broken> {
+        if self.lines == 0 && self.file > 1 {
+            return Err(Broken::NoHead);
+        }
+        self.open += 1;
+        self.records = self.records.map(|records| records + 1);
+        self.count(line)
+    }
+
+    pub fn statement(&mut self, line: &[u8], keys: &Keys) -> Result<(), Broken> {
+        let said = read(line)?;
+        if self.id.as_ref().is_some_and(|id| *id != said.ledger) {
+            return Err(Broken::OtherLedger(said.ledger));
+        }
+        if said.file != self.file {
+            return Err(Broken::OtherFile(said.file));
+        }
+        if *self.previous.get_or_insert_with(|| said.previous.clone()) != said.previous {
+            return Err(Broken::OtherPrevious);
+        }
+        if said.is_head() != (self.lines == 0 && self.file > 1) {
+            return Err(Broken::NoHead);
+        }
+        if *self.records.get_or_insert(said.records) != said.records {
+            return Err(Broken::Miscounted);
+        }
+        if !said.is_head() {
+            if (said.lines, &said.root) != (self.lines, &self.tree.root()) {
+                return Err(Broken::OtherRoot);
+            }
+            check_signature(line, &said, keys)?;
+            self.roots += 1;
+            self.open = 0;
+        }
+        let next_head = self.next_head.take().filter(|_| said.is_head());
+        if next_head.is_some_and(|head| head.as_bytes() != line) {
+            return Err(Broken::OtherPrevious);
+        }
+        let is_seal = said.kind == "seal";
+        if is_seal {
+            self.next_head = Some(said.head_after(line));
+        }
+        self.id = Some(said.ledger.clone());
+        if !said.is_head() {
+            self.newest = Some(said);
+        }
+        self.count(line)?;
+        self.is_sealed = is_seal;
+        self.seals += u64::from(is_seal);
+        Ok(())
+    }
+
+    fn count(&mut self, line: &[u8]) -> Result<(), Broken> {
+        if self.is_sealed {
+            return Err(Broken::BehindSeal);
+        }
+        self.tree.add(line);
+        self.lines += 1;
+        self.last_line = Some(hex::encode(sha256(&[line])));
+        Ok(())
+    }
+
+    pub fn root(&self) -> String {
+        self.tree.root()
+    }
+}
+
+/// Without keys nothing can be said of signatures.
+fn check_signature(line: &[u8], said: &Statement, keys: &Keys) -> Result<(), Broken> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(Broken::Unsigned) };
+    let public = keys.get(key).ok_or_else(|| Broken::UnknownKey(key.clone()))?;
+    // The line has exactly this end, so that no bit of the signature's own text is left open.
+    let end = format!("{SIGNATURE}{signature}\"}}");
+    let signed = line.strip_suffix(end.as_bytes()).ok_or(Broken::Forged)?;
+    let bytes = hex::decode(signature).ok().filter(|bytes| hex::encode(bytes) == *signature);
+    let text = [CONTEXT.as_bytes(), signed].concat();
+    let verified = UnparsedPublicKey::new(&ED25519, public).verify(&text, &bytes.ok_or(Broken::Forged)?);
+    verified.map_err(|_| Broken::Forged)
+}

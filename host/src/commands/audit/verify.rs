@@ -1,0 +1,249 @@
+//! Reads the files of one ledger in order, line by line: statements of the host, and records of the trail.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::files;
+
+use super::anchor::Anchor;
+use super::findings::{NewestRoot, Report};
+use super::statements::{self, Keys, Ledger};
+use super::trail::Chain;
+use super::{Broken, trail};
+
+/// A ledger takes no longer records.
+pub const LINE_BYTES: u64 = 256 * 1024 + 1;
+/// Hundreds of years of daily files; each is opened twice.
+const FILES: usize = 100_000;
+
+/// What a proof is asked for beyond order.
+#[derive(Default)]
+pub struct Demands {
+    pub keys: Keys,
+    pub anchors: Vec<Anchor>,
+}
+
+/// A file with the number that its first line gives it.
+struct Numbered {
+    path: PathBuf,
+    number: u64,
+    reader: Option<BufReader<File>>,
+}
+
+/// An error is one of reading; whatever is wrong with the lines is in the report. `each` is given the text of every record that holds.
+pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8])) -> Result<Report> {
+    let mut report = Report { ok: true, head: trail::START.to_owned(), ..Report::default() };
+    let files = in_order(paths)?;
+    let is_whole = files.first().is_none_or(|file| file.number <= 1);
+    let mut proof = Proof {
+        chain: Chain::new(is_whole),
+        ledger: Ledger::default(),
+        demands,
+        found: vec![false; demands.anchors.len()],
+        each,
+    };
+    let last = files.len().saturating_sub(1);
+    let mut before: Option<(u64, String)> = None;
+    for (place, file) in files.into_iter().enumerate() {
+        let name = file.path.display().to_string();
+        if let Some(fault) = misplaced(before.as_ref(), file.number) {
+            report.breaks(&name, None, fault);
+            break;
+        }
+        before = Some((file.number, name.clone()));
+        report.files += 1;
+        let number = file.number;
+        let read = proof.file(file, place < last).with_context(|| format!("reading {name}"))?;
+        if let Err((line, broken)) = read {
+            report.breaks(&name, Some(line), broken.to_string());
+            break;
+        }
+        if let Some(missed) = proof.missed(number) {
+            report.breaks(&name, None, missed);
+            break;
+        }
+    }
+    proof.tell(&mut report, is_whole);
+    Ok(report)
+}
+
+/// Why this file can't follow.
+fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
+    let (before, name) = before?;
+    match number {
+        _ if number == *before => Some(format!(
+            "it is file {number} of the ledger, and so is {name}: one of the two is a copy, or the ledger was forked"
+        )),
+        _ if number != before + 1 => Some(format!(
+            "file {} of the ledger is missing before it: give it as well, or find out who removed it",
+            before + 1
+        )),
+        _ => None,
+    }
+}
+
+/// By their numbers, whatever their names.
+fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
+    if paths.len() > FILES {
+        bail!("{} files are more than {FILES}: verify them in parts", paths.len());
+    }
+    let is_alone = paths.len() == 1;
+    let mut numbered = Vec::new();
+    for path in paths {
+        if !is_alone && files::is_handed_over(path) {
+            bail!(
+                "{} is a pipe: several files are named by their paths, since each is read twice",
+                path.display()
+            );
+        }
+        let opened = files::named(path).with_context(|| format!("opening {}", path.display()))?;
+        let mut reader = BufReader::new(opened);
+        let number = number_of(&mut reader).with_context(|| format!("reading {}", path.display()))?;
+        numbered.push(Numbered { path: path.clone(), number, reader: is_alone.then_some(reader) });
+    }
+    numbered.sort_by(|a, b| a.number.cmp(&b.number));
+    Ok(numbered)
+}
+
+/// Looks at the first bytes and takes none. Only the first file has no head.
+fn number_of(reader: &mut BufReader<File>) -> io::Result<u64> {
+    let begin = reader.fill_buf()?;
+    let line = begin.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(match statements::read(line) {
+        Ok(head) if statements::is_statement(line) && head.is_head() => head.file,
+        _ => 1,
+    })
+}
+
+struct Proof<'a> {
+    chain: Chain,
+    ledger: Ledger,
+    demands: &'a Demands,
+    /// Of the anchors, those that were reached.
+    found: Vec<bool>,
+    each: &'a mut dyn FnMut(&[u8]),
+}
+
+impl Proof<'_> {
+    /// Gives the line that does not hold.
+    fn file(&mut self, file: Numbered, is_followed: bool) -> Result<Result<(), (u64, Broken)>> {
+        let mut reader = match file.reader {
+            Some(reader) => reader,
+            None => BufReader::new(files::named(&file.path)?),
+        };
+        self.ledger.begin(file.number);
+        let mut bytes = Vec::new();
+        while reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut bytes)? > 0 {
+            let number = self.ledger.lines + 1;
+            if let Err(broken) = self.line(&bytes) {
+                return Ok(Err((number, broken)));
+            }
+            bytes.clear();
+            if let Err(fault) = self.look_for_anchors(file.number) {
+                return Ok(Err((number, fault)));
+            }
+        }
+        let is_cut = is_followed && !self.ledger.is_sealed;
+        Ok(if is_cut { Err((self.ledger.lines + 1, Broken::NoSeal)) } else { Ok(()) })
+    }
+
+    fn line(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let text = bytes.strip_suffix(b"\n").ok_or(Broken::Cut)?;
+        if statements::is_statement(text) {
+            return self.ledger.statement(text, &self.demands.keys);
+        }
+        self.chain.record(text)?;
+        self.ledger.record(text)?;
+        (self.each)(text);
+        Ok(())
+    }
+
+    fn look_for_anchors(&mut self, file: u64) -> Result<(), Broken> {
+        for (anchor, found) in self.demands.anchors.iter().zip(&mut self.found) {
+            if (anchor.file, anchor.lines) == (file, self.ledger.lines) {
+                if anchor.root != self.ledger.root() {
+                    return Err(Broken::OtherAnchor(anchor.to_string()));
+                }
+                *found = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// An anchor of this file that its lines do not reach.
+    fn missed(&self, file: u64) -> Option<String> {
+        let mut anchors = self.demands.anchors.iter().zip(&self.found);
+        let (anchor, _) = anchors.find(|(anchor, found)| anchor.file == file && !**found)?;
+        let has = self.ledger.lines;
+        Some(format!("it has {has} lines, and the noted root {anchor} covers more: its end was cut"))
+    }
+
+    fn tell(self, report: &mut Report, is_whole: bool) {
+        let Self { chain, ledger, demands, found, .. } = self;
+        report.lines = chain.records;
+        report.signed = chain.signed;
+        report.head = chain.head().to_owned();
+        (report.roots, report.seals, report.open) = (ledger.roots, ledger.seals, ledger.open);
+        report.signed_roots = if demands.keys.is_empty() { 0 } else { ledger.roots };
+        report.newest_root = ledger.newest.as_ref().map(|newest| NewestRoot {
+            anchor: Anchor::of(newest).to_string(),
+            at: newest.at.clone(),
+            key: newest.key.clone(),
+        });
+        report.anchors = found.iter().filter(|found| **found).count() as u64;
+        report.ledger.clone_from(&ledger.id);
+        if !report.ok {
+            return;
+        }
+        let strange = |anchor: &&Anchor| ledger.id.as_ref() != Some(&anchor.ledger);
+        if let Some(anchor) = demands.anchors.iter().find(strange) {
+            return report.breaks(
+                "",
+                None,
+                format!("the noted root {anchor} is of another ledger than these files"),
+            );
+        }
+        if let Some((anchor, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
+            let told = format!("the noted root {anchor} is of file {}, which was not given", anchor.file);
+            return report.breaks("", None, told);
+        }
+        if !demands.keys.is_empty() && ledger.roots == 0 && (report.lines > 0 || is_whole) {
+            let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
+                        took the roots out";
+            return report.breaks("", None, told.to_owned());
+        }
+        report.not_shown = not_shown(report, demands, is_whole);
+    }
+}
+
+/// What the files alone can't show.
+fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if !is_whole {
+        reasons.push("what was before the first of these files: it was not given".to_owned());
+    }
+    if report.roots > 0 && demands.keys.is_empty() {
+        reasons.push("whether signatures hold: give the public key with `--key`".to_owned());
+    }
+    if report.roots == 0 && report.lines > 0 {
+        reasons.push(
+            "whether the whole file was rewritten: nothing in it is signed (`signing` of the ledger in the host's settings)"
+                .to_owned(),
+        );
+    } else if report.open > 0 {
+        reasons.push(format!(
+            "whether the last {} records are all and unchanged: they have no signed root yet",
+            report.open
+        ));
+    }
+    if demands.anchors.is_empty() && report.lines > 0 {
+        reasons.push(
+            "whether the end was cut back to an earlier root: note `kubewitness audit root` elsewhere, and give it with \
+             `--anchor`"
+                .to_owned(),
+        );
+    }
+    reasons
+}

@@ -1,0 +1,440 @@
+//! Ledgers that are changed in every way, and what the proof says of each.
+
+use std::path::PathBuf;
+
+use kubewitness_core::ledger::{Kind, Tally, closed_file};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use ring::digest::{SHA256, digest};
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair};
+
+use super::anchor::Anchor;
+use super::findings::Report;
+use super::statements::{Keys, is_statement};
+use super::verify::{Demands, verify};
+use super::{keys, trail};
+
+const HASH_FIELD: &str = ",\"hash\":\"";
+
+/// Lines of a trail, each with the hash of the one before. The plugin signs each second one.
+fn chain(ids: &[&str]) -> Vec<String> {
+    chain_signed(ids, true)
+}
+
+fn chain_signed(ids: &[&str], signs: bool) -> Vec<String> {
+    let mut prev = trail::START.to_owned();
+    let mut lines = Vec::new();
+    for (index, id) in ids.iter().enumerate() {
+        let body = format!(r#"{{"n":{},"prev":"{prev}","id":"{id}","phase":"Running""#, index + 1);
+        let hash = hex::encode(digest(&SHA256, format!("{prev}{body}}}").as_bytes()));
+        let signature = if signs && index % 2 == 1 { r#","signature":"c2ln""# } else { "" };
+        lines.push(format!("{body}{HASH_FIELD}{hash}\"{signature}}}\n"));
+        prev = hash;
+    }
+    lines
+}
+
+fn key() -> Ed25519KeyPair {
+    let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    Ed25519KeyPair::from_pkcs8(pkcs8.as_ref()).unwrap()
+}
+
+fn public(key: &Ed25519KeyPair) -> Keys {
+    let public = key.public_key().as_ref().to_vec();
+    Keys::from([(keys::id(&public), public)])
+}
+
+/// A ledger as the host writes it: a root after each `every` records, a seal after each `each_file`.
+fn ledger(
+    id: &str,
+    records: &[String],
+    every: usize,
+    each_file: usize,
+    key: Option<&Ed25519KeyPair>,
+) -> Vec<Vec<String>> {
+    let mut tally = Tally::first(0);
+    let mut files = vec![Vec::new()];
+    let sign = |text: &[u8]| key.unwrap().sign(text).as_ref().to_vec();
+    let name = key.map(|key| keys::id(key.public_key().as_ref()));
+    for (index, record) in records.iter().enumerate() {
+        files.last_mut().unwrap().push(record.clone());
+        tally.record(record.trim_end().as_bytes(), 0);
+        let kind = match index + 1 {
+            count if count % each_file == 0 => Kind::Seal,
+            count if count % every == 0 => Kind::Root,
+            _ => continue,
+        };
+        let statement = tally.statement(kind, id, index as u64, name.clone());
+        let line = statement.line(key.is_some().then_some(&sign)).unwrap();
+        files.last_mut().unwrap().push(String::from_utf8([line.as_slice(), b"\n"].concat()).unwrap());
+        tally.line(&line, 0).unwrap();
+        if kind == Kind::Seal {
+            let head = statement.head_after(&line).line(None).unwrap();
+            tally = Tally::first(0);
+            tally.line(&head, 0).unwrap();
+            files.push(vec![format!("{}\n", String::from_utf8(head).unwrap())]);
+        }
+    }
+    files
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn of(files: &[Vec<u8>]) -> (Self, Vec<PathBuf>) {
+        let folder = tempfile::tempdir().unwrap();
+        let open = folder.path().join("trail.jsonl");
+        let write = |(index, bytes): (usize, &Vec<u8>)| {
+            let path =
+                if index + 1 == files.len() { open.clone() } else { closed_file(&open, index as u64 + 1) };
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let mut paths: Vec<_> = files.iter().enumerate().map(write).collect();
+        // Their order on the command line says nothing.
+        paths.reverse();
+        (Self(folder), paths)
+    }
+}
+
+fn proved(files: &[Vec<u8>], demands: &Demands) -> Report {
+    let (folder, paths) = Folder::of(files);
+    let report = verify(&paths, demands, &mut |_| {}).unwrap();
+    drop(folder.0);
+    report
+}
+
+fn bytes(files: &[Vec<String>]) -> Vec<Vec<u8>> {
+    files.iter().map(|lines| lines.concat().into_bytes()).collect()
+}
+
+fn report(lines: &[String]) -> Report {
+    proved(&[lines.concat().into_bytes()], &Demands::default())
+}
+
+fn bad(lines: &[String]) -> (u64, String) {
+    let report = report(lines);
+    assert!(!report.ok);
+    (report.first_bad_line.unwrap(), report.what.unwrap())
+}
+
+#[test]
+fn an_unbroken_chain_holds() {
+    let lines = chain(&["a", "b", "c"]);
+    let report = report(&lines);
+    assert!(report.ok, "{report}");
+    assert_eq!((report.lines, report.signed, report.first_bad_line), (3, 1, None));
+    assert!(lines[2].contains(&report.head));
+    assert!(report.not_shown[0].contains("nothing in it is signed"), "{:?}", report.not_shown);
+}
+
+#[test]
+fn an_empty_trail_holds() {
+    assert_eq!(report(&[]).to_string(), "no lines yet");
+}
+
+#[test]
+fn a_changed_byte_is_found_in_its_line() {
+    let mut lines = chain(&["a", "b", "c"]);
+    lines[1] = lines[1].replace("Running", "Succeed");
+    let (line, what) = bad(&lines);
+    assert_eq!(line, 2);
+    assert!(what.contains("changed"), "{what}");
+}
+
+#[test]
+fn a_line_changed_together_with_its_hash_breaks_the_next() {
+    let mut lines = chain(&["a", "b", "c"]);
+    lines[1] = chain(&["a", "x"]).remove(1);
+    assert_eq!(bad(&lines).0, 3);
+}
+
+#[test]
+fn a_removed_line_is_found() {
+    for (remove, found) in [(0, 1), (1, 2)] {
+        let mut lines = chain(&["a", "b", "c"]);
+        lines.remove(remove);
+        let (line, what) = bad(&lines);
+        assert_eq!(line, found);
+        assert!(what.contains("removed"), "{what}");
+    }
+}
+
+#[test]
+fn swapped_lines_are_found() {
+    let mut lines = chain(&["a", "b", "c"]);
+    lines.swap(1, 2);
+    assert_eq!(bad(&lines).0, 2);
+}
+
+#[test]
+fn a_line_that_was_cut_is_found() {
+    let mut lines = chain(&["a", "b", "c"]);
+    lines[2].truncate(40);
+    let (line, what) = bad(&lines);
+    assert_eq!(line, 3);
+    assert!(what.contains("cut"), "{what}");
+}
+
+#[test]
+fn a_missing_end_shows_in_the_newest_hash_only() {
+    let lines = chain(&["a", "b", "c"]);
+    let (whole, short) = (report(&lines), report(&lines[..2]));
+    assert!(short.ok && short.head != whole.head);
+}
+
+#[test]
+fn a_state_that_is_there_twice_is_found() {
+    let (line, what) = bad(&chain(&["a", "b", "a"]));
+    assert_eq!(line, 3);
+    assert!(what.contains("second time"), "{what}");
+}
+
+#[test]
+fn an_object_that_names_itself_like_a_hash_changes_nothing() {
+    let forged = format!("x{},", HASH_FIELD.replace('"', "\\\""));
+    assert!(report(&chain(&["a", &forged, "c"])).ok);
+}
+
+#[test]
+fn what_is_no_line_of_a_trail_is_bad_and_not_an_error() {
+    for text in ["\n", "{}\n", "null\n", "\u{0}\n", "{\"n\":1,\"prev\":\"\",\"id\":\"\"}\n"] {
+        assert_eq!(bad(&[text.to_owned()]).0, 1, "{text:?}");
+    }
+    assert_eq!(proved(&[vec![0xff, b'\n']], &Demands::default()).first_bad_line, Some(1));
+}
+
+#[test]
+fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
+    let endless = vec![b'x'; super::verify::LINE_BYTES as usize + 10];
+    let report = proved(&[endless], &Demands::default());
+    assert_eq!(report.first_bad_line, Some(1));
+    assert!(report.what.unwrap().contains("too long"));
+}
+
+fn records(count: usize) -> Vec<String> {
+    let ids: Vec<_> = (0..count).map(|number| format!("state {number}")).collect();
+    chain_signed(&ids.iter().map(String::as_str).collect::<Vec<_>>(), false)
+}
+
+const ID: &str = "0123456789abcdef0123456789abcdef";
+
+#[test]
+fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
+    let key = key();
+    let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
+    let report = proved(&files, &Demands { keys: public(&key), anchors: vec![] });
+    assert!(report.ok, "{report}");
+    assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
+    assert_eq!((report.lines, report.open), (11, 1));
+    assert!(
+        report.not_shown.iter().any(|told| told.contains("the last 1 records")),
+        "{:?}",
+        report.not_shown
+    );
+    // A later part can be proved alone, and says so.
+    let part = proved(&files[2..], &Demands { keys: public(&key), anchors: vec![] });
+    assert!(
+        part.ok && part.not_shown[0].contains("before the first of these files"),
+        "{part} {:?}",
+        part.not_shown
+    );
+}
+
+#[test]
+fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
+    let key = key();
+    let demands = || Demands { keys: public(&key), anchors: vec![] };
+    let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
+    let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
+    assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
+    assert!(
+        told(&[files[0].clone(), files[1].clone(), files[1].clone()])
+            .contains("copy, or the ledger was forked")
+    );
+    let other = bytes(&ledger(&ID.replace('0', "f"), &records(11), 2, 4, Some(&key)));
+    let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
+    assert!(mixed.contains("another ledger"), "{mixed}");
+    // The same ledger, forked: the files before differ.
+    let forked = bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h"]), 2, 4, Some(&key)));
+    let forked = told(&[files[0].clone(), forked[1].clone()]);
+    assert!(forked.contains("does not follow from the end of the file before"), "{forked}");
+}
+
+#[test]
+fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
+    let (own, other) = (key(), key());
+    let demands = Demands { keys: public(&own), anchors: vec![] };
+    let told = |key: Option<&Ed25519KeyPair>, every| {
+        proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
+    };
+    assert!(told(Some(&other), 2).contains("it is signed with key"));
+    assert!(told(None, 2).contains("it has no signature"));
+    assert!(told(None, 100).contains("no root in these files is signed"));
+    // Under the name of the right key.
+    let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
+    let id = |key: &Ed25519KeyPair| keys::id(key.public_key().as_ref());
+    let forged = text.replace(&id(&other), &id(&own)).into_bytes();
+    assert!(proved(&[forged], &demands).what.unwrap().contains("signature does not hold"));
+}
+
+#[test]
+fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritten() {
+    let key = key();
+    let anchor_of = |files: &[Vec<u8>]| -> Anchor {
+        let report = proved(files, &Demands { keys: public(&key), anchors: vec![] });
+        report.newest_root.unwrap().anchor.parse().unwrap()
+    };
+    let (first, longer) =
+        (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
+    let (first, longer) = (bytes(&first), bytes(&longer));
+    let noted = anchor_of(&longer);
+    let demands = |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()] };
+    assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
+    // It is of a closed file, and the file after it was begun anew.
+    let rewritten =
+        bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
+    let told = proved(&rewritten, &demands(&noted)).what.unwrap();
+    assert!(told.contains("another root than the noted"), "{told}");
+    let told = proved(&longer[..1], &demands(&noted)).what.unwrap();
+    assert!(told.contains("file 2, which was not given"), "{told}");
+    let noted = anchor_of(&first);
+    let short = bytes(&ledger(ID, &records(4), 2, 100, Some(&key)));
+    let told = proved(&short, &demands(&noted)).what.unwrap();
+    assert!(told.contains("its end was cut"), "{told}");
+    let other = Anchor { ledger: ID.replace('0', "f"), file: 7, ..noted };
+    assert!(proved(&short, &demands(&other)).what.unwrap().contains("another ledger than these files"));
+}
+
+#[test]
+fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
+    let (old, new) = (key(), key());
+    let all = records(8);
+    let sign = |key: &Ed25519KeyPair, text: &[u8]| key.sign(text).as_ref().to_vec();
+    let mut tally = Tally::first(0);
+    let mut lines = Vec::new();
+    for (index, record) in all.iter().enumerate() {
+        tally.record(record.trim_end().as_bytes(), 0);
+        lines.push(record.clone());
+        let key = if index < 4 { &old } else { &new };
+        let statement = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+        let line = statement.line(Some(&|text| sign(key, text))).unwrap();
+        tally.line(&line, 0).unwrap();
+        lines.push(format!("{}\n", String::from_utf8(line).unwrap()));
+    }
+    let both = public(&old).into_iter().chain(public(&new)).collect();
+    let file = [lines.concat().into_bytes()];
+    assert!(proved(&file, &Demands { keys: both, anchors: vec![] }).ok);
+    let report = proved(&file, &Demands { keys: public(&old), anchors: vec![] });
+    assert_eq!(report.first_bad_line, Some(10), "{report}");
+}
+
+/// One change of the files. The places are drawn from all that there are.
+#[derive(Clone, Debug)]
+enum Change {
+    Bit(Index, u8),
+    Remove(Index),
+    Repeat(Index, Index),
+    Swap(Index),
+    Add(Index),
+    Cut(Index),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let index = any::<Index>;
+    prop_oneof![
+        4 => (index(), 0..8u8).prop_map(|(at, bit)| Change::Bit(at, bit)),
+        1 => index().prop_map(Change::Remove),
+        1 => (index(), index()).prop_map(|(from, to)| Change::Repeat(from, to)),
+        1 => index().prop_map(Change::Swap),
+        1 => index().prop_map(Change::Add),
+        1 => index().prop_map(Change::Cut),
+    ]
+}
+
+/// Gives none where the change makes no difference, or none that anybody could notice.
+fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
+    if let Change::Bit(at, bit) = change {
+        let mut files = bytes(files);
+        let total = files.iter().map(Vec::len).sum();
+        let mut at = at.index(total);
+        let file = files.iter_mut().find(|file| {
+            let is_here = at < file.len();
+            at -= if is_here { 0 } else { file.len() };
+            is_here
+        })?;
+        file[at] ^= 1 << bit;
+        return Some(files);
+    }
+    let mut files = files.to_vec();
+    let total: usize = files.iter().map(Vec::len).sum();
+    let place = |index: &Index, files: &[Vec<String>]| {
+        let mut at = index.index(total);
+        let file = files.iter().position(|lines| {
+            let is_here = at < lines.len();
+            at -= if is_here { 0 } else { lines.len() };
+            is_here
+        });
+        (file.unwrap(), at)
+    };
+    let last = files.len() - 1;
+    let newest = files[last].iter().rposition(|line| is_statement(line.as_bytes())).map_or(0, |at| at + 1);
+    match change {
+        Change::Bit(..) => {}
+        Change::Remove(index) => {
+            let (file, at) = place(index, &files);
+            if (file, at + 1) == (last, files[last].len()) && at >= newest {
+                return None;
+            }
+            files[file].remove(at);
+        }
+        Change::Repeat(from, to) => {
+            let ((file, at), (other, to)) = (place(from, &files), place(to, &files));
+            let line = files[file][at].clone();
+            files[other].insert(to, line);
+        }
+        Change::Swap(index) => {
+            let (file, at) = place(index, &files);
+            if at + 1 == files[file].len() {
+                return None;
+            }
+            files[file].swap(at, at + 1);
+        }
+        Change::Add(index) => {
+            let (file, at) = place(index, &files);
+            files[file].insert(at, chain(&["forged"]).remove(0));
+        }
+        Change::Cut(index) => {
+            let (file, at) = place(index, &files);
+            // All that the noted root covers is still there.
+            if file == last && at + 1 >= newest {
+                return None;
+            }
+            files[file].truncate(at);
+        }
+    }
+    Some(bytes(&files))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    #[test]
+    fn every_change_is_found_with_the_key_and_a_noted_root(
+        count in 1..30usize, every in 1..5usize, each_file in 3..12usize, change in change()
+    ) {
+        let key = key();
+        let files = ledger(ID, &records(count), every, each_file, Some(&key));
+        let keys = || public(&key);
+        let whole = proved(&bytes(&files), &Demands { keys: keys(), anchors: vec![] });
+        let Some(newest) = &whole.newest_root else { return Ok(()) };
+        prop_assert!(whole.ok, "{whole}");
+        let anchors = vec![newest.anchor.parse().unwrap()];
+        let changed = changed(&files, &change).filter(|changed| *changed != bytes(&files));
+        let Some(changed) = changed else { return Ok(()) };
+        let report = proved(&changed, &Demands { keys: keys(), anchors });
+        // Without the newest root itself nothing is lost but that root, and the proof says so.
+        let is_told = !report.ok || report.open > whole.open;
+        prop_assert!(is_told, "{change:?} was not found: {report}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Who and what is behind a change, as the object itself says it. The watch does not tell the user.
+
+use std::collections::BTreeMap;
+
+use kubewitness_sdk::{Change, Error, State, documents};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::line::Behind;
+use crate::{ChangeKept, Config};
+
+/// A longer name is no person's, and a record has a bound.
+const NAME_BYTES: usize = 256;
+/// A longer patch is kept as its digest: a record of the ledger has at most 256 KiB.
+const PATCH_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Managed {
+    manager: String,
+    operation: String,
+    time: String,
+}
+
+/// A deletion leaves the object as the last writer wrote it: nothing in it says who deleted it.
+pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
+    if state.change != Change::Present {
+        return Ok(Behind::default());
+    }
+    let mut behind = Behind { people: people(config, state.seq)?, ..Behind::default() };
+    if let Some(newest) = newest(config, state.seq)? {
+        behind.manager = Some(bounded(newest.manager));
+        behind.operation = Some(bounded(newest.operation));
+    }
+    if config.change != ChangeKept::None
+        && let Some(patch) = readable(documents::patch(state.seq))?
+    {
+        behind.patch_sha256 = Some(hex::encode(Sha256::digest(&patch)));
+        let is_kept = config.change == ChangeKept::Patch && patch.len() <= PATCH_BYTES;
+        behind.patch = is_kept.then(|| serde_json::from_str(&patch).ok()).flatten();
+    }
+    Ok(behind)
+}
+
+/// Times are of one second: of entries with the same time, the server has written the later one last.
+fn newest(config: &Config, seq: u64) -> Result<Option<Managed>, Error> {
+    if !config.managers {
+        return Ok(None);
+    }
+    let managed = readable(documents::value::<Vec<Managed>>(seq, "/metadata/managedFields"))?;
+    Ok(managed.unwrap_or_default().into_iter().max_by(|one, other| one.time.cmp(&other.time)))
+}
+
+fn people(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {
+    let mut people = BTreeMap::new();
+    for annotation in &config.people {
+        let pointer = format!("/metadata/annotations/{}", annotation.replace('~', "~0").replace('/', "~1"));
+        if let Some(name) = readable(documents::value::<String>(seq, &pointer))? {
+            people.insert(annotation.clone(), bounded(name));
+        }
+    }
+    Ok(people)
+}
+
+/// A document that is no text, too large, or of another shape says nothing. One that can't be had now is waited for.
+fn readable<T>(read: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(None),
+        other => other,
+    }
+}
+
+fn bounded(mut name: String) -> String {
+    let end = (0..=NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    name.truncate(end);
+    name
+}
