@@ -16,6 +16,7 @@ use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
+use kubewitness_core::limits::TICK_TIMEOUT;
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister};
 use thiserror::Error;
 
@@ -227,6 +228,7 @@ impl Capabilities {
             ledgers: Default::default(),
             keys: Default::default(),
             kv: None,
+            tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
             lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redaction.clone()),
             documents: match redaction.clone() {

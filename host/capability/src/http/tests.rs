@@ -5,11 +5,13 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::IntoResponse;
 use kubewitness_core::config::{
-    AddressRange, Bytes as Size, Duration as Span, HeaderSpec, RESPONSE_MOST, SecretRef,
+    AddressRange, Bytes as Size, Duration as Span, HeaderSpec, RESPONSE_MOST, SchemeSpec,
 };
 use tokio::sync::Mutex as Async;
 
 use super::*;
+
+const NOW: u64 = 1_700_000_000_123;
 
 type Seen = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
 
@@ -63,13 +65,13 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
     let destination = Destination::open(&spec).await.unwrap();
     let id = StateId::parse("jobs/0/batch/Job/u/1");
     let sent = destination
-        .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id))
+        .send(post("/jobs?a=b", &[("Content-Type", "application/json")]), Some(&id), NOW)
         .await
         .unwrap();
     assert_eq!((sent.status, sent.body.as_slice()), (200, b"fine".as_slice()));
     let own = [("Idempotency-Key", "own")];
     std::fs::write(&token, "Bearer rotated\n").unwrap();
-    destination.send(post("", &own), Some(&id)).await.unwrap();
+    destination.send(post("", &own), Some(&id), NOW).await.unwrap();
     let seen = seen.lock().await;
     assert_eq!(seen[0].0, "/base/jobs?a=b");
     assert_eq!(seen[0].1["authorization"], "Bearer hush");
@@ -85,12 +87,12 @@ async fn a_request_goes_below_the_address_with_its_secret_and_the_id() {
 async fn redirects_are_not_followed_and_answers_are_bounded() {
     let (url, seen) = receiver().await;
     let destination = Destination::open(&spec(&url)).await.unwrap();
-    let moved = destination.send(post("moved", &[]), None).await.unwrap();
+    let moved = destination.send(post("moved", &[]), None, NOW).await.unwrap();
     assert_eq!((moved.status, moved.headers.iter().any(|(name, _)| name == "location")), (302, false));
-    let later = destination.send(post("later", &[]), None).await.unwrap();
+    let later = destination.send(post("later", &[]), None, NOW).await.unwrap();
     assert!(later.headers.contains(&("retry-after".into(), "7".into())));
     assert!(!later.headers.iter().any(|(name, _)| name == "set-cookie"));
-    assert!(matches!(destination.send(post("large", &[]), None).await, Err(GrantError::TooLarge(_))));
+    assert!(matches!(destination.send(post("large", &[]), None, NOW).await, Err(GrantError::TooLarge(_))));
     assert_eq!(seen.lock().await.len(), 3);
 }
 
@@ -99,12 +101,12 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
     let (url, _) = receiver().await;
     let short = Span(Duration::from_millis(50));
     let destination = Destination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
-    let error = destination.send(post("never", &[]), None).await.unwrap_err();
+    let error = destination.send(post("never", &[]), None, NOW).await.unwrap_err();
     assert!(matches!(error, GrantError::Timeout(_)), "{error}");
     // Bound and dropped: nobody listens there.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let destination = Destination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
-    let error = destination.send(post("", &[]), None).await.unwrap_err();
+    let error = destination.send(post("", &[]), None, NOW).await.unwrap_err();
     assert!(matches!(error, GrantError::Unavailable(_)), "{error}");
     assert!(!error.to_string().contains("127.0.0.1") && !error.to_string().contains("hush"), "{error}");
 }
@@ -113,8 +115,8 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
 async fn a_destinations_rate_is_kept() {
     let (url, seen) = receiver().await;
     let destination = Destination::open(&DestinationSpec { rate: Some(1), ..spec(&url) }).await.unwrap();
-    destination.send(post("", &[]), None).await.unwrap();
-    let limited = destination.send(post("", &[]), None).await;
+    destination.send(post("", &[]), None, NOW).await.unwrap();
+    let limited = destination.send(post("", &[]), None, NOW).await;
     assert!(matches!(limited, Err(GrantError::RateLimited { after_ms: 1..=1001 })), "{limited:?}");
     assert_eq!(seen.lock().await.len(), 1);
 }
@@ -198,17 +200,17 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
         ..spec(&url)
     };
     let destination = Destination::open(&spec).await.unwrap();
-    assert_eq!(destination.send(post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
+    assert_eq!(destination.send(post("/jobs/7", &[]), None, NOW).await.unwrap().body, b"fine");
     let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
-    let told = destination.send(get, None).await.unwrap_err().to_string();
+    let told = destination.send(get, None, NOW).await.unwrap_err().to_string();
     assert_eq!(told, "denied: the destination allows POST, and not GET");
     for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs"] {
-        let error = destination.send(post(path, &[]), None).await.unwrap_err();
+        let error = destination.send(post(path, &[]), None, NOW).await.unwrap_err();
         assert!(matches!(error, GrantError::Denied(_) | GrantError::Invalid(_)), "{path}: {error}");
     }
     let large = HttpRequest { body: vec![0; 5], ..post("/jobs", &[]) };
-    assert!(matches!(destination.send(large, None).await, Err(GrantError::TooLarge(_))));
-    let error = destination.send(post("/jobs/close", &[]), None).await.unwrap_err();
+    assert!(matches!(destination.send(large, None, NOW).await, Err(GrantError::TooLarge(_))));
+    let error = destination.send(post("/jobs/close", &[]), None, NOW).await.unwrap_err();
     assert_eq!(error, GrantError::TooLarge("the response has more than 4 bytes".into()));
     assert_eq!(seen.lock().await.len(), 2);
 }
@@ -224,16 +226,19 @@ async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) 
     };
     let addresses: Vec<AddressRange> = addresses.iter().map(|range| range.parse().unwrap()).collect();
     let spec = DestinationSpec { addresses, ..spec(&format!("http://hooks.example.com:{port}/base")) };
-    Destination::with(&spec, Guard::with("hook", spec.reachable(), Arc::new(lookup))).await.unwrap()
+    let base = Url::parse(&spec.url).unwrap();
+    Destination::with(&spec, base, Guard::with("hook", spec.reachable(&spec.url), Arc::new(lookup)))
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_name_that_resolves_elsewhere_later_is_refused_when_the_client_connects() {
     let (url, seen) = receiver().await;
     let destination = named(&url, &["127.0.0.1"], &["127.0.0.1", "127.0.0.2", "169.254.169.254"]).await;
-    assert_eq!(destination.send(post("close", &[]), None).await.unwrap().body, b"closed");
+    assert_eq!(destination.send(post("close", &[]), None, NOW).await.unwrap().body, b"closed");
     for kind in ["a loopback address", "the address of a cloud's metadata"] {
-        let error = destination.send(post("close", &[]), None).await.unwrap_err();
+        let error = destination.send(post("close", &[]), None, NOW).await.unwrap_err();
         let told = format!(
             "unavailable: the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         );
@@ -248,7 +253,7 @@ async fn a_public_name_that_resolves_inward_is_refused_in_every_spelling() {
     for answer in [&["127.0.0.1"], &["::ffff:127.0.0.1"], &["::1"], &["10.0.0.1"], &["0.0.0.0"], &["fe80::1"]]
     {
         let destination = named(&url, &[], answer).await;
-        let error = destination.send(post("", &[]), None).await.unwrap_err().to_string();
+        let error = destination.send(post("", &[]), None, NOW).await.unwrap_err().to_string();
         assert!(error.contains("the destination's name resolves to"), "{answer:?}: {error}");
     }
     assert_eq!(seen.lock().await.len(), 0);
@@ -258,6 +263,107 @@ async fn a_public_name_that_resolves_inward_is_refused_in_every_spelling() {
 async fn of_several_addresses_the_host_connects_to_those_that_are_allowed() {
     let (url, seen) = receiver().await;
     let destination = named(&url, &["127.0.0.1/32"], &["10.0.0.1 127.0.0.1"]).await;
-    destination.send(post("", &[]), None).await.unwrap();
+    destination.send(post("", &[]), None, NOW).await.unwrap();
     assert_eq!(seen.lock().await.len(), 1);
+}
+
+fn secret(folder: &tempfile::TempDir, name: &str, value: &str) -> SecretRef {
+    let path = folder.path().join(name);
+    std::fs::write(&path, value).unwrap();
+    SecretRef::File(path.to_str().unwrap().into())
+}
+
+fn scheme(text: &str, secret: &SecretRef) -> Option<SchemeSpec> {
+    let SecretRef::File(path) = secret else { panic!("{secret:?}") };
+    Some(
+        serde_json::from_str(&text.replace("FROM", &format!(r#""secretFrom": {{"file": "{path}"}}"#)))
+            .unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_request_is_signed_by_its_scheme_with_the_secret_of_the_moment() {
+    let (url, seen) = receiver().await;
+    let folder = tempfile::tempdir().unwrap();
+    let from = secret(&folder, "secret", "hush");
+    let url_from = Some(secret(&folder, "url", &format!("{url}?access_token=abc\n")));
+    let open = async |text: &str, from: &SecretRef| {
+        let url_from = url_from.clone();
+        let spec = DestinationSpec { url_from, allow_plain: true, scheme: scheme(text, from), ..spec("") };
+        Destination::open(&spec).await.unwrap()
+    };
+    open(r#"{"feishu": {FROM}}"#, &from).await.send(post("", &[]), None, NOW).await.unwrap();
+    open(r#"{"dingtalk": {FROM}}"#, &from).await.send(post("", &[]), None, NOW).await.unwrap();
+    let hmac = open(r#"{"hmac": {FROM, "header": "x-sign"}}"#, &from).await;
+    hmac.send(post("", &[]), None, NOW).await.unwrap();
+    std::fs::write(folder.path().join("secret"), "rotated").unwrap();
+    hmac.send(post("", &[]), None, NOW).await.unwrap();
+    let forged = hmac.send(post("", &[("X-Sign", "t=1,v1=forged")]), None, NOW).await;
+    assert!(matches!(forged, Err(GrantError::Denied(_))), "{forged:?}");
+
+    let seen = seen.lock().await;
+    let body: serde_json::Value = serde_json::from_slice(&seen[0].2).unwrap();
+    assert_eq!(
+        (body["timestamp"].as_str(), seen[0].0.as_str()),
+        (Some("1700000000"), "/base?access_token=abc")
+    );
+    assert!(body["sign"].as_str().is_some_and(|sign| sign.len() == 44), "{body}");
+    assert!(seen[1].0.starts_with("/base?access_token=abc&timestamp=1700000000123&sign="), "{}", seen[1].0);
+    assert_eq!(seen[1].2, b"{}");
+    let signatures = [2, 3].map(|place| seen[place].1["x-sign"].to_str().unwrap());
+    assert!(signatures.iter().all(|one| one.starts_with("t=1700000000,v1=")), "{signatures:?}");
+    assert_ne!(signatures[0], signatures[1], "the secret was rotated");
+}
+
+#[tokio::test]
+async fn an_address_that_is_a_secret_is_told_nowhere_and_leads_where_it_was_judged_to_lead() {
+    let (url, seen) = receiver().await;
+    let folder = tempfile::tempdir().unwrap();
+    let from = |value: &str| DestinationSpec {
+        url_from: Some(secret(&folder, "url", value)),
+        allow_plain: true,
+        ..spec("")
+    };
+    for (wrong, told) in [
+        ("hush", "is not an address"),
+        ("ftp://hush.example.com", "is not an http"),
+        ("https://joe:hush@example.com", "holds a name or password"),
+        ("http://169.254.169.254/hush", "leads to an address that `addresses` does not name"),
+    ] {
+        let (field, message) = Destination::open(&from(wrong)).await.err().unwrap();
+        assert_eq!(field, "urlFrom");
+        assert!(message.contains(told) && !message.contains("hush"), "{message}");
+    }
+    let plain = DestinationSpec { allow_plain: false, ..from("http://example.com/hush") };
+    assert!(Destination::open(&plain).await.err().unwrap().1.contains("`allowPlain: true`"));
+
+    let destination = Destination::open(&from(&format!("{url}/one"))).await.unwrap();
+    destination.send(post("", &[]), None, NOW).await.unwrap();
+    from(&format!("{url}/two"));
+    destination.send(post("", &[]), None, NOW).await.unwrap();
+    from("http://127.0.0.1:1/base/hush");
+    let moved = destination.send(post("", &[]), None, NOW).await.unwrap_err().to_string();
+    assert!(moved.contains("changed to another server") && !moved.contains("hush"), "{moved}");
+    let paths: Vec<_> = seen.lock().await.iter().map(|(path, ..)| path.clone()).collect();
+    assert_eq!(paths, ["/base/one", "/base/two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheme_has_the_rate_of_its_service_unless_the_operator_names_one() {
+    for (text, rate, at_once) in [
+        (r#"{"slack": {}}"#, None, 1),
+        (r#"{"feishu": {}}"#, None, 2),
+        (r#"{"wecom": {}}"#, None, 10),
+        (r#"{"dingtalk": {}}"#, None, 10),
+        (r#"{"wecom": {}}"#, Some(3), 3),
+    ] {
+        let scheme = Some(serde_json::from_str(text).unwrap());
+        let spec = DestinationSpec { scheme, rate, ..spec("http://127.0.0.1:1") };
+        let destination = Destination::open(&spec).await.unwrap();
+        let taken = (0..50).take_while(|_| destination.take().is_ok()).count();
+        assert_eq!(taken, at_once, "{text}");
+        let Err(GrantError::RateLimited { after_ms }) = destination.take() else { panic!("{text}") };
+        tokio::time::advance(Duration::from_millis(after_ms)).await;
+        destination.take().unwrap();
+    }
 }

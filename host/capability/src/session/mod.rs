@@ -12,6 +12,7 @@ pub mod uses;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::Instant;
 
 use crate::ledger::book::Decider;
 use crate::ledger::{Held, Written};
@@ -46,6 +48,8 @@ pub struct CallSession {
     unreachable: Option<GrantError>,
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
+    /// When a tick is cut off.
+    ends: Option<Instant>,
 }
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
@@ -63,7 +67,38 @@ impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
         let claims = Claims::default();
-        Self { granted, batch, applied, only, sql: None, claims, unreachable: None, ledger: None, kv }
+        Self {
+            granted,
+            batch,
+            applied,
+            only,
+            sql: None,
+            claims,
+            unreachable: None,
+            ledger: None,
+            kv,
+            ends: None,
+        }
+    }
+
+    /// The session of a tick, which is cut off after `timeout`.
+    pub fn of_tick(granted: Arc<Granted>, timeout: Duration) -> Self {
+        let ends = Some(Instant::now() + timeout);
+        Self { ends, ..Self::new(granted, Batch::default(), HashSet::new(), None) }
+    }
+
+    /// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of
+    /// the time that is left, and the plugin always lives to note what came of it.
+    async fn patient<T>(
+        &self,
+        sending: impl Future<Output = Result<T, GrantError>>,
+    ) -> Result<T, GrantError> {
+        let Some(ends) = self.ends else { return sending.await };
+        let left = ends.saturating_duration_since(Instant::now()) / 2;
+        let sent = tokio::time::timeout(left, sending).await;
+        let late = "no answer within half of the time that the tick had left: give the destination a shorter \
+                    `timeout`, or the tick a longer one";
+        sent.unwrap_or_else(|_| Err(GrantError::Timeout(late.into())))
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -223,7 +258,8 @@ impl Session for CallSession {
         self.granted.uses.count("http", destination);
         let granted = self.granted.http.get(destination);
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
-        granted.send(request, self.only.as_ref()).await
+        let (sent, now_ms) = (granted.clone(), self.granted.clock.now_ms());
+        self.patient(sent.send(request, self.only.as_ref(), now_ms)).await
     }
 
     async fn mail_send(
@@ -234,7 +270,8 @@ impl Session for CallSession {
         self.granted.uses.count("mail", server);
         let granted = self.granted.mail.get(server);
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
-        granted.send(&message, self.granted.clock.now_ms()).await
+        let (sent, now_ms) = (granted.clone(), self.granted.clock.now_ms());
+        self.patient(sent.send(&message, now_ms)).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

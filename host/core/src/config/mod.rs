@@ -4,6 +4,7 @@
 
 mod check;
 mod components;
+mod conform;
 mod destinations;
 mod host;
 mod plugin;
@@ -23,6 +24,7 @@ pub use crate::model::kinds::is_name;
 pub use components::{
     CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, is_local,
 };
+pub use conform::conform;
 pub use destinations::*;
 pub use host::*;
 pub use plugin::*;
