@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec};
+use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec, conform};
 use kubewitness_core::ports::Grants;
 use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,13 @@ pub struct Description {
     /// The JSON Schema of its configuration. Empty where it has none.
     #[serde(default)]
     pub config_schema: String,
+}
+
+impl Description {
+    /// What it needs with this configuration.
+    pub fn needs_with(&self, config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+        self.sometimes.needs(&self.needs, config)
+    }
 }
 
 /// Bytes of what a component says of itself in one place, and the number of its needs. People read it.
@@ -200,7 +207,7 @@ impl Component {
     /// Everything that keeps this component from running by this manifest; empty if nothing does.
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<Fault>, SandboxError> {
         let described = self.describe().await?;
-        let needs = described.sometimes.needs(&described.needs, &spec.config);
+        let needs = described.needs_with(&spec.config);
         let mut faults = missing_grants(self.imports(), &needs, &described.sometimes, &spec.grants);
         faults.extend(wrong_schedule(self.ticks(), self.interface(), &needs, spec.tick));
         let config = serde_json::Value::Object(spec.config.clone());

@@ -35,6 +35,7 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
         stand_ins: StandIns::recorded(found.states.clone()),
         replies: replies.clone(),
         redaction: redaction.clone(),
+        ticks: false,
     };
     let tried = trial::hand_over(&subject, trial()).await?;
     if let Some(other) = other {

@@ -237,7 +237,8 @@ impl Plugins {
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
         let plugin = Arc::new(plugin.context("instantiating it")?.counted_by(tally.clone()));
-        let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
+        let described = candidate.component.describe().await.context("asking what it needs")?;
+        let needs = described.needs_with(&spec.config);
         let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
         let options = DispatchOptions {
             plugin: name.clone(),

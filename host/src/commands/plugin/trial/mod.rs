@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::Seq;
-use kubewitness_core::config::{HostSpec, PluginSpec, RedactionSpec, SecretRef};
-use kubewitness_core::ports::{Delivery, Handler, Verdict};
+use kubewitness_core::config::{Duration as Span, HostSpec, PluginSpec, RedactionSpec, SecretRef};
+use kubewitness_core::ports::{Delivery, Handler, Tick, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,11 @@ pub use stand_ins::{Recorded, StandIns};
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
 /// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
 const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// What stands in the place of an object for the tick behind the states.
+const TICK: &str = "tick";
+/// How long after the last state it is due: what waits for a job to settle does so no longer.
+const TICK_AFTER: Duration = Duration::from_secs(60);
 
 /// What an HTTP request is answered.
 #[derive(Clone, Debug, Deserialize)]
@@ -69,9 +74,17 @@ impl Handed {
         self.verdict == "done"
     }
 
+    /// Whether it is no state, but the tick behind them.
+    pub fn is_tick(&self) -> bool {
+        self.object == TICK
+    }
+
     pub fn text(&self) -> String {
         let at = self.seq.map(|seq| format!("{seq} ")).unwrap_or_default();
-        let mut text = format!("{at}{} ({}): {}\n", clean(&self.object), self.change, self.phase);
+        let mut text = match self.is_tick() {
+            true => format!("{TICK}, {} later\n", Span(TICK_AFTER)),
+            false => format!("{at}{} ({}): {}\n", clean(&self.object), self.change, self.phase),
+        };
         for Effect { call, to, what, refused } in &self.effects {
             text.push_str(&format!("  {call:<13} {}", clean(to)));
             for (name, value) in what {
@@ -95,6 +108,8 @@ pub struct Trial {
     pub replies: Vec<Reply>,
     /// What is hidden from the plugin. Left out: what a host hides without any setting.
     pub redaction: Option<RedactionSpec>,
+    /// Whether the plugin is called for a tick behind the states, if its manifest has a schedule.
+    pub ticks: bool,
 }
 
 pub struct Tried {
@@ -157,6 +172,13 @@ async fn hand_each(subject: &Subject, trial: Trial) -> Result<Tried> {
             effects: recorder.take(),
             verdict,
         });
+    }
+    if let Some(schedule) = spec.tick.filter(|_| trial.ticks) {
+        let due_ms = stand_ins.wait(TICK_AFTER);
+        let ticked = plugin.tick(Tick { due_ms, timeout: schedule.timeout() }).await;
+        let verdict = ticked.map_or_else(|error| json!({"failed": error.to_string()}), |_| json!("done"));
+        let (seq, object, effects) = (None, TICK.to_owned(), recorder.take());
+        handed.push(Handed { seq, object, change: String::new(), phase: String::new(), effects, verdict });
     }
     Ok(Tried { handed, took })
 }

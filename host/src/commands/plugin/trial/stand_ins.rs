@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -31,6 +32,8 @@ pub struct StandIns {
     is_recorded: bool,
     /// The position of the state that is handed over.
     shown: AtomicU64,
+    /// How long ago that was, in milliseconds.
+    since_ms: AtomicU64,
 }
 
 impl StandIns {
@@ -68,12 +71,12 @@ impl StandIns {
             };
             states.push((Arc::new(state), document));
         }
-        Ok(Self { states, is_recorded: false, shown: AtomicU64::default() })
+        Ok(Self { states, is_recorded: false, shown: AtomicU64::default(), since_ms: AtomicU64::default() })
     }
 
     /// States of a journal, in their order.
     pub fn recorded(states: Vec<Recorded>) -> Self {
-        Self { states, is_recorded: true, shown: AtomicU64::default() }
+        Self { states, is_recorded: true, shown: AtomicU64::default(), since_ms: AtomicU64::default() }
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -91,6 +94,12 @@ impl StandIns {
     /// From now on the clock and the cache show this state.
     pub fn show(&self, seq: Seq) {
         self.shown.store(seq, Ordering::Relaxed);
+    }
+
+    /// Lets time go by. Returns the time that it is then.
+    pub fn wait(&self, pause: Duration) -> u64 {
+        self.since_ms.fetch_add(pause.as_millis() as u64, Ordering::Relaxed);
+        self.now_ms()
     }
 
     fn at(&self, seq: Seq) -> Option<&Recorded> {
@@ -211,10 +220,11 @@ impl Lister for StandIns {
 
 impl Clock for StandIns {
     fn now_ms(&self) -> u64 {
-        self.at(self.shown.load(Ordering::Relaxed)).map_or(BEGIN_MS, |(state, _)| state.observed_ms)
+        let shown = self.at(self.shown.load(Ordering::Relaxed));
+        shown.map_or(BEGIN_MS, |(state, _)| state.observed_ms) + self.since_ms.load(Ordering::Relaxed)
     }
 
-    fn elapsed(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
     }
 }
