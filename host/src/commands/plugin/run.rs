@@ -18,7 +18,8 @@ pub async fn run(args: RunPluginArgs) -> Ended {
     let seen = object_files::read(&args.file).with_context(|| format!("reading {}", args.file.display()))?;
     let (subject, replies) = to_try(&args.tried).await?;
     let stand_ins = StandIns::of(&subject.spec, &seen)?;
-    let handed = trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, ticks: true }).await?.handed;
+    let handed =
+        trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, ticks: true }).await?.handed;
     print::value(args.output, &handed, |handed| {
         let states = handed.iter().filter(|one| !one.is_tick()).count();
         let were = if states == 1 { "state was" } else { "states were" };

@@ -86,7 +86,9 @@ async fn tried(subject: &Subject, case: &Case) -> Result<String> {
     let seen = object_files::read(&case.objects)?;
     let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
     let stand_ins = StandIns::of(&subject.spec, &seen)?;
-    let tried = trial::hand_over(subject, Trial { stand_ins, replies: answers, redaction: None, ticks: true }).await?;
+    let tried =
+        trial::hand_over(subject, Trial { stand_ins, replies: answers, redaction: None, ticks: true })
+            .await?;
     Ok(serde_json::to_string_pretty(&tried.handed)? + "\n")
 }
 

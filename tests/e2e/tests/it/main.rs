@@ -27,6 +27,7 @@ mod letters;
 mod live;
 mod manners;
 mod misuse;
+mod notifying;
 mod outage;
 mod past;
 mod pausing;
