@@ -4,7 +4,6 @@
 
 mod check;
 mod components;
-mod conform;
 mod destinations;
 mod host;
 mod plugin;
@@ -22,9 +21,8 @@ pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use crate::model::kinds::is_name;
 pub use components::{
-    CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, is_local,
+    CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, conform, is_local,
 };
-pub use conform::conform;
 pub use destinations::*;
 pub use host::*;
 pub use plugin::*;

@@ -52,7 +52,7 @@ fn sorted(value: Value) -> Value {
 }
 
 #[test]
-fn the_schema_is_what_the_types_say() {
+fn the_reference_of_the_configuration_is_what_its_types_say() {
     let schema = sorted(SchemaGenerator::default().into_root_schema_for::<Config>().to_value());
     let text = format!("{schema:#}\n");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config.schema.json");
