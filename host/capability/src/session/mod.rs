@@ -87,20 +87,6 @@ impl CallSession {
         Self { ends, ..Self::new(granted, Batch::default(), HashSet::new(), None) }
     }
 
-    /// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of
-    /// the time that is left, and the plugin always lives to note what came of it.
-    async fn patient<T>(
-        &self,
-        sending: impl Future<Output = Result<T, GrantError>>,
-    ) -> Result<T, GrantError> {
-        let Some(ends) = self.ends else { return sending.await };
-        let left = ends.saturating_duration_since(Instant::now()) / 2;
-        let sent = tokio::time::timeout(left, sending).await;
-        let late = "no answer within half of the time that the tick had left: give the destination a shorter \
-                    `timeout`, or the tick a longer one";
-        sent.unwrap_or_else(|_| Err(GrantError::Timeout(late.into())))
-    }
-
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
         self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
     }
@@ -170,6 +156,19 @@ impl CallSession {
         };
         held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
     }
+}
+
+/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of the time
+/// that is left, and the plugin always lives to note what came of it.
+async fn patient<T>(
+    ends: Option<Instant>,
+    sending: impl Future<Output = Result<T, GrantError>>,
+) -> Result<T, GrantError> {
+    let Some(ends) = ends else { return sending.await };
+    let left = ends.saturating_duration_since(Instant::now()) / 2;
+    let late = "no answer within half of the time that the tick had left: give the destination a shorter `timeout`, or \
+                the tick a longer one";
+    tokio::time::timeout(left, sending).await.unwrap_or_else(|_| Err(GrantError::Timeout(late.into())))
 }
 
 /// Commits the rows; the ledger follows what becomes of them.
@@ -258,8 +257,8 @@ impl Session for CallSession {
         self.granted.uses.count("http", destination);
         let granted = self.granted.http.get(destination);
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
-        let (sent, now_ms) = (granted.clone(), self.granted.clock.now_ms());
-        self.patient(sent.send(request, self.only.as_ref(), now_ms)).await
+        let now_ms = self.granted.clock.now_ms();
+        patient(self.ends, granted.send(request, self.only.as_ref(), now_ms)).await
     }
 
     async fn mail_send(
@@ -270,8 +269,8 @@ impl Session for CallSession {
         self.granted.uses.count("mail", server);
         let granted = self.granted.mail.get(server);
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
-        let (sent, now_ms) = (granted.clone(), self.granted.clock.now_ms());
-        self.patient(sent.send(&message, now_ms)).await
+        let now_ms = self.granted.clock.now_ms();
+        patient(self.ends, granted.send(&message, now_ms)).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

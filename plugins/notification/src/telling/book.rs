@@ -218,7 +218,7 @@ impl Book {
         self.told.retain(|_, told| now_ms.saturating_sub(told.at_ms) < config.repeat.ms);
         while self.told.len() > TOLD {
             let oldest = self.told.iter().min_by_key(|(_, told)| told.at_ms).map(|(key, _)| key.clone());
-            oldest.map(|key| self.told.remove(&key));
+            oldest.and_then(|key| self.told.remove(&key));
         }
         let (every, more) = (config.digest.every.ms, &self.more);
         self.paces.retain(|recipient, pace| {

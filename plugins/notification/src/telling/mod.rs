@@ -117,8 +117,7 @@ fn told(config: &Config, sending: &Sending) -> Answer {
         log::warn(why, &[("recipient", recipient), ("title", &sending.message.title), ("why", text)]);
     };
     match &answer {
-        Answer::Taken => {}
-        Answer::Later { after_ms: Some(_), .. } => {}
+        Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
         Answer::Later { after_ms: None, why } => {
             fields("a message was not taken, and is sent again later", why)
         }
