@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec};
+use kubewitness_core::config::{Fault, GrantsSpec, LimitsSpec, PluginSpec, TickSpec, conform};
 use kubewitness_core::ports::Grants;
 use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
@@ -33,17 +33,82 @@ pub struct Description {
     pub version: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
+    /// What it needs besides, or may use, depending on its configuration.
+    #[serde(default)]
+    pub sometimes: Sometimes,
+    /// The JSON Schema of its configuration. Empty where it has none.
+    #[serde(default)]
+    pub config_schema: String,
+}
+
+impl Description {
+    /// What it needs with this configuration.
+    pub fn needs_with(&self, config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+        self.sometimes.needs(&self.needs, config)
+    }
 }
 
 /// Bytes of what a component says of itself in one place, and the number of its needs. People read it.
 const SAID: usize = 256;
 const NEEDS: usize = 100;
+/// A larger schema of a configuration is not read: each manifest is checked against it.
+const SCHEMA_BYTES: usize = 256 << 10;
 
 impl From<handler::Description> for Description {
     fn from(said: handler::Description) -> Self {
         let short = |text: &String| shortened(text, SAID).into_owned();
         let needs = said.needs.iter().take(NEEDS).map(short).collect();
-        Self { name: short(&said.name), version: short(&said.version), needs }
+        // A schema that is cut off would refuse what fits.
+        let config_schema = said.config_schema.clone();
+        let config_schema = if config_schema.len() > SCHEMA_BYTES { String::new() } else { config_schema };
+        Self {
+            name: short(&said.name),
+            version: short(&said.version),
+            needs,
+            sometimes: Sometimes::of(&said.extra),
+            config_schema,
+        }
+    }
+}
+
+/// What a component needs under some configurations, as the facts `needs-with:FIELD`, `needs-without:FIELD` and `may-need`
+/// of its description say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sometimes {
+    /// A field of the configuration, whether it has to be there, and what is needed then.
+    needs: Vec<(String, bool, String)>,
+    may: Vec<String>,
+}
+
+impl Sometimes {
+    fn of(extra: &[(String, String)]) -> Self {
+        let short = |text: &str| shortened(text, SAID).into_owned();
+        let mut all = Self::default();
+        for (key, value) in extra.iter().take(NEEDS) {
+            let list = value.split(',').map(str::trim).filter(|need| !need.is_empty()).take(NEEDS).map(short);
+            match key.split_once(':') {
+                Some(("needs-with", field)) => all.needs.extend(list.map(|need| (short(field), true, need))),
+                Some(("needs-without", field)) => {
+                    all.needs.extend(list.map(|need| (short(field), false, need)))
+                }
+                None if key == "may-need" => all.may.extend(list),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// Whether a capability is one of these.
+    fn has(&self, capability: &str) -> bool {
+        let of = |need: &String| need.split(':').next() == Some(capability);
+        self.may.iter().any(of) || self.needs.iter().any(|(_, _, need)| of(need))
+    }
+
+    /// What is needed always, and what is needed with this configuration.
+    fn needs(&self, always: &[String], config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
+        let applies = |field: &String, is_there: bool| config.contains_key(field) == is_there;
+        let now = self.needs.iter().filter(|(field, is_there, _)| applies(field, *is_there));
+        always.iter().cloned().chain(now.map(|(_, _, need)| need.clone())).collect()
     }
 }
 
@@ -141,10 +206,17 @@ impl Component {
 
     /// Everything that keeps this component from running by this manifest; empty if nothing does.
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<Fault>, SandboxError> {
-        let needs = self.describe().await?.needs;
-        let mut faults = missing_grants(self.imports(), &needs, &spec.grants);
+        let described = self.describe().await?;
+        let needs = described.needs_with(&spec.config);
+        let mut faults = missing_grants(self.imports(), &needs, &described.sometimes, &spec.grants);
         faults.extend(wrong_schedule(self.ticks(), self.interface(), &needs, spec.tick));
-        let config = serde_json::Value::Object(spec.config.clone()).to_string();
+        let config = serde_json::Value::Object(spec.config.clone());
+        let misfits = misfits(&described.config_schema, &config);
+        if !misfits.is_empty() {
+            faults.extend(misfits);
+            return Ok(faults);
+        }
+        let config = config.to_string();
         let mut instance = self.instance(config.as_str().into(), &spec.limits).await?;
         let said =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
@@ -154,7 +226,9 @@ impl Component {
 
     /// What fits, and is probably not what was meant.
     pub fn warnings(&self, spec: &PluginSpec) -> Vec<Fault> {
-        if !self.ticks() || spec.tick.is_some() {
+        let may_do_without =
+            || self.inner.description.get().is_some_and(|described| described.sometimes.has("tick"));
+        if !self.ticks() || spec.tick.is_some() || may_do_without() {
             return Vec::new();
         }
         let message = format!(
@@ -191,6 +265,13 @@ impl Component {
     }
 }
 
+/// What does not fit the schema that the component brings. A schema that can't be read decides nothing.
+fn misfits(schema: &str, config: &serde_json::Value) -> Vec<Fault> {
+    let Ok(schema) = serde_json::from_str(schema) else { return Vec::new() };
+    let fault = |Fault { field, message }| config_fault(FieldError { path: field, message });
+    conform(&schema, config).into_iter().map(fault).collect()
+}
+
 fn config_fault(error: FieldError) -> Fault {
     let field = match error.path.as_str() {
         "" => "spec.config".to_string(),
@@ -218,9 +299,14 @@ fn wrong_schedule(ticks: bool, interface: &str, needs: &[String], tick: Option<T
 }
 
 /// Imports that nothing is granted for, then needs that no grant meets.
-fn missing_grants(imports: &[String], needs: &[String], grants: &GrantsSpec) -> Vec<Fault> {
+fn missing_grants(
+    imports: &[String],
+    needs: &[String],
+    sometimes: &Sometimes,
+    grants: &GrantsSpec,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for import in imports {
+    for import in imports.iter().filter(|import| !sometimes.has(import)) {
         let granted = match import.as_str() {
             "sql" => !grants.sql.is_empty(),
             "http" => !grants.http.is_empty(),
@@ -285,8 +371,29 @@ mod tests {
 
     fn fields(imports: &[&str], needs: &[&str], granted: serde_json::Value) -> Vec<String> {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let faults = missing_grants(&owned(imports), &owned(needs), &grants(granted));
+        let faults = missing_grants(&owned(imports), &owned(needs), &Sometimes::default(), &grants(granted));
         faults.into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn what_is_needed_may_depend_on_the_configuration() {
+        let of = |key: &str, value: &str| (key.to_string(), value.to_string());
+        let sometimes = Sometimes::of(&[
+            of("needs-with:channels", "kv,tick"),
+            of("needs-without:channels", "http:people"),
+            of("may-need", "mail"),
+            of("unknown", "sql"),
+        ]);
+        assert!(["kv", "tick", "http", "mail"].iter().all(|one| sometimes.has(one)) && !sometimes.has("sql"));
+        let needs = |config: serde_json::Value| sometimes.needs(&["log".into()], config.as_object().unwrap());
+        assert_eq!(needs(serde_json::json!({})), ["log", "http:people"]);
+        assert_eq!(needs(serde_json::json!({"channels": []})), ["log", "kv", "tick"]);
+        let imports = ["http", "kv", "mail"].map(String::from);
+        let granted = grants(serde_json::json!({"http": [{"name": "people", "destination": "people"}]}));
+        assert_eq!(missing_grants(&imports, &needs(serde_json::json!({})), &sometimes, &granted), []);
+        let missing =
+            missing_grants(&imports, &needs(serde_json::json!({"channels": []})), &sometimes, &granted);
+        assert_eq!(missing.into_iter().map(|fault| fault.field).collect::<Vec<_>>(), ["spec.grants.kv"]);
     }
 
     #[test]

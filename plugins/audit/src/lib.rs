@@ -66,7 +66,11 @@ impl Plugin for Audit {
     type Config = Config;
 
     fn about() -> About {
-        About { config_schema: include_str!("config.schema.json"), needs: vec![format!("ledger:{TRAIL}")] }
+        About {
+            config_schema: include_str!("config.schema.json"),
+            needs: vec![format!("ledger:{TRAIL}")],
+            ..About::default()
+        }
     }
 
     fn check(config: &Config) -> Vec<FieldError> {

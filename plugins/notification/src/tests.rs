@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use kubewitness_sdk::http::Response;
-use kubewitness_sdk::testing;
-use serde_json::json;
+use kubewitness_sdk::http::{Request, Response};
+use kubewitness_sdk::{Change, Error, testing};
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn a_wrong_configuration_names_its_field() {
         "template": {"a": ["{{phase}} {{fase}}"]}, "headers": {"Content-Type": "x"}, "path": "../x",
     }));
     let fields: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
-    assert_eq!(fields, ["template.a[0]", "headers.Content-Type", "path"]);
+    assert_eq!(fields, ["headers.Content-Type", "path", "template.a[0]"]);
 }
 
 #[test]
@@ -141,4 +141,77 @@ fn a_destination_that_is_down_is_asked_once_a_batch() {
     let (verdicts, sent) = handle(vec![Err(Error::RateLimited(70))], &Config::default(), &states);
     let limited = Verdict::retry_after(70, "rate limited");
     assert_eq!((verdicts, sent.len()), (vec![limited.clone(), Verdict::Done, limited], 1));
+}
+
+#[test]
+fn what_a_configuration_of_channels_can_t_mean_names_its_field() {
+    let channels = json!([
+        {"name": "ops", "kind": "slack", "template": "x"},
+        {"name": "ops", "kind": "webhook", "template": {"a": "{{fase}} {{title}} {{/metadata/name}}"}},
+        {"name": "Mail", "kind": "email", "source": "x", "path": "../x"},
+        {"name": "ok", "kind": "lark", "headers": {"x-a": "b"}},
+    ]);
+    let config = config(json!({
+        "channels": channels,
+        "routes": [{"to": ["nobody"], "phases": ["Done"]}, {"to": [], "changes": ["left"]}],
+        "namespaces": {"a": {"to": ["ops:x"]}},
+        "phases": ["Fail"],
+        "quiet": {"hours": {"from": "22:00", "to": "07:00"}, "except": ["fail"]},
+        "title": "{{titel}}",
+        "portal": "kw.example.com",
+        "repeat": "31d",
+        "digest": {"above": 0},
+    }));
+    let mut fields: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
+    fields.sort();
+    let mut expected = [
+        "channels[0].template",
+        "channels[1].name",
+        "channels[1].template.a",
+        "channels[2].name",
+        "channels[2].source",
+        "channels[2].path",
+        "channels[3].headers",
+        "routes[0].to[0]",
+        "routes[0].phases",
+        "routes[1].to",
+        "routes[1].changes",
+        "namespaces.a.to[0]",
+        "phases",
+        "quiet.except",
+        "title",
+        "portal",
+        "repeat",
+        "digest.above",
+    ];
+    expected.sort_unstable();
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn what_has_no_effect_without_channels_is_a_fault() {
+    let idle = config(json!({"routes": [{"to": ["ops"]}], "mute": true}));
+    let fields: Vec<_> = Notification::check(&idle).into_iter().map(|fault| fault.path).collect();
+    assert_eq!(fields, ["routes", "mute"]);
+    let wrong = serde_json::from_value::<Config>(json!({"channels": [{"name": "a", "kind": "slak"}]}));
+    assert!(wrong.unwrap_err().to_string().contains("`slack`"));
+}
+
+#[test]
+fn a_value_of_the_document_is_filled_where_the_destination_is_one() {
+    struct Documented(RefCell<Vec<Value>>);
+    impl testing::Host for Documented {
+        fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
+            assert_eq!((seq, pointer), (1, "/spec/parallelism"));
+            Ok(Some("8".into()))
+        }
+        fn http_send(&self, _: &str, request: &Request) -> Result<Response, Error> {
+            self.0.borrow_mut().push(serde_json::from_slice(&request.body).unwrap());
+            Ok(Response { status: 200, headers: vec![], body: vec![] })
+        }
+    }
+    let host = Rc::new(Documented(RefCell::default()));
+    let config = config(json!({"template": {"pods": "{{/spec/parallelism}}"}}));
+    testing::with_host(host.clone(), || Notification::handle(&config, &[moved(1, "a", "x", "y")]));
+    assert_eq!(host.0.take(), [json!({"pods": 8})]);
 }

@@ -31,7 +31,11 @@ impl Plugin for Persistence {
     type Config = Config;
 
     fn about() -> About {
-        About { config_schema: include_str!("config.schema.json"), needs: vec![format!("sql:{DATABASE}")] }
+        About {
+            config_schema: include_str!("config.schema.json"),
+            needs: vec![format!("sql:{DATABASE}")],
+            ..About::default()
+        }
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {

@@ -36,7 +36,11 @@ impl Plugin for Probe {
 
     fn about() -> About {
         harm::hangs_in("describe");
-        About { config_schema: r#"{"type":"object"}"#, needs: vec!["kv".to_string(), "sql:main".to_string()] }
+        About {
+            config_schema: r#"{"type":"object"}"#,
+            needs: vec!["kv".to_string(), "sql:main".to_string()],
+            ..About::default()
+        }
     }
 
     fn check(config: &Config) -> Vec<FieldError> {

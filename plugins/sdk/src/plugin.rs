@@ -47,6 +47,27 @@ pub struct About {
     /// The grants that it needs to work: `sql:main`, `http:hook`, `kv`, …; and `tick` where it does not work without
     /// a schedule.
     pub needs: Vec<String>,
+    /// What it needs besides where its configuration has a field, such as `("channels", ["kv", "tick"])`.
+    pub needs_with: Vec<(&'static str, Vec<String>)>,
+    /// What it needs besides where its configuration lacks a field.
+    pub needs_without: Vec<(&'static str, Vec<String>)>,
+    /// What it uses where it is granted. Its code says what is missing where it is not.
+    pub may_need: Vec<String>,
+}
+
+impl About {
+    /// The facts that `description` has no field for, as the host reads them.
+    fn extra(&self) -> Vec<(String, String)> {
+        let of = |word: &str, needs: &[(&str, Vec<String>)]| -> Vec<_> {
+            needs.iter().map(|(field, needs)| (format!("{word}:{field}"), needs.join(","))).collect()
+        };
+        let mut extra = of("needs-with", &self.needs_with);
+        extra.extend(of("needs-without", &self.needs_without));
+        if !self.may_need.is_empty() {
+            extra.push(("may-need".to_string(), self.may_need.join(",")));
+        }
+        extra
+    }
 }
 
 pub fn describe<P: Plugin>(version: &str) -> Description {
@@ -55,8 +76,8 @@ pub fn describe<P: Plugin>(version: &str) -> Description {
         name: P::NAME.to_string(),
         version: version.to_string(),
         config_schema: about.config_schema.to_string(),
+        extra: about.extra(),
         needs: about.needs,
-        extra: Vec::new(),
     }
 }
 
@@ -258,6 +279,23 @@ mod tests {
         testing::with_host(std::rc::Rc::new(testing::Nothing), || {
             assert!(tick::<Timed>(&OnceCell::new(), 5).unwrap_err().contains("can't be read"));
         });
+    }
+
+    #[test]
+    fn what_is_needed_at_times_is_said_beside_what_is_always_needed() {
+        let about = About {
+            needs_with: vec![("channels", vec!["kv".into(), "tick".into()])],
+            needs_without: vec![("channels", vec!["http:people".into()])],
+            may_need: vec!["mail".into()],
+            ..About::default()
+        };
+        let extra = [
+            ("needs-with:channels", "kv,tick"),
+            ("needs-without:channels", "http:people"),
+            ("may-need", "mail"),
+        ];
+        assert_eq!(about.extra(), extra.map(|(key, value)| (key.to_string(), value.to_string())));
+        assert_eq!(About::default().extra(), []);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
 use kubewitness_core::intents::requests::Requests;
 use kubewitness_core::intents::writes::Writes;
+use kubewitness_core::limits::TICK_TIMEOUT;
 use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes};
 use thiserror::Error;
 
@@ -241,6 +242,7 @@ impl Capabilities {
             keys: Default::default(),
             kv: None,
             outbox: Outbox::new(plugin, &backing.version, backing.notes.clone(), Requests::default()),
+            tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
             lister: lister::Granted::new(backing.lister.clone(), &grants.lister, hidden),
             documents: match redaction.clone() {

@@ -5,6 +5,7 @@
 //! pools, timeouts and their errors would have to be written here.
 
 pub mod resolver;
+mod schemes;
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +13,15 @@ use std::time::Duration;
 
 use kubewitness_core::StateId;
 use kubewitness_core::bucket::Bucket;
-use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec};
+use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url, redirect};
 use tokio::time::Instant;
 
-use crate::secrets;
+use crate::secrets::{self, Secret};
 use resolver::{Forbidden, Guard, Unresolved};
+use schemes::Outgoing;
 
 const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
@@ -77,11 +79,13 @@ pub struct Unanswered {
 
 pub struct Destination {
     pub spec: DestinationSpec,
+    /// As it was when the destination was opened. One that is a secret is read again for each request.
     base: Url,
-    /// The names of the headers with secrets; the values are read for each request.
-    secret_headers: Vec<HeaderName>,
+    /// The names of the headers that the host sets: those with secrets, whose values are read for each request, and the
+    /// scheme's.
+    own_headers: Vec<HeaderName>,
     client: Client,
-    rate: Option<Mutex<Bucket>>,
+    rates: Mutex<Vec<Bucket>>,
     opened: Instant,
 }
 
@@ -90,20 +94,21 @@ pub type Wrong = (String, String);
 
 impl Destination {
     pub async fn open(spec: &DestinationSpec) -> Result<Self, Wrong> {
-        Self::with(spec, Guard::new(&spec.name, spec.reachable())).await
+        let (field, text) = match &spec.url_from {
+            None => ("url", spec.url.clone()),
+            Some(reference) => {
+                let secret = secrets::resolve(reference).await;
+                ("urlFrom", secret.map_err(|message| ("urlFrom".to_owned(), message))?.expose().to_owned())
+            }
+        };
+        let base = address(spec, &text).map_err(|message| (field.to_owned(), message))?;
+        let guard = Guard::new(&spec.name, spec.reachable(base.as_str()));
+        Self::with(spec, base, guard).await
     }
 
-    async fn with(spec: &DestinationSpec, guard: Guard) -> Result<Self, Wrong> {
+    async fn with(spec: &DestinationSpec, base: Url, guard: Guard) -> Result<Self, Wrong> {
         let wrong = |field: &str, message: String| (field.to_owned(), message);
-        let base =
-            Url::parse(&spec.url).map_err(|error| wrong("url", format!("is not an address: {error}")))?;
-        if !base.username().is_empty() || base.password().is_some() {
-            return Err(wrong("url", "holds a name or password: give it as a header with valueFrom".into()));
-        }
-        if base.fragment().is_some() || base.host_str().is_none() {
-            return Err(wrong("url", "has no host, or has a fragment".into()));
-        }
-        let mut secret_headers = Vec::new();
+        let mut own_headers = Vec::new();
         for (index, header) in spec.headers.iter().enumerate() {
             let name = HeaderName::try_from(&header.name);
             let name =
@@ -113,23 +118,38 @@ impl Destination {
                 secrets::resolve(&header.value_from).await.map_err(|message| wrong(&field, message))?;
             let value = HeaderValue::try_from(secret.expose());
             value.map_err(|_| wrong(&field, "the secret can't be sent as a header's value".into()))?;
-            secret_headers.push(name);
+            own_headers.push(name);
+        }
+        if let Some(Scheme::Hmac(signature)) = spec.scheme() {
+            let name = HeaderName::try_from(&signature.header);
+            own_headers.push(name.map_err(|_| wrong("scheme.hmac.header", "is not a header's name".into()))?);
+        }
+        if let Some(secret) = spec.scheme().and_then(Scheme::secret) {
+            secrets::resolve(secret).await.map_err(|message| wrong("scheme", message))?;
         }
         let client = client(spec.timeout.0, guard)
             .map_err(|error| wrong("url", format!("has no usable client: {error}")))?;
-        let rate = spec.rate.map(|per_second| Mutex::new(Bucket::new(RateSpec { per_second, burst: None })));
-        Ok(Self { spec: spec.clone(), base, secret_headers, client, rate, opened: Instant::now() })
+        let rates = Mutex::new(rates(spec));
+        Ok(Self { spec: spec.clone(), base, own_headers, client, rates, opened: Instant::now() })
     }
 
     /// `id` is sent as the idempotency key where the plugin sends none.
-    pub async fn prepare(&self, request: HttpRequest, id: Option<&StateId>) -> Result<Prepared, GrantError> {
+    pub async fn prepare(
+        &self,
+        request: HttpRequest,
+        id: Option<&StateId>,
+        now_ms: u64,
+    ) -> Result<Prepared, GrantError> {
         let method = method_of(&request, self.spec.request_size.0)?;
-        let url = below(&self.base, &request.path)?;
+        let mut url = below(&self.base().await?, &request.path)?;
         self.allow(method, &request.path)?;
-        let headers = self.headers(&request.headers, id).await?;
+        let mut headers = self.headers(&request.headers, id).await?;
+        let mut body = request.body;
+        let mut outgoing = Outgoing { url: &mut url, headers: &mut headers, body: &mut body };
+        self.sign(&mut outgoing, now_ms).await?;
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
-        Ok(Prepared { method, url, headers, body: request.body })
+        Ok(Prepared { method, url, headers, body })
     }
 
     pub async fn send(
@@ -141,6 +161,36 @@ impl Destination {
             sent.map_err(|error| Unanswered { is_unsent: error.is_connect(), error: refusal(&error) })?;
         let received = receive(sent, self.spec.response_size.0).await;
         received.map_err(|error| Unanswered { is_unsent: false, error })
+    }
+
+    /// The address now. A secret may be rotated, but it leads to where it led when the destination was opened: that was
+    /// judged.
+    async fn base(&self) -> Result<Url, GrantError> {
+        let Some(reference) = &self.spec.url_from else { return Ok(self.base.clone()) };
+        let secret = self.secret(reference, "its address").await?;
+        let now = address(&self.spec, secret.expose()).ok().filter(|now| now.origin() == self.base.origin());
+        now.ok_or_else(|| {
+            tracing::warn!(
+                destination = self.spec.name,
+                "its address is of another server since it was opened: \
+                change the settings, so that the address is judged again"
+            );
+            GrantError::Unavailable("the destination's address has changed to another server".into())
+        })
+    }
+
+    async fn sign(&self, request: &mut Outgoing<'_>, now_ms: u64) -> Result<(), GrantError> {
+        let Some(scheme) = self.spec.scheme() else { return Ok(()) };
+        let Some(reference) = scheme.secret() else { return Ok(()) };
+        let secret = self.secret(reference, "the scheme's secret").await?;
+        schemes::sign(scheme, &secret, now_ms, request)
+    }
+
+    async fn secret(&self, reference: &SecretRef, what: &str) -> Result<Secret, GrantError> {
+        secrets::resolve(reference).await.map_err(|message| {
+            tracing::warn!(destination = self.spec.name, what, message, "a secret can't be read");
+            GrantError::Unavailable("a secret of the destination can't be read".into())
+        })
     }
 
     /// What the operator lets plugins send.
@@ -157,10 +207,10 @@ impl Destination {
         Ok(())
     }
 
-    /// Asks the rate before a request is sent.
+    /// Asks the rates before a request is sent.
     pub fn take(&self) -> Result<(), GrantError> {
-        let Some(rate) = &self.rate else { return Ok(()) };
-        let taken = rate.lock().unwrap_or_else(PoisonError::into_inner).take(self.opened.elapsed());
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = Bucket::take_all(&mut rates, self.opened.elapsed());
         // Rounded up: a plugin that waits so long finds a token.
         taken.map_err(|wait| GrantError::RateLimited { after_ms: wait.as_millis() as u64 + 1 })
     }
@@ -170,24 +220,56 @@ impl Destination {
         sent: &[(String, String)],
         id: Option<&StateId>,
     ) -> Result<HeaderMap, GrantError> {
-        let mut headers = headers_of(sent, &self.secret_headers)?;
+        let mut headers = headers_of(sent, &self.own_headers)?;
         if let Some(id) = id.filter(|_| !headers.contains_key(IDEMPOTENCY_KEY))
             && let Ok(value) = HeaderValue::try_from(id.as_str())
         {
             headers.insert(IDEMPOTENCY_KEY, value);
         }
-        for (name, header) in self.secret_headers.iter().zip(&self.spec.headers) {
-            let unreadable = |message: String| {
-                tracing::warn!(destination = self.spec.name, header = %name, message, "a secret can't be read");
+        for (name, header) in self.own_headers.iter().zip(&self.spec.headers) {
+            let secret = self.secret(&header.value_from, name.as_str()).await?;
+            let mut value = HeaderValue::try_from(secret.expose()).map_err(|_| {
+                tracing::warn!(destination = self.spec.name, header = %name, "a secret is no header's value");
                 GrantError::Unavailable("a secret of the destination can't be read".into())
-            };
-            let secret = secrets::resolve(&header.value_from).await.map_err(unreadable)?;
-            let value = HeaderValue::try_from(secret.expose());
-            let mut value = value.map_err(|_| unreadable("it is no header's value".into()))?;
+            })?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
         Ok(headers)
+    }
+}
+
+/// Reads the address, and says what is wrong with it without a word of it.
+fn address(spec: &DestinationSpec, text: &str) -> Result<Url, String> {
+    let base = Url::parse(text).map_err(|error| format!("is not an address: {error}"))?;
+    if !base.username().is_empty() || base.password().is_some() {
+        return Err("holds a name or password: give it as a header with valueFrom".into());
+    }
+    if base.fragment().is_some() || base.host_str().is_none() {
+        return Err("has no host, or has a fragment".into());
+    }
+    match base.scheme() {
+        "https" => {}
+        "http" if spec.url_from.is_none() || spec.allow_plain => {}
+        "http" => {
+            let message = "would be sent over plain http: use https, or write `allowPlain: true` for a network that \
+                           you trust";
+            return Err(message.into());
+        }
+        _ => return Err("is not an http or https address".into()),
+    }
+    match spec.wrong_address(text) {
+        Some(message) if spec.url_from.is_none() => Err(message),
+        Some(_) => Err("leads to an address that `addresses` does not name".into()),
+        None => Ok(base),
+    }
+}
+
+fn rates(spec: &DestinationSpec) -> Vec<Bucket> {
+    match (spec.rate, spec.scheme()) {
+        (Some(per_second), _) => vec![Bucket::new(RateSpec { per_second, burst: None })],
+        (None, Some(scheme)) => scheme.quotas().iter().map(|quota| Bucket::within(*quota)).collect(),
+        (None, None) => Vec::new(),
     }
 }
 

@@ -5,11 +5,13 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::IntoResponse;
 use kubewitness_core::config::{
-    AddressRange, Bytes as Size, Duration as Span, HeaderSpec, RESPONSE_MOST, SecretRef,
+    AddressRange, Bytes as Size, Duration as Span, HeaderSpec, RESPONSE_MOST, SchemeSpec,
 };
 use tokio::sync::Mutex as Async;
 
 use super::*;
+
+const NOW: u64 = 1_700_000_000_123;
 
 type Seen = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
 
@@ -56,7 +58,7 @@ async fn send(
     request: HttpRequest,
     id: Option<&StateId>,
 ) -> Result<HttpResponse, GrantError> {
-    let prepared = destination.prepare(request, id).await?;
+    let prepared = destination.prepare(request, id, NOW).await?;
     destination.take()?;
     destination.send(prepared).await.map_err(|unanswered| unanswered.error)
 }
@@ -232,7 +234,10 @@ async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) 
     };
     let addresses: Vec<AddressRange> = addresses.iter().map(|range| range.parse().unwrap()).collect();
     let spec = DestinationSpec { addresses, ..spec(&format!("http://hooks.example.com:{port}/base")) };
-    Destination::with(&spec, Guard::with("hook", spec.reachable(), Arc::new(lookup))).await.unwrap()
+    let base = Url::parse(&spec.url).unwrap();
+    Destination::with(&spec, base, Guard::with("hook", spec.reachable(&spec.url), Arc::new(lookup)))
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -268,4 +273,105 @@ async fn of_several_addresses_the_host_connects_to_those_that_are_allowed() {
     let destination = named(&url, &["127.0.0.1/32"], &["10.0.0.1 127.0.0.1"]).await;
     send(&destination, post("", &[]), None).await.unwrap();
     assert_eq!(seen.lock().await.len(), 1);
+}
+
+fn secret(folder: &tempfile::TempDir, name: &str, value: &str) -> SecretRef {
+    let path = folder.path().join(name);
+    std::fs::write(&path, value).unwrap();
+    SecretRef::File(path.to_str().unwrap().into())
+}
+
+fn scheme(text: &str, secret: &SecretRef) -> Option<SchemeSpec> {
+    let SecretRef::File(path) = secret else { panic!("{secret:?}") };
+    Some(
+        serde_json::from_str(&text.replace("FROM", &format!(r#""secretFrom": {{"file": "{path}"}}"#)))
+            .unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_request_is_signed_by_its_scheme_with_the_secret_of_the_moment() {
+    let (url, seen) = receiver().await;
+    let folder = tempfile::tempdir().unwrap();
+    let from = secret(&folder, "secret", "hush");
+    let url_from = Some(secret(&folder, "url", &format!("{url}?access_token=abc\n")));
+    let open = async |text: &str, from: &SecretRef| {
+        let url_from = url_from.clone();
+        let spec = DestinationSpec { url_from, allow_plain: true, scheme: scheme(text, from), ..spec("") };
+        Destination::open(&spec).await.unwrap()
+    };
+    send(&open(r#"{"feishu": {FROM}}"#, &from).await, post("", &[]), None).await.unwrap();
+    send(&open(r#"{"dingtalk": {FROM}}"#, &from).await, post("", &[]), None).await.unwrap();
+    let hmac = open(r#"{"hmac": {FROM, "header": "x-sign"}}"#, &from).await;
+    send(&hmac, post("", &[]), None).await.unwrap();
+    std::fs::write(folder.path().join("secret"), "rotated").unwrap();
+    send(&hmac, post("", &[]), None).await.unwrap();
+    let forged = send(&hmac, post("", &[("X-Sign", "t=1,v1=forged")]), None).await;
+    assert!(matches!(forged, Err(GrantError::Denied(_))), "{forged:?}");
+
+    let seen = seen.lock().await;
+    let body: serde_json::Value = serde_json::from_slice(&seen[0].2).unwrap();
+    assert_eq!(
+        (body["timestamp"].as_str(), seen[0].0.as_str()),
+        (Some("1700000000"), "/base?access_token=abc")
+    );
+    assert!(body["sign"].as_str().is_some_and(|sign| sign.len() == 44), "{body}");
+    assert!(seen[1].0.starts_with("/base?access_token=abc&timestamp=1700000000123&sign="), "{}", seen[1].0);
+    assert_eq!(seen[1].2, b"{}");
+    let signatures = [2, 3].map(|place| seen[place].1["x-sign"].to_str().unwrap());
+    assert!(signatures.iter().all(|one| one.starts_with("t=1700000000,v1=")), "{signatures:?}");
+    assert_ne!(signatures[0], signatures[1], "the secret was rotated");
+}
+
+#[tokio::test]
+async fn an_address_that_is_a_secret_is_told_nowhere_and_leads_where_it_was_judged_to_lead() {
+    let (url, seen) = receiver().await;
+    let folder = tempfile::tempdir().unwrap();
+    let from = |value: &str| DestinationSpec {
+        url_from: Some(secret(&folder, "url", value)),
+        allow_plain: true,
+        ..spec("")
+    };
+    for (wrong, told) in [
+        ("hush", "is not an address"),
+        ("ftp://hush.example.com", "is not an http"),
+        ("https://joe:hush@example.com", "holds a name or password"),
+        ("http://169.254.169.254/hush", "leads to an address that `addresses` does not name"),
+    ] {
+        let (field, message) = Destination::open(&from(wrong)).await.err().unwrap();
+        assert_eq!(field, "urlFrom");
+        assert!(message.contains(told) && !message.contains("hush"), "{message}");
+    }
+    let plain = DestinationSpec { allow_plain: false, ..from("http://example.com/hush") };
+    assert!(Destination::open(&plain).await.err().unwrap().1.contains("`allowPlain: true`"));
+
+    let destination = Destination::open(&from(&format!("{url}/one"))).await.unwrap();
+    send(&destination, post("", &[]), None).await.unwrap();
+    from(&format!("{url}/two"));
+    send(&destination, post("", &[]), None).await.unwrap();
+    from("http://127.0.0.1:1/base/hush");
+    let moved = send(&destination, post("", &[]), None).await.unwrap_err().to_string();
+    assert!(moved.contains("changed to another server") && !moved.contains("hush"), "{moved}");
+    let paths: Vec<_> = seen.lock().await.iter().map(|(path, ..)| path.clone()).collect();
+    assert_eq!(paths, ["/base/one", "/base/two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheme_has_the_rate_of_its_service_unless_the_operator_names_one() {
+    for (text, rate, at_once) in [
+        (r#"{"slack": {}}"#, None, 1),
+        (r#"{"feishu": {}}"#, None, 2),
+        (r#"{"wecom": {}}"#, None, 10),
+        (r#"{"dingtalk": {}}"#, None, 10),
+        (r#"{"wecom": {}}"#, Some(3), 3),
+    ] {
+        let scheme = Some(serde_json::from_str(text).unwrap());
+        let spec = DestinationSpec { scheme, rate, ..spec("http://127.0.0.1:1") };
+        let destination = Destination::open(&spec).await.unwrap();
+        let taken = (0..50).take_while(|_| destination.take().is_ok()).count();
+        assert_eq!(taken, at_once, "{text}");
+        let Err(GrantError::RateLimited { after_ms }) = destination.take() else { panic!("{text}") };
+        tokio::time::advance(Duration::from_millis(after_ms)).await;
+        destination.take().unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
@@ -166,6 +167,8 @@ pub struct Granted {
     pub keys: BTreeMap<String, Arc<Key>>,
     pub kv: Option<Kv>,
     pub outbox: Outbox,
+    /// How long a tick may take.
+    pub tick_timeout: Duration,
     pub deciders: Databases,
     pub lister: lister::Granted,
     pub documents: Arc<dyn Documents>,
@@ -222,6 +225,9 @@ impl Grants for PluginGrants {
         if standing.applied.is_full() {
             let message = "too many states are finished above the plugin's cursor: a lane holds it";
             return Err(GrantError::Unavailable(message.into()));
+        }
+        if batch.is_empty() {
+            return Ok(Box::new(CallSession::of_tick(self.0.clone(), self.0.tick_timeout)));
         }
         self.0.lister.shows(batch).await?;
         let marks: HashMap<Seq, Mark> =

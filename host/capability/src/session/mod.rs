@@ -14,6 +14,7 @@ pub mod uses;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::time::Instant;
 
 use crate::http::{IDEMPOTENCY_KEY, Unanswered};
 use crate::ledger::book::Decider;
@@ -56,6 +58,8 @@ pub struct CallSession {
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
     outbound: Outbound,
+    /// When a tick is cut off.
+    ends: Option<Instant>,
 }
 
 /// Unless it is told that all went well, the receipts are read again before the next call.
@@ -73,8 +77,25 @@ impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
         let claims = Claims::default();
-        let (unreachable, outbound) = (None, Outbound::default());
-        Self { granted, batch, applied, only, sql: None, claims, unreachable, ledger: None, kv, outbound }
+        Self {
+            granted,
+            batch,
+            applied,
+            only,
+            sql: None,
+            claims,
+            unreachable: None,
+            ledger: None,
+            kv,
+            outbound: Outbound::default(),
+            ends: None,
+        }
+    }
+
+    /// The session of a tick, which is cut off after `timeout`.
+    pub fn of_tick(granted: Arc<Granted>, timeout: Duration) -> Self {
+        let ends = Some(Instant::now() + timeout);
+        Self { ends, ..Self::new(granted, Batch::default(), HashSet::new(), None) }
     }
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
@@ -216,6 +237,19 @@ async fn note_kv(
     Ok(Some(number))
 }
 
+/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of the time
+/// that is left, and the plugin always lives to note what came of it.
+async fn patient<T>(
+    ends: Option<Instant>,
+    sending: impl Future<Output = Result<T, GrantError>>,
+) -> Result<T, GrantError> {
+    let Some(ends) = ends else { return sending.await };
+    let left = ends.saturating_duration_since(Instant::now()) / 2;
+    let late = "no answer within half of the time that the tick had left: give the destination a shorter `timeout`, or \
+                the tick a longer one";
+    tokio::time::timeout(left, sending).await.unwrap_or_else(|_| Err(GrantError::Timeout(late.into())))
+}
+
 /// Commits the rows; the ledger follows what becomes of them.
 async fn settle(
     transaction: Option<Box<dyn Transaction>>,
@@ -309,8 +343,9 @@ impl Session for CallSession {
             _ => self.about(key.map(|(_, id)| id.as_str())),
         };
         let digest = post::digest_of(&request);
-        let prepared = granted.prepare(request, self.only.as_ref()).await?;
-        self.send_once(Request { destination: &granted, prepared }, seqs, digest).await
+        let prepared = granted.prepare(request, self.only.as_ref(), self.granted.clock.now_ms()).await?;
+        let ends = self.ends;
+        patient(ends, self.send_once(Request { destination: &granted, prepared }, seqs, digest)).await
     }
 
     async fn mail_send(
@@ -323,7 +358,8 @@ impl Session for CallSession {
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
         let letter = granted.prepare(&message, self.granted.clock.now_ms())?;
         let (seqs, digest) = (self.about(Some(&message.id)), post::digest_of_mail(&message));
-        self.send_once(Mail { relay: &granted, letter }, seqs, digest).await
+        let ends = self.ends;
+        patient(ends, self.send_once(Mail { relay: &granted, letter }, seqs, digest)).await
     }
 
     fn kv_get(&self, key: &str) -> Option<Vec<u8>> {

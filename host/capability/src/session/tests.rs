@@ -806,3 +806,30 @@ async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_an
     assert_eq!(again.closed(), []);
     waiting.open(&batch(&[1])).await.unwrap().rollback().await;
 }
+
+#[tokio::test]
+async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = World::new();
+    let mut settings = world.settings();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    settings.destinations.push(kubewitness_core::config::DestinationSpec::of("people", &url));
+    let capabilities = Capabilities::open(&settings, world.folder.path()).await.unwrap();
+    let mut spec = plugin(json!({"http": [{"name": "people", "destination": "people"}], "kv": true}));
+    spec.tick = Some(serde_json::from_value(json!({"every": "10s", "timeout": "800ms"})).unwrap());
+    let plugin = grants(&capabilities, &spec).await;
+    let mut tick = plugin.open(&[]).await.unwrap();
+    let begun = std::time::Instant::now();
+    let request =
+        || HttpRequest { method: "POST".into(), path: String::new(), headers: vec![], body: vec![] };
+    for _ in 0..3 {
+        let cut = tick.http_send("people", request()).await;
+        assert!(
+            matches!(&cut, Err(GrantError::Timeout(why)) if why.contains("the tick had left")),
+            "{cut:?}"
+        );
+    }
+    assert!(begun.elapsed() < Duration::from_millis(800), "the plugin has time to note what it sent");
+    tick.kv_set("told", b"1".to_vec()).unwrap();
+    assert_eq!(tick.commit(&[]).await.unwrap().len(), 1);
+}

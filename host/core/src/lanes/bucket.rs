@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::config::RateSpec;
+use crate::config::{Quota, RateSpec};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
@@ -22,6 +22,14 @@ impl Bucket {
         let interval = Duration::from_secs(1) / rate.per_second.max(1);
         let depth = interval * rate.burst().max(1);
         Self { interval, depth, spent_until: Duration::ZERO }
+    }
+
+    /// Never gives more than the quota, whatever moment its time begins at: half of it may come at once, and the other
+    /// half comes evenly.
+    pub fn within(quota: Quota) -> Self {
+        let burst = (quota.most / 2).max(1);
+        let interval = quota.within / quota.most.saturating_sub(burst).max(1);
+        Self { interval, depth: interval * burst, spent_until: Duration::ZERO }
     }
 
     pub fn available(&self, now: Duration) -> usize {
@@ -48,6 +56,16 @@ impl Bucket {
             }
             wait => Err(wait),
         }
+    }
+
+    /// Takes a token of each, or returns the time until each has one.
+    pub fn take_all(buckets: &mut [Self], now: Duration) -> Result<(), Duration> {
+        let wait = buckets.iter().map(|bucket| bucket.due(1).saturating_sub(now)).max().unwrap_or_default();
+        if wait > Duration::ZERO {
+            return Err(wait);
+        }
+        buckets.iter_mut().for_each(|bucket| bucket.spend(1, now));
+        Ok(())
     }
 
     /// Takes the next free token and returns the time until the caller may use it. If that is longer than
@@ -106,7 +124,33 @@ mod tests {
         );
     }
 
+    #[test]
+    fn buckets_give_one_token_of_each_or_none() {
+        let mut both = [bucket(10, 1), bucket(1, 2)];
+        let takes = [0, 50, 100, 200, 1000].map(|now| Bucket::take_all(&mut both, ms(now)));
+        assert_eq!(takes, [Ok(()), Err(ms(50)), Ok(()), Err(ms(800)), Ok(())]);
+        assert_eq!(Bucket::take_all(&mut [], ms(0)), Ok(()));
+    }
+
     proptest! {
+        #[test]
+        fn a_quota_is_kept_in_any_stretch_of_its_time(
+            most in 1u32..120, pauses in proptest::collection::vec(0u64..3_000, 1..400),
+        ) {
+            let mut bucket = Bucket::within(Quota { most, within: ms(60_000) });
+            let (mut now, mut given) = (0, Vec::new());
+            for pause in pauses {
+                now += pause;
+                if bucket.take(ms(now)).is_ok() {
+                    given.push(now);
+                }
+            }
+            for (place, first) in given.iter().enumerate() {
+                let within = given[place..].iter().filter(|at| **at < first + 60_000).count();
+                prop_assert!(within <= most as usize, "{} of {}", within, most);
+            }
+        }
+
         /// The model is a bucket that counts whole tokens in thousandths.
         #[test]
         fn it_gives_what_a_counted_bucket_gives(

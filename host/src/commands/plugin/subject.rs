@@ -94,13 +94,15 @@ pub struct Examined {
 /// Finds the component of a manifest, and looks at it as the controller does.
 pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
     let engine = engine(parsed.entry.origin.folder.as_deref())?;
+    let folders = component::default_folders(std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from));
     if let (Some(file), Some(folder)) = (&parsed.spec.module.file, &parsed.entry.origin.folder)
         && !folder.join(file).exists()
+        && !component::is_shipped(file, &folders)
     {
         bail!("{} is not there: `kubewitness plugin build` builds it", within(folder, file).display());
     }
     let fetching = async {
-        let found = component::find(parsed, &[], &HostSpec::default()).await?;
+        let found = component::find(parsed, &folders, &HostSpec::default()).await?;
         found.fetch(parsed).await
     };
     let component::Fetched { bytes, .. } = fetching.await.map_err(|problems| told(&problems))?;
@@ -135,7 +137,7 @@ async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) ->
         tick: component.ticks().then_some(EACH_SECOND),
         config,
     };
-    for need in &said.needs {
+    for need in &said.needs_with(&spec.config) {
         let (what, name) = need.split_once(':').unwrap_or((need, ""));
         let name = name.to_owned();
         match what {

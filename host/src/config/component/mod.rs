@@ -112,6 +112,16 @@ pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Vec<u8>, Strin
     asked(&format!("{name}.wasm"), None, &default_folders(folder.map(Path::to_path_buf))).await
 }
 
+/// Whether a component comes with the program, or lies in one of its folders of plugins.
+pub fn is_shipped(file: &str, folders: &[PathBuf]) -> bool {
+    folders.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
+}
+
+fn embedded(file: &str) -> Option<&'static [u8]> {
+    let name = file.strip_suffix(".wasm").unwrap_or(file);
+    EMBEDDED.iter().find(|(embedded, _)| *embedded == name).map(|(_, bytes)| *bytes)
+}
+
 /// Of folders that may not answer.
 async fn asked(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
     let path = beside.unwrap_or(Path::new("")).join(file);
@@ -141,8 +151,7 @@ fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<V
             return read.map_err(|error| format!("{} can't be read: {error}", path.display()));
         }
     }
-    let name = file.strip_suffix(".wasm").unwrap_or(file);
-    if let Some((_, bytes)) = EMBEDDED.iter().find(|(embedded, _)| *embedded == name) {
+    if let Some(bytes) = embedded(file) {
         return Ok(bytes.to_vec());
     }
     let looked = looked_in(&candidates);

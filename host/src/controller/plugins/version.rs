@@ -30,7 +30,8 @@ impl Version {
         failed: &Arc<Notify>,
     ) -> Result<Self> {
         let spec = &candidate.parsed.spec;
-        let needs = candidate.component.describe().await.context("asking what it needs")?.needs;
+        let described = candidate.component.describe().await.context("asking what it needs")?;
+        let needs = described.needs_with(&spec.config);
         let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
         let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));

@@ -30,6 +30,7 @@ mod live;
 mod mailing;
 mod manners;
 mod misuse;
+mod notifying;
 mod outage;
 mod past;
 mod pausing;

@@ -5,6 +5,7 @@
 //! and go. A guard starts each server. When the test's process ends, for whatever reason, the guard ends the server
 //! by its process id and removes its folder.
 
+mod chats;
 mod guard;
 mod mysql;
 mod nats;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+pub use self::chats::{ADDRESS_SECRET, Chats, SIGNING_SECRET};
 use self::guard::Guard;
 pub use self::nats::MessageServer;
 use crate::free_port;

@@ -1,6 +1,7 @@
 //! What a component may be, and what compiling it may take.
 
 mod ceiling;
+mod conform;
 mod module;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use super::{Bytes, Duration};
 use crate::model::fault::{Fault, fault};
 
 pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
-
+pub use conform::conform;
 pub use module::{OciReference, is_local};
 pub(super) use module::{check_keys, check_module};
 

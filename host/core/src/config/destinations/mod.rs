@@ -2,10 +2,12 @@
 
 mod addresses;
 mod mail;
+mod scheme;
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
+use super::check::check_secret;
 use super::{Bytes, Duration, SecretRef};
 use crate::intents::requests::Repeat;
 use crate::model::fault::{Fault, fault};
@@ -13,6 +15,7 @@ use crate::model::fault::{Fault, fault};
 pub use addresses::{AddressKind, AddressRange};
 pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
+pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
 
 /// The host holds a request and its answer in memory while both are on their way.
 pub const REQUEST_MOST: u64 = 4 << 20;
@@ -26,9 +29,17 @@ pub struct DestinationSpec {
     /// The name that grants use.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// The base address. A plugin names a path below it.
-    #[cfg_attr(test, schemars(extend("pattern" = "^https?://", "x-bounds" = "`http://` or `https://`")))]
+    /// The base address. A plugin names a path below it. Left out: `urlFrom` says where it is.
+    #[cfg_attr(test, schemars(extend("pattern" = "^(https?://.*)?$", "x-bounds" = "`http://` or `https://`")))]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
+    /// Where the base address is, if it is a secret. The host reads it for each request. Over `http://` it needs
+    /// `allowPlain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url_from: Option<SecretRef>,
+    /// The service behind it, by whose rules the host signs requests and keeps a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<SchemeSpec>,
     /// Headers that the host adds to every request. With `http://`, they need `allowPlain`.
     #[serde(default)]
     pub headers: Vec<HeaderSpec>,
@@ -57,7 +68,7 @@ pub struct DestinationSpec {
     #[cfg_attr(test, schemars(extend("x-bounds" = "at most 1Mi")))]
     #[serde(default = "response_most")]
     pub response_size: Bytes,
-    /// Requests per second at most. Left out: no limit.
+    /// Requests per second at most. Left out: what `scheme` says, or no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
     /// How long the host waits for one answer.
@@ -130,6 +141,8 @@ impl DestinationSpec {
         Self {
             name: name.to_owned(),
             url: url.to_owned(),
+            url_from: None,
+            scheme: None,
             headers: Vec::new(),
             allow_plain: false,
             methods: HttpMethod::every(),
@@ -143,20 +156,40 @@ impl DestinationSpec {
         }
     }
 
-    /// The addresses that the host connects to for this destination.
+    /// The addresses that the host connects to for this destination, whose address is this.
     ///
     /// An operator who writes an address means that address. A name of the cluster means its Services and what they
     /// lead to. Any other name is somebody else's to answer, and has public addresses only.
-    pub fn reachable(&self) -> Vec<AddressRange> {
+    pub fn reachable(&self, url: &str) -> Vec<AddressRange> {
         if !self.addresses.is_empty() {
             return self.addresses.clone();
         }
-        match Url::parse(&self.url).ok().as_ref().and_then(Url::host) {
+        match Url::parse(url).ok().as_ref().and_then(Url::host) {
             Some(Host::Ipv4(address)) => vec![AddressRange::Net(std::net::IpAddr::V4(address).into())],
             Some(Host::Ipv6(address)) => vec![AddressRange::Net(std::net::IpAddr::V6(address).into())],
             Some(Host::Domain(name)) => of_name(name),
             None => Vec::new(),
         }
+    }
+
+    pub fn scheme(&self) -> Option<Scheme<'_>> {
+        self.scheme.as_ref().and_then(SchemeSpec::one)
+    }
+
+    /// What is wrong with the address `url`, without a word of it. An address in the place of a name never changes, so
+    /// it is judged before anything is sent.
+    pub fn wrong_address(&self, url: &str) -> Option<String> {
+        let address = match Url::parse(url).ok()?.host()? {
+            Host::Ipv4(address) => address.into(),
+            Host::Ipv6(address) => address.into(),
+            Host::Domain(_) => return None,
+        };
+        let kind = AddressKind::of(address);
+        let is_named = self.reachable(url).iter().any(|range| range.contains(address));
+        if is_named && !(kind == AddressKind::Metadata && self.addresses.is_empty()) {
+            return None;
+        }
+        Some(format!("is {kind}, which `addresses` does not name: add `{address}` there if this is meant"))
     }
 
     pub fn allows_path(&self, path: &str) -> bool {
@@ -183,57 +216,71 @@ fn of_name(name: &str) -> Vec<AddressRange> {
     }
 }
 
-pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>) {
-    let mut wrong = |field: &str, message: String| faults.push(fault(format!("{place}.{field}"), message));
-    if !spec.url.starts_with("http://") && !spec.url.starts_with("https://") {
-        wrong("url", format!("`{}` is not an http or https address", spec.url));
+struct Wrong<'a> {
+    place: &'a str,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Wrong<'_> {
+    fn note(&mut self, field: &str, message: String) {
+        self.faults.push(fault(format!("{}.{field}", self.place), message));
     }
-    if let Some(message) = refused_literal(spec) {
-        wrong("url", message);
+}
+
+pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>) {
+    let mut wrong = Wrong { place, faults };
+    match (spec.url.as_str(), &spec.url_from) {
+        ("", Some(reference)) => check_secret(&format!("{place}.urlFrom"), reference, wrong.faults),
+        ("", None) => wrong.note("url", "is missing: write it, or `urlFrom` where it is a secret".into()),
+        (_, Some(_)) => wrong.note("urlFrom", "is beside `url`: keep one of them".into()),
+        (url, None) if !url.starts_with("http://") && !url.starts_with("https://") => {
+            wrong.note("url", format!("`{url}` is not an http or https address"));
+        }
+        (_, None) if spec.scheme().is_some_and(Scheme::has_secret_address) => {
+            let message = "whoever knows the address of this service may send: put it into a secret, and say where \
+                           that is, with `urlFrom: {env: VARIABLE}` or `urlFrom: {file: PATH}`";
+            wrong.note("url", message.into());
+        }
+        (_, None) => {}
+    }
+    if let Some(message) = spec.wrong_address(&spec.url) {
+        wrong.note("url", message);
+    }
+    if spec.scheme.is_some() && spec.scheme().is_none() {
+        let message = "names none or more than one: give one of slack, feishu, dingtalk, wecom and hmac";
+        wrong.note("scheme", message.into());
+    }
+    if let Some(secret) = spec.scheme().and_then(Scheme::secret) {
+        check_secret(&format!("{place}.scheme"), secret, wrong.faults);
     }
     if spec.url.starts_with("http://") && !spec.headers.is_empty() && !spec.allow_plain {
         let message = "would send the secrets of `headers` over plain http: use https, or write `allowPlain: true` \
                        for a network that you trust";
-        wrong("url", message.into());
+        wrong.note("url", message.into());
     }
     if spec.methods.is_empty() {
-        wrong("methods", "is empty: name a method, or leave it out for all of them".into());
+        wrong.note("methods", "is empty: name a method, or leave it out for all of them".into());
     }
     for (field, count, most) in
         [("paths", spec.paths.len(), PATHS), ("addresses", spec.addresses.len(), ADDRESSES)]
     {
         if count > most {
-            wrong(field, format!("has {count} entries: the most is {most}"));
+            wrong.note(field, format!("has {count} entries: the most is {most}"));
         }
     }
     for (index, path) in spec.paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
         let message =
             format!("`{path}` is no path: write one such as /v1/jobs, without `..`, `//`, `?`, `#` and `%`");
-        wrong(&format!("paths[{index}]"), message);
+        wrong.note(&format!("paths[{index}]"), message);
     }
     for (field, size, most) in [
         ("requestSize", spec.request_size, REQUEST_MOST),
         ("responseSize", spec.response_size, RESPONSE_MOST),
     ] {
         if size.0 > most {
-            wrong(field, format!("is over {}Mi, the most that the host holds of one", most >> 20));
+            wrong.note(field, format!("is over {}Mi, the most that the host holds of one", most >> 20));
         }
     }
-}
-
-/// An address in the place of a name never changes, so it is judged before anything is sent.
-fn refused_literal(spec: &DestinationSpec) -> Option<String> {
-    let address = match Url::parse(&spec.url).ok()?.host()? {
-        Host::Ipv4(address) => address.into(),
-        Host::Ipv6(address) => address.into(),
-        Host::Domain(_) => return None,
-    };
-    let kind = AddressKind::of(address);
-    let is_named = spec.reachable().iter().any(|range| range.contains(address));
-    if is_named && !(kind == AddressKind::Metadata && spec.addresses.is_empty()) {
-        return None;
-    }
-    Some(format!("is {kind}, which `addresses` does not name: add `{address}` there if this is meant"))
 }
 
 /// What a plugin's path can't have, a prefix of it can't have either.
@@ -273,7 +320,7 @@ mod tests {
 
     fn reaches(url: &str, address: &str) -> bool {
         let address = address.parse().unwrap();
-        DestinationSpec::of("a", url).reachable().iter().any(|range| range.contains(address))
+        DestinationSpec::of("a", url).reachable(url).iter().any(|range| range.contains(address))
     }
 
     #[test]
@@ -310,6 +357,13 @@ mod tests {
         for (text, field, told) in [
             ("{name: a, url: 'ftp://x'}", "url", "is not an http or https address"),
             (&format!("{{name: a, url: 'http://x', {headers}}}"), "url", "`allowPlain: true`"),
+            ("{name: a}", "url", "is missing"),
+            ("{name: a, url: 'https://x', urlFrom: {env: A}}", "urlFrom", "is beside `url`"),
+            ("{name: a, urlFrom: {env: 'https://x'}}", "urlFrom", "is an address"),
+            ("{name: a, url: 'https://x', scheme: {wecom: {}}}", "url", "`urlFrom: {env: VARIABLE}`"),
+            ("{name: a, url: 'https://x', scheme: {hmac: {secretFrom: {env: ''}}}}", "scheme", "is empty"),
+            ("{name: a, urlFrom: {env: A}, scheme: {}}", "scheme", "names none"),
+            ("{name: a, urlFrom: {env: A}, scheme: {slack: {}, wecom: {}}}", "scheme", "more than one"),
             ("{name: a, url: 'https://x', methods: []}", "methods", "is empty"),
             ("{name: a, url: 'https://x', paths: [v1]}", "paths[0]", "`v1` is no path"),
             ("{name: a, url: 'https://x', paths: [/a, /b/../c]}", "paths[1]", "is no path"),
@@ -330,6 +384,8 @@ mod tests {
             format!("{{name: a, url: 'http://x', allowPlain: true, {headers}}}"),
             "{name: a, url: 'http://169.254.169.254', addresses: [169.254.169.254]}".into(),
             "{name: a, url: 'http://10.0.0.1', methods: [GET], paths: [/], requestSize: 0}".into(),
+            "{name: a, urlFrom: {file: /secrets/slack}, scheme: {slack: {}}}".into(),
+            "{name: a, url: 'https://x', scheme: {hmac: {secretFrom: {env: A}}}}".into(),
         ] {
             assert_eq!(faults(&fine), [], "{fine}");
         }

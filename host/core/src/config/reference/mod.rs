@@ -1,7 +1,6 @@
 //! Makes the reference of the manifests and their JSON Schemas from the types. A test compares them with
 //! `docs/reference`. No program contains this module.
 
-mod fits;
 mod page;
 
 use std::time::Duration as Time;
@@ -11,8 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use self::fits::fits;
-use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since};
+use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since, conform};
 use crate::status::OneOrMany;
 use crate::submit::TemplateSpec;
 
@@ -167,6 +165,12 @@ fn sorted(value: Value) -> Value {
         Value::Array(list) => list.into_iter().map(sorted).collect(),
         other => other,
     }
+}
+
+fn fits(schema: &Value, value: &Value) -> Result<(), String> {
+    let faults: Vec<_> =
+        conform(schema, value).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
 }
 
 fn documents<T: DeserializeOwned>(yaml: &str) -> Vec<T> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -254,7 +255,7 @@ impl Clock for StandIns {
         self.now_ms.load(Ordering::Relaxed)
     }
 
-    fn elapsed(&self) -> std::time::Duration {
-        std::time::Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
     }
 }

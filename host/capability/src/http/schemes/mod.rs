@@ -1,0 +1,41 @@
+//! Signs requests by the scheme of their destination. A scheme that signs is a file here; what it may change of a request
+//! is [`Outgoing`]. Rates are in the settings' own module.
+
+mod dingtalk;
+mod feishu;
+mod hmac;
+
+use kubewitness_core::config::Scheme;
+use kubewitness_core::ports::GrantError;
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+
+use crate::secrets::Secret;
+
+/// A request that is about to be sent.
+pub struct Outgoing<'a> {
+    pub url: &'a mut Url,
+    pub headers: &'a mut HeaderMap,
+    pub body: &'a mut Vec<u8>,
+}
+
+pub fn sign(
+    scheme: Scheme<'_>,
+    secret: &Secret,
+    now_ms: u64,
+    request: &mut Outgoing,
+) -> Result<(), GrantError> {
+    match scheme {
+        Scheme::Feishu(_) => feishu::sign(secret.expose(), now_ms / 1000, request),
+        Scheme::Dingtalk(_) => {
+            dingtalk::sign(secret.expose(), now_ms, request);
+            Ok(())
+        }
+        Scheme::Hmac(signature) => hmac::sign(secret.expose(), &signature.header, now_ms / 1000, request),
+        Scheme::Slack | Scheme::Wecom => Ok(()),
+    }
+}
+
+fn hmac_sha256(key: &[u8], message: &[u8]) -> ring::hmac::Tag {
+    ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key), message)
+}

@@ -1,0 +1,353 @@
+//! Checks a plugin's configuration against the JSON Schema that its component brings, before the component runs. It knows
+//! the part of JSON Schema that schemas of types use. Anything else of a schema is passed over: then the component's own
+//! check decides. A full JSON Schema crate would change the features of crates that production shares with tests, and so
+//! build them twice.
+//!
+//! The schema is a guest's: nothing in it costs more than its bounds.
+
+use regex::RegexBuilder;
+use serde_json::{Map, Value};
+
+use crate::model::fault::{Fault, fault};
+
+/// A person mends no more at once.
+const FAULTS: usize = 50;
+/// Types within types, and references to themselves.
+const DEPTH: usize = 64;
+/// Comparisons of one configuration. A schema of many alternatives could ask for any number.
+const STEPS: usize = 100_000;
+/// A compiled pattern.
+const PATTERN_BYTES: usize = 64 << 10;
+/// A longer value is not repeated in a message.
+const SHOWN: usize = 60;
+/// Alternatives that are named where none fits.
+const NAMED: usize = 20;
+
+/// What in a configuration does not fit its schema. The fields begin below the configuration.
+pub fn conform(schema: &Value, config: &Value) -> Vec<Fault> {
+    let mut check = Check { root: schema, steps: 0 };
+    let mut faults = check.compare(schema, config, "", 0);
+    faults.truncate(FAULTS);
+    faults
+}
+
+struct Check<'a> {
+    root: &'a Value,
+    steps: usize,
+}
+
+impl<'a> Check<'a> {
+    fn compare(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Vec<Fault> {
+        self.steps += 1;
+        if depth > DEPTH || self.steps > STEPS {
+            return Vec::new();
+        }
+        let Value::Object(rules) = schema else { return Vec::new() };
+        if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
+            let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
+            return found.map(|schema| self.compare(schema, value, at, depth + 1)).unwrap_or_default();
+        }
+        if let Some(wrong) = wrong_value(rules, value) {
+            return vec![fault(at, wrong)];
+        }
+        for word in ["anyOf", "oneOf"] {
+            let Some(alternatives) = rules.get(word).and_then(Value::as_array) else { continue };
+            let faults = self.alternatives(alternatives, value, at, depth);
+            if !faults.is_empty() {
+                return faults;
+            }
+        }
+        match value {
+            Value::Object(fields) => self.fields(rules, fields, at, depth),
+            Value::Array(items) => {
+                let Some(schema) = rules.get("items") else { return Vec::new() };
+                let each = items.iter().enumerate().map(|(index, item)| (format!("{at}[{index}]"), item));
+                self.first(each.map(|(at, item)| (schema, at, item)), depth)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn fields(
+        &mut self,
+        rules: &'a Map<String, Value>,
+        fields: &Map<String, Value>,
+        at: &str,
+        depth: usize,
+    ) -> Vec<Fault> {
+        let none = Map::new();
+        let known = rules.get("properties").and_then(Value::as_object);
+        let names: Vec<&str> = known.unwrap_or(&none).keys().map(String::as_str).collect();
+        let mut faults = Vec::new();
+        let required = rules.get("required").and_then(Value::as_array).into_iter().flatten();
+        for name in required.filter_map(Value::as_str).filter(|name| !fields.contains_key(*name)) {
+            faults.push(fault(below(at, name), "is missing"));
+        }
+        let more = rules.get("additionalProperties");
+        for (name, value) in fields {
+            let place = below(at, name);
+            match (known.and_then(|known| known.get(name)), more) {
+                (Some(schema), _) | (None, Some(schema @ Value::Object(_))) => {
+                    faults.extend(self.compare(schema, value, &place, depth + 1));
+                }
+                (None, Some(Value::Bool(false))) => faults.push(fault(place, unknown(name, &names))),
+                (None, _) => {}
+            }
+            if faults.len() >= FAULTS {
+                break;
+            }
+        }
+        faults
+    }
+
+    fn first<'v>(
+        &mut self,
+        all: impl Iterator<Item = (&'a Value, String, &'v Value)>,
+        depth: usize,
+    ) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (schema, at, value) in all {
+            faults.extend(self.compare(schema, value, &at, depth + 1));
+            if faults.len() >= FAULTS {
+                break;
+            }
+        }
+        faults
+    }
+
+    /// The faults of the alternative that is nearest: one that the value has the type of, and the fewest faults. A list of
+    /// words is told as such.
+    fn alternatives(&mut self, all: &'a [Value], value: &Value, at: &str, depth: usize) -> Vec<Fault> {
+        let words: Vec<&str> = all.iter().filter_map(|one| one["const"].as_str()).collect();
+        if words.len() == all.len() {
+            let text = value.as_str().unwrap_or_default();
+            let is_one = words.contains(&text) && value.is_string();
+            return if is_one { Vec::new() } else { vec![fault(at, unknown(&shown(value), &words))] };
+        }
+        let mut nearest: Option<Vec<Fault>> = None;
+        for alternative in all {
+            let faults = self.compare(alternative, value, at, depth + 1);
+            if faults.is_empty() {
+                return faults;
+            }
+            let is_inside = |faults: &Vec<Fault>| faults.iter().any(|fault| fault.field != at);
+            let rank = |faults: &Vec<Fault>| (!is_inside(faults), faults.len());
+            if nearest.as_ref().is_none_or(|before| rank(&faults) < rank(before)) {
+                nearest = Some(faults);
+            }
+        }
+        nearest.unwrap_or_default()
+    }
+}
+
+/// What is wrong with a value by itself.
+fn wrong_value(rules: &Map<String, Value>, value: &Value) -> Option<String> {
+    let types: Vec<&str> = match rules.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
+        let types: Vec<_> = types.into_iter().filter(|name| *name != "null").map(called).collect();
+        return Some(format!("is {}, and has to be {}", called(type_of(value)), types.join(" or ")));
+    }
+    if let Some(only) = rules.get("const").filter(|only| *only != value) {
+        return Some(format!("is `{}`, and has to be `{}`", shown(value), shown(only)));
+    }
+    if let Some(all) = rules.get("enum").and_then(Value::as_array).filter(|all| !all.contains(value)) {
+        let words: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+        return Some(unknown(&shown(value), &words));
+    }
+    if let (Some(pattern), Some(text)) = (rules.get("pattern").and_then(Value::as_str), value.as_str())
+        && let Ok(compiled) = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build()
+        && !compiled.is_match(text)
+    {
+        let about = rules.get("description").and_then(Value::as_str).unwrap_or("It has another form.");
+        return Some(format!("is `{}`. {about}", shown(value)));
+    }
+    let number = |name: &str| rules.get(name).and_then(Value::as_f64);
+    let size = |name: &str| rules.get(name).and_then(Value::as_u64);
+    let length = value.as_array().map(|list| list.len() as u64);
+    match (value.as_f64(), length) {
+        (Some(found), _) if number("minimum").is_some_and(|least| found < least) => {
+            Some(format!("is {value}, and has to be at least {}", rules["minimum"]))
+        }
+        (Some(found), _) if number("maximum").is_some_and(|most| found > most) => {
+            Some(format!("is {value}, and may be at most {}", rules["maximum"]))
+        }
+        (_, Some(found)) if size("minItems").is_some_and(|least| found < least) => {
+            Some(format!("has {found} entries, and needs at least {}", rules["minItems"]))
+        }
+        (_, Some(found)) if size("maxItems").is_some_and(|most| found > most) => {
+            Some(format!("has {found} entries: the most is {}", rules["maxItems"]))
+        }
+        _ => None,
+    }
+}
+
+fn below(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}
+
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let end = text.floor_char_boundary(SHOWN);
+    if end < text.len() { format!("{}…", &text[..end]) } else { text }
+}
+
+/// Says what is there instead, and which of it is probably meant.
+fn unknown(name: &str, known: &[&str]) -> String {
+    let near = known.iter().map(|one| (distance(&name.to_lowercase(), &one.to_lowercase()), one));
+    match near.min().filter(|(distance, _)| *distance <= 2.max(name.len() / 3)) {
+        Some((_, one)) => format!("`{name}` is not known: is `{one}` meant?"),
+        None if known.is_empty() => format!("`{name}` is not known"),
+        None => {
+            let named: Vec<_> = known.iter().take(NAMED).copied().collect();
+            format!("`{name}` is not known; there are {}", named.join(", "))
+        }
+    }
+}
+
+/// How many characters are to be changed, added or removed. Bounded by [`SHOWN`] characters each.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().take(SHOWN).collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (place, from) in one.chars().take(SHOWN).enumerate() {
+        let mut corner = row[0];
+        row[0] = place + 1;
+        for (column, to) in other.iter().enumerate() {
+            let changed = corner + usize::from(from != *to);
+            corner = row[column + 1];
+            row[column + 1] = changed.min(row[column] + 1).min(corner + 1);
+        }
+    }
+    row[other.len()]
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn is_of(name: &str, value: &Value) -> bool {
+    match name {
+        "integer" => value.is_i64() || value.is_u64(),
+        name => name == type_of(value),
+    }
+}
+
+fn called(name: &str) -> &str {
+    match name {
+        "null" => "nothing",
+        "boolean" => "`true` or `false`",
+        "integer" => "a whole number",
+        "number" => "a number",
+        "string" => "a text",
+        "array" => "a list",
+        "object" => "a map",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "additionalProperties": false,
+            "properties": {
+                "channels": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/Channel"}},
+                "settle": {"$ref": "#/$defs/Time"},
+                "quiet": {"anyOf": [{"$ref": "#/$defs/Quiet"}, {"type": "null"}]},
+                "above": {"type": "integer", "minimum": 1, "maximum": 9},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "title": {"type": ["string", "null"]},
+            },
+            "$defs": {
+                "Channel": {
+                    "type": "object", "additionalProperties": false, "required": ["name", "kind"],
+                    "properties": {"name": {"type": "string"}, "kind": {"$ref": "#/$defs/Kind"}, "inner": {"$ref": "#/$defs/Channel"}},
+                },
+                "Kind": {"oneOf": [{"const": "slack"}, {"const": "webhook"}]},
+                "Time": {"type": "string", "pattern": "^[0-9]+s$", "description": "A number and `s`."},
+                "Quiet": {"type": "object", "required": ["from"], "properties": {"from": {"type": "string"}}},
+            },
+        })
+    }
+
+    fn told(config: Value) -> Vec<String> {
+        conform(&schema(), &config)
+            .iter()
+            .map(|fault| format!("{}: {}", fault.field, fault.message))
+            .collect()
+    }
+
+    #[test]
+    fn what_fits_has_no_fault() {
+        for config in [
+            json!({}),
+            json!({"channels": [{"name": "a", "kind": "slack"}], "settle": "10s", "quiet": {"from": "1"}, "title": null}),
+            json!({"quiet": null, "above": 9, "labels": {"any": "text"}}),
+        ] {
+            assert_eq!(told(config.clone()), [""; 0], "{config}");
+        }
+    }
+
+    #[test]
+    fn a_fault_names_its_path_and_what_is_probably_meant() {
+        for (config, expected) in [
+            (json!({"chanels": []}), "chanels: `chanels` is not known: is `channels` meant?"),
+            (
+                json!({"zzzzzzzz": 1}),
+                "zzzzzzzz: `zzzzzzzz` is not known; there are above, channels, labels, quiet, settle, title",
+            ),
+            (
+                json!({"channels": [{"name": "a", "kind": "slak"}]}),
+                "channels[0].kind: `slak` is not known: is `slack` meant?",
+            ),
+            (
+                json!({"channels": [{"name": "a", "kind": 7}]}),
+                "channels[0].kind: `7` is not known; there are slack, webhook",
+            ),
+            (json!({"channels": [{"kind": "slack"}]}), "channels[0].name: is missing"),
+            (json!({"channels": {}}), "channels: is a map, and has to be a list"),
+            (
+                json!({"channels": [{"name": "a", "kind": "slack", "inner": {"name": 1, "kind": "slack"}}]}),
+                "channels[0].inner.name: is a number, and has to be a text",
+            ),
+            (json!({"channels": [1, 2, 3]}), "channels: has 3 entries: the most is 2"),
+            (json!({"settle": "10"}), "settle: is `10`. A number and `s`."),
+            (json!({"quiet": {"form": "1"}}), "quiet.from: is missing"),
+            (json!({"above": 0}), "above: is 0, and has to be at least 1"),
+            (json!({"above": 10}), "above: is 10, and may be at most 9"),
+            (json!({"above": 1.5}), "above: is a number, and has to be a whole number"),
+            (json!({"labels": {"a": 1}}), "labels.a: is a number, and has to be a text"),
+        ] {
+            assert_eq!(told(config.clone()), [expected], "{config}");
+        }
+    }
+
+    #[test]
+    fn a_schema_of_a_guest_costs_no_more_than_its_bounds() {
+        let deep = json!({"$ref": "#"});
+        assert_eq!(conform(&deep, &json!({})), []);
+        let many: Vec<_> = (0..10).map(|_| json!({"$ref": "#/$defs/a"})).collect();
+        let wide = json!({"$defs": {"a": {"anyOf": many}}, "anyOf": many});
+        conform(&wide, &json!({}));
+        let costly = json!({"pattern": "(a{1000}){1000}"});
+        assert_eq!(conform(&costly, &json!("b")), [], "a pattern that is too large is passed over");
+        let odd = json!({"type": 7, "properties": [], "required": "a", "enum": {}, "anyOf": 1, "items": 2, "not": {}});
+        assert_eq!(conform(&odd, &json!({"a": [1]})), []);
+        let list: Vec<_> = (0..1000).collect();
+        assert_eq!(conform(&json!({"items": {"type": "string"}}), &json!(list)).len(), FAULTS);
+    }
+}

@@ -1,0 +1,61 @@
+//! DingTalk: a custom robot. The host adds `timestamp` and `sign` to the address where the destination's scheme is
+//! `dingtalk`. A failure is an `errcode` in the body of a 200.
+
+use kubewitness_sdk::http::Response;
+use serde_json::{Value, json};
+
+use super::Message;
+use crate::answer::{self, Answer};
+use crate::facts::clip;
+
+/// A request of a robot has at most 20,000 bytes.
+const TEXT_BYTES: usize = 8 << 10;
+
+/// A server that is busy, and too many messages a minute, in its two spellings. 310000 is a wrong signature, address or
+/// word: a repeat does not help.
+const AGAIN: [i64; 3] = [-1, 130_101, 410_100];
+
+pub fn body(message: &Message) -> Value {
+    let mut text = format!("#### {}", message.title);
+    for line in clip(&message.text, TEXT_BYTES).lines() {
+        // A line of its own in its Markdown.
+        text.push_str("\n\n");
+        text.push_str(line);
+    }
+    if !message.link.is_empty() {
+        text.push_str(&format!("\n\n[Open in the portal]({})", message.link));
+    }
+    json!({"msgtype": "markdown", "markdown": {"title": message.title, "text": text}})
+}
+
+pub fn answer(response: &Response) -> Answer {
+    answer::of_code(response, &[("errcode", "errmsg")], &AGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channels::tests::{answered, sample};
+
+    #[test]
+    fn the_body_is_markdown_with_a_paragraph_for_each_line() {
+        let expected = json!({"msgtype": "markdown", "markdown": {
+            "title": "Job vision/train: Failed",
+            "text": "#### Job vision/train: Failed\n\nOOMKilled: <2 of 8> pods & *all*\n\nExit code 137\n\n[Open in the portal](https://kw.example.com/objects/uid-train?state=7)",
+        }});
+        assert_eq!(body(&sample()), expected);
+    }
+
+    #[test]
+    fn too_many_is_tried_again_and_a_wrong_signature_is_not() {
+        assert_eq!(answer(&answered(200, r#"{"errcode":0,"errmsg":"ok"}"#)), Answer::Taken);
+        for code in AGAIN {
+            let body = format!(r#"{{"errcode":{code},"errmsg":"send too fast"}}"#);
+            assert!(matches!(answer(&answered(200, &body)), Answer::Later { .. }), "{code}");
+        }
+        let unsigned = r#"{"errcode":310000,"errmsg":"sign not match"}"#;
+        assert!(
+            matches!(answer(&answered(200, unsigned)), Answer::Refused(why) if why.contains("sign not match"))
+        );
+    }
+}

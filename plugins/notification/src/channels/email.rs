@@ -1,0 +1,55 @@
+//! E-mail, through a granted mail server. Each person has a message of their own.
+
+use kubewitness_sdk::mail;
+
+use super::{Message, plain};
+use crate::answer::Answer;
+use crate::config::Channel;
+use crate::facts::clip;
+
+/// The host takes 512 bytes.
+const SUBJECT_BYTES: usize = 200;
+
+pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
+    let letter = letter(address, message);
+    match mail::send(channel.granted(), &letter) {
+        Ok(refusals) => match refusals.first() {
+            None => Answer::Taken,
+            Some(refusal) if refusal.permanent => Answer::Refused(refusal.reason.clone()),
+            Some(refusal) => Answer::Later { after_ms: None, why: refusal.reason.clone() },
+        },
+        Err(error) => error.into(),
+    }
+}
+
+fn letter(address: &str, message: &Message) -> mail::Message {
+    let one_line: String = message.title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    mail::Message {
+        to: vec![address.to_string()],
+        subject: clip(&one_line, SUBJECT_BYTES),
+        text: format!("{}\n", plain(message)),
+        html: None,
+        // A person who is told twice sees it once.
+        id: format!("{}/{address}", message.id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channels::tests::sample;
+
+    #[test]
+    fn a_letter_is_one_persons_and_its_subject_is_one_line() {
+        let letter = letter("ada@example.com", &Message { title: "Job a\r\nBcc: x".into(), ..sample() });
+        assert_eq!(
+            (letter.to, letter.subject.as_str()),
+            (vec!["ada@example.com".to_string()], "Job a  Bcc: x")
+        );
+        let text = "OOMKilled: <2 of 8> pods & *all*\nExit code 137\nhttps://kw.example.com/objects/uid-train?state=7\n";
+        assert_eq!(
+            (letter.text.as_str(), letter.id.as_str()),
+            (text, "jobs/0/batch/Job/uid-train/7/ada@example.com")
+        );
+    }
+}

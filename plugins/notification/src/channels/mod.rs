@@ -1,0 +1,190 @@
+//! Channels: each makes the request of its service from the one kind of message, and judges the answer. A channel more is
+//! a file here with `body` and `answer`, a line in [`Kind`], and its lines in the two tables below.
+
+mod alertmanager;
+mod cloudevents;
+mod dingtalk;
+mod email;
+mod feishu;
+mod slack;
+pub mod webhook;
+mod wecom;
+
+use kubewitness_sdk::http::{self, Request, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::answer::{self, Answer};
+use crate::config::Channel;
+use crate::facts::Facts;
+
+/// What a message is of. Channels colour it, or call it firing and resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tone {
+    Good,
+    Bad,
+    Neutral,
+}
+
+/// What is told, in no channel's form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// The same for each repeat.
+    pub id: String,
+    pub title: String,
+    /// Lines.
+    pub text: String,
+    /// The portal's page, or empty.
+    pub link: String,
+    pub tone: Tone,
+    /// When it happened, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub facts: Facts,
+}
+
+/// The service that a channel speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// An incoming webhook of Slack, or of a service that takes the same, such as Mattermost.
+    Slack,
+    /// A custom bot of Feishu.
+    Feishu,
+    /// A custom bot of Lark, which takes the same as Feishu's.
+    Lark,
+    /// A custom robot of DingTalk.
+    DingTalk,
+    /// A group's robot of WeCom.
+    WeCom,
+    /// Prometheus' Alertmanager.
+    Alertmanager,
+    /// A receiver of CloudEvents, as structured JSON.
+    CloudEvents,
+    /// Any receiver of JSON.
+    Webhook,
+    /// A granted mail server.
+    Email,
+}
+
+impl Kind {
+    /// Whether people read it. They get a digest when too much happens; a program gets each message.
+    pub fn is_for_people(self) -> bool {
+        !matches!(self, Self::Alertmanager | Self::CloudEvents | Self::Webhook)
+    }
+
+    /// Whether a recipient names an address behind the channel, as `mail:ada@example.com`.
+    pub fn has_addresses(self) -> bool {
+        self == Self::Email
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::CloudEvents => "application/cloudevents+json",
+            _ => "application/json",
+        }
+    }
+}
+
+/// Hands one message to one recipient.
+pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
+    if channel.kind == Kind::Email {
+        return email::send(channel, address, message);
+    }
+    let sent = serde_json::to_vec(&body(channel, message)).map(|body| request(channel, message, body));
+    match sent.map(|request| http::send(channel.granted(), &request)) {
+        Ok(Ok(response)) => judge(channel.kind, &response),
+        Ok(Err(error)) => error.into(),
+        Err(error) => Answer::Refused(error.to_string()),
+    }
+}
+
+fn body(channel: &Channel, message: &Message) -> Value {
+    match channel.kind {
+        Kind::Slack => slack::body(message),
+        Kind::Feishu | Kind::Lark => feishu::body(message),
+        Kind::DingTalk => dingtalk::body(message),
+        Kind::WeCom => wecom::body(message),
+        Kind::Alertmanager => alertmanager::body(message),
+        Kind::CloudEvents => cloudevents::body(&channel.source, message),
+        Kind::Webhook => webhook::body(channel.template.as_ref(), message),
+        // It is no request.
+        Kind::Email => Value::Null,
+    }
+}
+
+fn judge(kind: Kind, response: &Response) -> Answer {
+    match kind {
+        Kind::Feishu | Kind::Lark => feishu::answer(response),
+        Kind::DingTalk => dingtalk::answer(response),
+        Kind::WeCom => wecom::answer(response),
+        Kind::Slack | Kind::Alertmanager | Kind::CloudEvents | Kind::Webhook | Kind::Email => {
+            answer::of_status(response)
+        }
+    }
+}
+
+fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
+    let mut headers = vec![
+        ("content-type".to_string(), channel.kind.content_type().to_string()),
+        (crate::direct::KEY.to_string(), message.id.clone()),
+    ];
+    headers.extend(channel.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let path = match (channel.kind, channel.path.as_str()) {
+        (Kind::Alertmanager, "") => alertmanager::PATH,
+        (_, path) => path,
+    };
+    Request { method: "POST".to_string(), path: path.to_string(), headers, body }
+}
+
+/// The texts and the link, as services read them that know no other form.
+fn plain(message: &Message) -> String {
+    let link = if message.link.is_empty() { String::new() } else { format!("\n{}", message.link) };
+    format!("{}{link}", message.text)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A message with everything that a channel has to escape.
+    pub fn sample() -> Message {
+        Message {
+            id: "jobs/0/batch/Job/uid-train/7".into(),
+            title: "Job vision/train: Failed".into(),
+            text: "OOMKilled: <2 of 8> pods & *all*\nExit code 137".into(),
+            link: "https://kw.example.com/objects/uid-train?state=7".into(),
+            tone: Tone::Bad,
+            at_ms: 1_798_761_599_000,
+            facts: serde_json::from_value(json!({
+                "kind": "Job", "namespace": "vision", "name": "train", "uid": "uid-train", "phase": "Failed",
+                "source": "jobs", "exitCode": 137, "reason": "OOMKilled",
+            }))
+            .unwrap(),
+        }
+    }
+
+    pub fn answered(status: u16, body: &str) -> Response {
+        Response { status, headers: vec![], body: body.into() }
+    }
+
+    #[test]
+    fn a_request_has_the_message_s_id_its_type_and_the_channel_s_path() {
+        let channel = |text: &str| serde_json::from_str::<Channel>(text).unwrap();
+        let events =
+            channel(r#"{"name": "e", "kind": "cloudevents", "path": "in", "headers": {"x-team": "ai"}}"#);
+        let sent = request(&events, &sample(), b"{}".to_vec());
+        assert_eq!((sent.method.as_str(), sent.path.as_str()), ("POST", "in"));
+        let expected = [
+            ("content-type", "application/cloudevents+json"),
+            ("idempotency-key", "jobs/0/batch/Job/uid-train/7"),
+            ("x-team", "ai"),
+        ];
+        assert_eq!(sent.headers, expected.map(|(name, value)| (name.to_string(), value.to_string())));
+        let alerts = request(&channel(r#"{"name": "a", "kind": "alertmanager"}"#), &sample(), vec![]);
+        assert_eq!(alerts.path, "api/v2/alerts");
+    }
+}

@@ -1,0 +1,215 @@
+//! What an operator writes under `spec.config`.
+
+mod check;
+mod hours;
+#[cfg(test)]
+mod schema;
+mod span;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::channels::Kind;
+use crate::template;
+
+pub use check::check;
+pub use hours::Hours;
+pub use span::Span;
+
+/// The configuration of the plugin `notification`.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// Without `channels`: a path below the address of the destination `people`.
+    pub path: String,
+    /// Without `channels`: the JSON that is posted. `{{phase}}` and the like are replaced in its strings; a string that
+    /// is one placeholder alone becomes the value with its type.
+    pub template: Value,
+    /// The phases that are told. Left out: every one without `channels`; with them Succeeded, Failed, Cancelled,
+    /// Preempted and Deleted.
+    pub phases: Vec<String>,
+    /// Without `channels`: headers of the request.
+    pub headers: BTreeMap<String, String>,
+    /// The services by which people and programs are told.
+    pub channels: Vec<Channel>,
+    /// Who is told what. Left out: every channel without addresses hears every outcome.
+    pub routes: Option<Vec<Route>>,
+    /// What holds for each namespace, by its name.
+    pub namespaces: BTreeMap<String, Namespace>,
+    /// Whether nobody is told anything.
+    pub mute: bool,
+    /// The address of the portal, for links in messages.
+    pub portal: String,
+    /// The title of a message, with placeholders.
+    pub title: Option<String>,
+    /// The text of a message, with placeholders.
+    pub text: Option<String>,
+    /// How long an object's states are awaited before its people are told of the last one.
+    pub settle: Span,
+    /// How long the same outcome of the same object is not told again.
+    pub repeat: Span,
+    /// What happened before this is counted and not told.
+    pub oldest: Span,
+    /// When people are left alone. What happens meanwhile is told at the end.
+    pub quiet: Option<Quiet>,
+    /// When people get one message about many objects.
+    pub digest: Digest,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            template: template::standard(),
+            phases: Vec::new(),
+            headers: BTreeMap::new(),
+            channels: Vec::new(),
+            routes: None,
+            namespaces: BTreeMap::new(),
+            mute: false,
+            portal: String::new(),
+            title: None,
+            text: None,
+            settle: Span::seconds(10),
+            repeat: Span::seconds(6 * 3600),
+            oldest: Span::seconds(3600),
+            quiet: None,
+            digest: Digest::default(),
+        }
+    }
+}
+
+/// A way to tell people or programs.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Channel {
+    /// The name that routes and annotations use.
+    pub name: String,
+    /// The service.
+    pub kind: Kind,
+    /// The name of the grant of `http`, or for e-mail of `mail`. Left out: the channel's name.
+    #[serde(default)]
+    pub grant: String,
+    /// A path below the destination's address.
+    #[serde(default)]
+    pub path: String,
+    /// For `webhook`: headers of the request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// For `webhook`: the JSON that is posted. Left out: all that is known.
+    #[serde(default)]
+    pub template: Option<Value>,
+    /// For `cloudevents`: the attribute `source` of the events. Left out: `kubewitness`.
+    #[serde(default)]
+    pub source: String,
+    /// Whether the annotation of an object may name this channel.
+    #[serde(default = "yes")]
+    pub annotation: bool,
+}
+
+impl Channel {
+    pub fn granted(&self) -> &str {
+        if self.grant.is_empty() { &self.name } else { &self.grant }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A rule: recipients, and which states they are told of. What is left out fits every state.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Route {
+    /// The recipients: a channel's name, or for e-mail the name, a colon and an address.
+    pub to: Vec<String>,
+    /// Kinds of objects. An object that belongs to another, such as a Job's Pod, is told of only where its kind is named.
+    pub kinds: Vec<String>,
+    /// Namespaces. A `*` at the end stands for any rest.
+    pub namespaces: Vec<String>,
+    /// Owners, as `Kind/name`. A `*` at the end stands for any rest.
+    pub owners: Vec<String>,
+    /// Labels that the object has.
+    pub labels: BTreeMap<String, String>,
+    /// Phases. Left out: those of the whole configuration.
+    pub phases: Vec<String>,
+    /// Changes: `present`, `gone`.
+    pub changes: Vec<String>,
+    /// When the route holds, by the time at which the state was observed.
+    pub hours: Option<Hours>,
+}
+
+/// What holds for the objects of a namespace.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Namespace {
+    /// The recipients of outcomes, where the object's own annotation names none.
+    pub to: Vec<String>,
+    /// Whether nobody is told of its objects.
+    pub mute: bool,
+}
+
+/// When people are left alone.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Quiet {
+    /// The hours.
+    pub hours: Hours,
+    /// Phases that are told at once all the same.
+    #[serde(default)]
+    pub except: Vec<String>,
+}
+
+/// When people get one message about many objects.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Digest {
+    /// The most messages to one recipient within `every`. Beyond it there is one about all.
+    pub above: u32,
+    /// The time after a digest until the next message.
+    pub every: Span,
+}
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self { above: 10, every: Span::seconds(600) }
+    }
+}
+
+impl Config {
+    pub fn is_direct(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// The channel and the address of a recipient.
+    pub fn recipient<'a>(&'a self, text: &'a str) -> Result<(&'a Channel, &'a str), String> {
+        let (name, address) = text.split_once(':').unwrap_or((text, ""));
+        let Some(channel) = self.channels.iter().find(|channel| channel.name == name) else {
+            let known: Vec<_> = self.channels.iter().map(|channel| channel.name.as_str()).collect();
+            return Err(format!("`{name}` is no channel; there are {}", known.join(", ")));
+        };
+        match (channel.kind.has_addresses(), address) {
+            (true, "") => Err(format!("names no address: write `{name}:ada@example.com`")),
+            (true, address) if !address.contains('@') => Err(format!("`{address}` is no address of e-mail")),
+            (false, address) if !address.is_empty() => {
+                Err(format!("`{name}` takes no address: write `{name}` alone"))
+            }
+            _ => Ok((channel, address)),
+        }
+    }
+
+    /// The JSON Pointers into documents that titles, texts and templates use.
+    pub fn pointers(&self) -> BTreeSet<String> {
+        let texts = [&self.title, &self.text].into_iter().flatten().cloned().map(Value::String);
+        let templates = self.channels.iter().filter_map(|channel| channel.template.clone());
+        texts.chain(templates).flat_map(|template| template::pointers(&template)).collect()
+    }
+}

@@ -1,0 +1,198 @@
+//! Decides who is told of a state. Pure: from the configuration and what was read of the object.
+
+mod past;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubewitness_sdk::{Change, State};
+
+use crate::config::{Config, Route};
+use crate::{direct, facts};
+
+pub use past::{PLACES, happened_ms};
+
+/// The annotation that names recipients.
+pub const NOTIFY: &str = "kubewitness.dev/notify";
+/// The annotation that keeps an object from being told of.
+pub const MUTE: &str = "kubewitness.dev/mute";
+/// Whoever makes an object writes its annotations.
+const ANNOTATION_BYTES: usize = 512;
+const RECIPIENTS: usize = 8;
+
+pub const PHASES: [&str; 13] = [
+    "Queued",
+    "Admitted",
+    "Pending",
+    "Starting",
+    "Running",
+    "Restarting",
+    "Suspended",
+    "Preempted",
+    "Succeeded",
+    "Failed",
+    "Cancelled",
+    "Deleted",
+    "Unknown",
+];
+/// What is told where nobody asks for more.
+const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
+
+/// What is known of a state when it is decided.
+pub struct Seen<'a> {
+    pub state: &'a State,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// When what it tells happened.
+    pub happened_ms: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    /// It is told to nobody, because it happened long ago.
+    Old,
+    /// These are told.
+    News(BTreeSet<String>),
+    /// It belongs to another object, and is told with that one.
+    Part,
+}
+
+/// Whether a state may be told at all. It needs no document.
+pub fn may_be_told(config: &Config, state: &State) -> bool {
+    if config.mute || !direct::is_news(state) || !is_told_apart(state) {
+        return false;
+    }
+    let phase = facts::phase(state);
+    let routes = config.routes.iter().flatten().flat_map(|route| &route.phases);
+    tells(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
+}
+
+/// A change within the same phase, attempt and exit code is not one that people are told.
+fn is_told_apart(state: &State) -> bool {
+    let of = |status: &kubewitness_sdk::Status| (status.phase.clone(), status.attempt, status.exit_code);
+    let previous = state.previous.as_ref();
+    match state.change {
+        // An object whose outcome was told is cleaned up. That is no outcome.
+        Change::Gone => previous.is_none_or(|previous| !previous.terminal) && !state.status.terminal,
+        _ => previous.is_none_or(|previous| of(previous) != of(&state.status)),
+    }
+}
+
+pub fn hear(config: &Config, seen: &Seen, now_ms: u64) -> Heard {
+    let state = seen.state;
+    if is_muted(config, seen) {
+        return Heard::Nothing;
+    }
+    let (told, is_part) = (recipients(config, seen), is_part(state));
+    if told.is_empty() && !(is_part && facts::phase(state) == "Failed") {
+        return Heard::Nothing;
+    }
+    if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
+        return Heard::Old;
+    }
+    if told.is_empty() { Heard::Part } else { Heard::News(told) }
+}
+
+/// The object's own annotation decides before its namespace. Any value but `false` mutes, so that a slip tells nobody.
+fn is_muted(config: &Config, seen: &Seen) -> bool {
+    match seen.annotations.get(MUTE) {
+        Some(value) => value != "false",
+        None => config.namespaces.get(&seen.state.object.namespace).is_some_and(|namespace| namespace.mute),
+    }
+}
+
+/// A CronJob's Jobs are jobs of their own.
+pub fn is_part(state: &State) -> bool {
+    state.owner.as_ref().is_some_and(|owner| owner.kind != "CronJob" && owner.uid != state.object.uid)
+}
+
+/// The object that is told of: the owner of a part, or the object itself.
+pub fn group(state: &State) -> &str {
+    match &state.owner {
+        Some(owner) if is_part(state) => &owner.uid,
+        _ => &state.object.uid,
+    }
+}
+
+fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
+    let state = seen.state;
+    let fits_all = |phase| tells(&config.phases, phase) && !is_part(state);
+    let mut told = BTreeSet::new();
+    if fits_all(facts::phase(state)) {
+        match seen.annotations.get(NOTIFY) {
+            Some(annotation) => told.extend(named(config, annotation)),
+            None => {
+                let namespace = config.namespaces.get(&state.object.namespace);
+                told.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
+            }
+        }
+        if config.routes.is_none() {
+            let all = config.channels.iter().filter(|channel| !channel.kind.has_addresses());
+            told.extend(all.map(|channel| channel.name.clone()));
+        }
+    }
+    for route in config.routes.iter().flatten().filter(|route| fits(config, route, seen)) {
+        told.extend(route.to.iter().cloned());
+    }
+    told
+}
+
+/// The recipients of an annotation, as far as they may be named.
+fn named(config: &Config, annotation: &str) -> Vec<String> {
+    let may_be = |name: &&str| refusal(config, name).is_none();
+    names(annotation).filter(may_be).map(str::to_string).collect()
+}
+
+/// What is wrong with the recipients that an object's annotation names.
+pub fn refusals(config: &Config, seen: &Seen) -> Vec<String> {
+    let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
+    names(annotation).filter_map(|name| refusal(config, name)).collect()
+}
+
+fn names(annotation: &str) -> impl Iterator<Item = &str> {
+    let text = &annotation[..annotation.floor_char_boundary(ANNOTATION_BYTES)];
+    text.split([',', ' ']).filter(|name| !name.is_empty()).take(RECIPIENTS)
+}
+
+fn refusal(config: &Config, name: &str) -> Option<String> {
+    match config.recipient(name) {
+        Ok((channel, _)) if channel.annotation => None,
+        Ok((channel, _)) => Some(format!("the channel `{}` takes no annotations", channel.name)),
+        Err(why) => Some(why),
+    }
+}
+
+fn tells(phases: &[String], phase: &str) -> bool {
+    match phases.is_empty() {
+        true => OUTCOMES.contains(&phase),
+        false => phases.iter().any(|wanted| wanted == phase),
+    }
+}
+
+fn fits(config: &Config, route: &Route, seen: &Seen) -> bool {
+    let state = seen.state;
+    let any =
+        |wanted: &[String], found: &str| wanted.is_empty() || wanted.iter().any(|one| matches(one, found));
+    let owner =
+        state.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default();
+    let kind_fits =
+        if route.kinds.is_empty() { !is_part(state) } else { any(&route.kinds, &state.object.kind) };
+    let phases = if route.phases.is_empty() { &config.phases } else { &route.phases };
+    kind_fits
+        && tells(phases, facts::phase(state))
+        && any(&route.namespaces, &state.object.namespace)
+        && any(&route.owners, &owner)
+        && any(&route.changes, facts::change(state))
+        && route.labels.iter().all(|(name, value)| seen.labels.get(name) == Some(value))
+        && route.hours.as_ref().is_none_or(|hours| hours.contains(state.observed_ms))
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => pattern == text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Who is told of a state, by table.
+
+use kubewitness_sdk::{ObjectRef, testing};
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: u64 = 1_798_761_599_000;
+
+fn config(value: Value) -> Config {
+    let mut config = json!({"channels": [
+        {"name": "ops", "kind": "slack"},
+        {"name": "alerts", "kind": "alertmanager", "annotation": false},
+        {"name": "mail", "kind": "email"},
+    ]});
+    config.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    let config = serde_json::from_value(config).unwrap();
+    assert_eq!(crate::config::check(&config), []);
+    config
+}
+
+fn moved(phase: &str) -> State {
+    let mut state = testing::state(7, "train", phase);
+    state.previous = Some(testing::status("Running"));
+    state.observed_ms = NOW;
+    state
+}
+
+fn owned(mut state: State, kind: &str) -> State {
+    let owner =
+        ObjectRef { kind: kind.into(), name: "big".into(), uid: "uid-big".into(), ..state.object.clone() };
+    state.owner = Some(owner);
+    state
+}
+
+fn annotated(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
+    annotations.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+fn heard_with(
+    config: &Config,
+    state: &State,
+    annotations: &[(&str, &str)],
+    labels: &[(&str, &str)],
+) -> Heard {
+    if !may_be_told(config, state) {
+        return Heard::Nothing;
+    }
+    let (annotations, labels) = (annotated(annotations), annotated(labels));
+    hear(config, &Seen { state, labels, annotations, happened_ms: state.observed_ms }, NOW)
+}
+
+fn heard(config: &Config, state: &State, annotations: &[(&str, &str)]) -> Heard {
+    heard_with(config, state, annotations, &[("team", "vision")])
+}
+
+fn news(to: &[&str]) -> Heard {
+    Heard::News(to.iter().map(|name| name.to_string()).collect())
+}
+
+#[test]
+fn without_routes_every_channel_without_addresses_hears_every_outcome() {
+    let config = config(json!({}));
+    for (phase, expected) in [
+        ("Succeeded", news(&["alerts", "ops"])),
+        ("Failed", news(&["alerts", "ops"])),
+        ("Preempted", news(&["alerts", "ops"])),
+        ("Queued", Heard::Nothing),
+        ("Unknown", Heard::Nothing),
+    ] {
+        assert_eq!(heard(&config, &moved(phase), &[]), expected, "{phase}");
+    }
+}
+
+#[test]
+fn a_deletion_is_an_outcome_unless_one_was_there_before() {
+    let config = config(json!({}));
+    let mut gone = moved("Running");
+    gone.change = Change::Gone;
+    assert_eq!(heard(&config, &gone, &[]), news(&["alerts", "ops"]));
+    gone.previous.as_mut().unwrap().terminal = true;
+    assert_eq!(heard(&config, &gone, &[]), Heard::Nothing);
+}
+
+#[test]
+fn a_change_of_words_is_no_news_and_another_attempt_is() {
+    let config = config(json!({}));
+    let mut state = moved("Failed");
+    state.previous = Some(testing::status("Failed"));
+    state.status.reason = "Other".into();
+    assert_eq!(heard(&config, &state, &[]), Heard::Nothing);
+    state.status.attempt = 1;
+    assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
+}
+
+#[test]
+fn an_annotation_names_recipients_in_the_place_of_the_namespace_s() {
+    let config = config(json!({"routes": [], "namespaces": {"default": {"to": ["ops"]}}}));
+    let failed = moved("Failed");
+    assert_eq!(heard(&config, &failed, &[]), news(&["ops"]));
+    let ada = [(NOTIFY, "mail:ada@example.com, ops")];
+    assert_eq!(heard(&config, &failed, &ada), news(&["mail:ada@example.com", "ops"]));
+    assert_eq!(heard(&config, &failed, &[(NOTIFY, "")]), Heard::Nothing);
+}
+
+#[test]
+fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
+    let config = config(json!({"routes": []}));
+    let failed = moved("Failed");
+    let annotations = [(NOTIFY, "alerts nobody mail mail:x ops:x")];
+    assert_eq!(heard(&config, &failed, &annotations), Heard::Nothing);
+    let seen = Seen {
+        state: &failed,
+        labels: BTreeMap::new(),
+        annotations: annotated(&annotations),
+        happened_ms: NOW,
+    };
+    let told = refusals(&config, &seen).join("\n");
+    for word in
+        ["`alerts` takes no annotations", "`nobody` is no channel", "names no address", "`x` is no address"]
+    {
+        assert!(told.contains(word), "{told}");
+    }
+    let many: Vec<_> = (0..100).map(|n| format!("mail:{n}@example.com")).collect();
+    let Heard::News(to) = heard(&config, &failed, &[(NOTIFY, &many.join(","))]) else {
+        panic!("nobody is told")
+    };
+    assert_eq!(to.len(), RECIPIENTS);
+    let long = format!("ops {}", "ü".repeat(ANNOTATION_BYTES));
+    assert_eq!(heard(&config, &failed, &[(NOTIFY, &long)]), news(&["ops"]));
+}
+
+#[test]
+fn an_object_a_namespace_or_all_can_be_muted_and_the_object_decides_first() {
+    let failed = moved("Failed");
+    let all = config(json!({"mute": true}));
+    assert_eq!(heard(&all, &failed, &[]), Heard::Nothing);
+    let namespace = config(json!({"namespaces": {"default": {"mute": true}}}));
+    assert_eq!(heard(&namespace, &failed, &[]), Heard::Nothing);
+    assert_eq!(heard(&namespace, &failed, &[(MUTE, "false")]), news(&["alerts", "ops"]));
+    let none = config(json!({}));
+    assert_eq!(heard(&none, &failed, &[(MUTE, "yes please")]), Heard::Nothing);
+}
+
+#[test]
+fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
+    let plain = config(json!({}));
+    let mut pod = owned(moved("Failed"), "Job");
+    pod.object.kind = "Pod".into();
+    assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), Heard::Part);
+    assert_eq!(group(&pod), "uid-big");
+    pod.status.phase = "Succeeded".into();
+    assert_eq!(heard(&plain, &pod, &[]), Heard::Nothing);
+    let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
+    assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
+    let nightly = owned(moved("Failed"), "CronJob");
+    assert_eq!(heard(&plain, &nightly, &[]), news(&["alerts", "ops"]));
+    assert_eq!(group(&nightly), "uid-train");
+}
+
+#[test]
+fn a_route_fits_by_each_of_its_fields() {
+    let state = owned(moved("Failed"), "CronJob");
+    for (fields, fits) in [
+        (json!({}), true),
+        (json!({"kinds": ["Job"]}), true),
+        (json!({"kinds": ["Pod"]}), false),
+        (json!({"namespaces": ["def*"]}), true),
+        (json!({"namespaces": ["def"]}), false),
+        (json!({"owners": ["CronJob/*"]}), true),
+        (json!({"owners": ["CronJob/small"]}), false),
+        (json!({"labels": {"team": "vision"}}), true),
+        (json!({"labels": {"team": "vision", "tier": "1"}}), false),
+        (json!({"phases": ["Failed"]}), true),
+        (json!({"phases": ["Succeeded"]}), false),
+        (json!({"changes": ["gone"]}), false),
+        (json!({"changes": ["present", "gone"]}), true),
+        (json!({"hours": {"from": "23:00", "to": "01:00"}}), true),
+        (json!({"hours": {"from": "01:00", "to": "23:00"}}), false),
+    ] {
+        let mut route = fields.clone();
+        route["to"] = json!(["ops"]);
+        let expected = if fits { news(&["ops"]) } else { Heard::Nothing };
+        assert_eq!(heard(&config(json!({"routes": [route]})), &state, &[]), expected, "{fields}");
+    }
+}
+
+#[test]
+fn a_route_may_ask_for_more_than_outcomes() {
+    let config = config(json!({"routes": [{"to": ["ops"], "phases": ["Running"]}]}));
+    let mut running = moved("Running");
+    running.previous = Some(testing::status("Pending"));
+    assert_eq!(heard(&config, &running, &[]), news(&["ops"]));
+    assert_eq!(heard(&config, &moved("Failed"), &[]), Heard::Nothing);
+}
+
+#[test]
+fn what_happened_long_ago_is_counted() {
+    let config = config(json!({"oldest": "1h"}));
+    let state = moved("Failed");
+    let at = |happened_ms| {
+        let (labels, annotations) = Default::default();
+        hear(&config, &Seen { state: &state, labels, annotations, happened_ms }, NOW)
+    };
+    assert_eq!((at(NOW - 3_600_000), at(NOW - 3_600_001)), (news(&["alerts", "ops"]), Heard::Old));
+}

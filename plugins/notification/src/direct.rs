@@ -1,0 +1,80 @@
+//! Without `channels`: posts each transition at once to the destination `people`, with the operator's template of JSON.
+//! Each state has its own request and verdict.
+
+use std::collections::BTreeSet;
+
+use kubewitness_sdk::http::{self, Request};
+use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict};
+
+use crate::answer::{self, Answer};
+use crate::config::Config;
+use crate::facts;
+use crate::template;
+
+/// The plugin's name for its destination. The operator says where that is.
+pub const DESTINATION: &str = "people";
+pub const KEY: &str = "idempotency-key";
+
+pub fn check(config: &Config) -> Vec<FieldError> {
+    template::check("template", &config.template, &[])
+}
+
+pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+    let pointers = template::pointers(&config.template);
+    let mut down: Option<Verdict> = None;
+    let verdict = |state| {
+        if !is_news(state) || !is_wanted(config, state) {
+            return Verdict::Done;
+        }
+        // All states have the same destination. If it did not answer one request, the others need not
+        // wait for it.
+        if let Some(down) = &down {
+            return down.clone();
+        }
+        match send(config, &pointers, state) {
+            Ok(response) => answer::of_status(&response).into(),
+            Err(error) => {
+                let lasting =
+                    matches!(error, Error::Unavailable(_) | Error::Timeout(_) | Error::RateLimited(_));
+                let verdict = Verdict::from(Answer::from(error));
+                down = lasting.then(|| verdict.clone());
+                verdict
+            }
+        }
+    };
+    states.iter().map(verdict).collect()
+}
+
+/// Whether a state is a transition. The subscription may have every state or only transitions. A resync is
+/// never news, even if its state was once a transition.
+pub fn is_news(state: &State) -> bool {
+    if state.is_resync() {
+        return false;
+    }
+    let told = |status: &Status| {
+        (status.phase.clone(), status.reason.clone(), status.attempt, status.exit_code, status.terminal)
+    };
+    match state.change {
+        Change::Present => {
+            state.previous.as_ref().is_none_or(|previous| told(previous) != told(&state.status))
+        }
+        Change::Gone => true,
+        // The object goes on, or nothing is known. Neither is a transition of its status.
+        Change::Left | Change::Gap => false,
+    }
+}
+
+fn is_wanted(config: &Config, state: &State) -> bool {
+    config.phases.is_empty() || config.phases.iter().any(|wanted| wanted == facts::phase(state))
+}
+
+fn send(config: &Config, pointers: &BTreeSet<String>, state: &State) -> Result<http::Response, Error> {
+    let body = template::fill(&config.template, &facts::of(state, pointers)?);
+    let body = serde_json::to_vec(&body).map_err(|error| Error::Invalid(error.to_string()))?;
+    let mut headers = vec![
+        ("content-type".to_string(), "application/json".to_string()),
+        (KEY.to_string(), state.id.clone()),
+    ];
+    headers.extend(config.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    http::send(DESTINATION, &Request { method: "POST".to_string(), path: config.path.clone(), headers, body })
+}

@@ -1,0 +1,139 @@
+//! What is known of a state, by the names that templates use: the fields of the state, and values of its document by
+//! JSON Pointer (`/metadata/labels/team`).
+
+use std::collections::BTreeSet;
+
+use kubewitness_sdk::{Change, Error, ObjectRef, State, documents, time};
+use serde_json::{Map, Value};
+
+pub type Facts = Map<String, Value>;
+
+/// A message of a status is for people, and lies in `kv` until it is told.
+const MESSAGE_BYTES: usize = 512;
+/// Anything else. Names of objects have at most 253 bytes.
+const SHORT_BYTES: usize = 253;
+
+type Field = (&'static str, fn(&State) -> Value);
+
+const FIELDS: [Field; 24] = [
+    ("id", |s| s.id.clone().into()),
+    ("seq", |s| s.seq.into()),
+    ("source", |s| s.source.clone().into()),
+    ("change", |s| change(s).into()),
+    ("group", |s| s.object.group.clone().into()),
+    ("kind", |s| s.object.kind.clone().into()),
+    ("namespace", |s| s.object.namespace.clone().into()),
+    ("name", |s| s.object.name.clone().into()),
+    ("uid", |s| s.object.uid.clone().into()),
+    ("resourceVersion", |s| s.resource_version.clone().into()),
+    ("phase", |s| phase(s).into()),
+    ("previousPhase", |s| s.previous.as_ref().map(|previous| previous.phase.clone()).into()),
+    ("reason", |s| s.status.reason.clone().into()),
+    ("message", |s| s.status.message.clone().into()),
+    ("attempt", |s| s.status.attempt.into()),
+    ("ready", |s| s.status.ready.into()),
+    ("total", |s| s.status.total.into()),
+    ("exitCode", |s| s.status.exit_code.into()),
+    ("terminal", |s| (s.status.terminal || s.change == Change::Gone).into()),
+    ("ownerKind", |s| owner(s, |owner| &owner.kind)),
+    ("ownerName", |s| owner(s, |owner| &owner.name)),
+    ("ownerUid", |s| owner(s, |owner| &owner.uid)),
+    ("observedAt", |s| time::rfc3339(s.observed_ms).into()),
+    ("late", |s| s.extra.iter().any(|(key, value)| key == "late" && value == "true").into()),
+];
+
+pub fn phase(state: &State) -> &str {
+    if state.change == Change::Gone { "Deleted" } else { &state.status.phase }
+}
+
+pub fn change(state: &State) -> &'static str {
+    match state.change {
+        Change::Present => "present",
+        Change::Gone => "gone",
+        Change::Left => "left",
+        Change::Gap => "gap",
+    }
+}
+
+fn owner(state: &State, field: fn(&ObjectRef) -> &String) -> Value {
+    state.owner.as_ref().map(field).cloned().into()
+}
+
+pub fn is_pointer(name: &str) -> bool {
+    name.starts_with('/')
+}
+
+/// Names that are no field of a state. A pointer is always one.
+pub fn is_known(name: &str) -> bool {
+    is_pointer(name) || FIELDS.iter().any(|(known, _)| *known == name)
+}
+
+pub fn names() -> String {
+    FIELDS.map(|(name, _)| name).join(", ")
+}
+
+/// Reads the document only for `pointers`. A document that has no such value, or none at all, gives `null`.
+pub fn of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
+    let mut facts: Facts = FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))).collect();
+    for pointer in pointers {
+        facts.insert(pointer.clone(), value(state, pointer)?);
+    }
+    Ok(facts)
+}
+
+/// A value of the document.
+pub fn value(state: &State, pointer: &str) -> Result<Value, Error> {
+    match documents::value::<Value>(state.seq, pointer) {
+        Ok(value) => Ok(value.unwrap_or(Value::Null)),
+        // The document is none that can be read. It stays so.
+        Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(Value::Null),
+        Err(error) => Err(error),
+    }
+}
+
+/// Cuts what another party may make long, so that many fit into `kv`.
+pub fn bounded(mut facts: Facts) -> Facts {
+    for (name, value) in &mut facts {
+        let most = if name == "message" { MESSAGE_BYTES } else { SHORT_BYTES };
+        match value {
+            Value::String(text) => *text = clip(text, most),
+            Value::Array(_) | Value::Object(_) if value.to_string().len() > most => {
+                *value = clip(&value.to_string(), most).into();
+            }
+            _ => {}
+        }
+    }
+    facts
+}
+
+/// The text, cut at a character if it has more bytes than these.
+pub fn clip(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_string();
+    }
+    let end = text.floor_char_boundary(most.saturating_sub("…".len()));
+    format!("{}…", &text[..end])
+}
+
+/// A text of the facts, or an empty one.
+pub fn text<'a>(facts: &'a Facts, name: &str) -> &'a str {
+    facts.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_are_cut_at_a_character_and_the_others_stay() {
+        assert_eq!((clip("abc", 3), clip("äöü", 5)), ("abc".into(), "ä…".into()));
+        let facts: Facts = serde_json::from_value(serde_json::json!({
+            "message": "m".repeat(600), "name": "n".repeat(253), "/spec": {"a": "b".repeat(300)}, "attempt": 3,
+        }))
+        .unwrap();
+        let cut = bounded(facts);
+        assert_eq!((text(&cut, "message").len(), text(&cut, "name").len()), (MESSAGE_BYTES, 253));
+        assert!(text(&cut, "/spec").starts_with(r#"{"a":"bb"#) && text(&cut, "/spec").len() <= 253);
+        assert_eq!(cut["attempt"], 3);
+    }
+}

@@ -1,0 +1,152 @@
+//! Writes messages: of one object with its parts, and of many objects.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::note::Note;
+use crate::channels::{Message, Tone};
+use crate::config::Config;
+use crate::decide::MUTE;
+use crate::facts::{Facts, clip, text};
+use crate::template;
+
+const TITLE: &str = "{{kind}} {{namespace}}/{{name}}: {{phase}}";
+/// Texts of operators and of objects.
+const TITLE_BYTES: usize = 256;
+const TEXT_BYTES: usize = 1024;
+/// Kinds of parts, and objects of a digest, that are told one by one.
+const PARTS: usize = 5;
+const LISTED: usize = 10;
+
+pub fn tone(phase: &str) -> Tone {
+    match phase {
+        "Succeeded" => Tone::Good,
+        "Failed" => Tone::Bad,
+        _ => Tone::Neutral,
+    }
+}
+
+/// A message of `lead`, with the other states of its group that came within the settle time.
+pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
+    let facts = &lead.facts;
+    let is_parts = text(facts, "uid") != lead.group;
+    let title = match (&config.title, is_parts) {
+        (Some(title), _) => template::fill_text(title, facts),
+        (None, false) => template::fill_text(TITLE, facts),
+        (None, true) => of_parts(lead, others),
+    };
+    let mut lines = match &config.text {
+        Some(own) => vec![template::fill_text(own, facts)],
+        None => standard(facts),
+    };
+    lines.extend(parts(others));
+    let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    Message {
+        id: text(facts, "id").to_string(),
+        title: clip(&title, TITLE_BYTES),
+        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(facts, is_parts)),
+        link: link(config, facts),
+        tone: tone(text(facts, "phase")),
+        at_ms: kubewitness_sdk::time::parse_ms(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
+        facts: facts.clone(),
+    }
+}
+
+/// What happened, why, since when.
+fn standard(facts: &Facts) -> Vec<String> {
+    let (reason, message) = (text(facts, "reason"), text(facts, "message"));
+    let why = match (reason, message) {
+        ("", message) => message.to_string(),
+        (reason, "") => reason.to_string(),
+        (reason, message) => format!("{reason}: {message}"),
+    };
+    let code = facts.get("exitCode").and_then(Value::as_i64).map(|code| format!("Exit code {code}"));
+    let attempt = facts.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 0);
+    let since = match text(facts, "previousPhase") {
+        "" => format!("Since {}", text(facts, "observedAt")),
+        previous => format!("Since {}, before that {previous}", text(facts, "observedAt")),
+    };
+    vec![
+        why,
+        code.unwrap_or_default(),
+        attempt.map(|attempt| format!("Attempt {attempt}")).unwrap_or_default(),
+        since,
+    ]
+}
+
+fn counted<'a>(notes: impl Iterator<Item = &'a Note>) -> BTreeMap<(&'a str, &'a str, &'a str), usize> {
+    let mut counts = BTreeMap::new();
+    for note in notes {
+        let of = |name| text(&note.facts, name);
+        *counts.entry((of("kind"), of("phase"), of("reason"))).or_default() += 1;
+    }
+    counts
+}
+
+/// Such as `Pod: 3 Failed (OOMKilled)`.
+fn parts(others: &[Note]) -> Vec<String> {
+    let line = |((kind, phase, reason), count): ((&str, &str, &str), usize)| {
+        let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+        format!("{kind}: {count} {phase}{reason}")
+    };
+    counted(others.iter()).into_iter().take(PARTS).map(line).collect()
+}
+
+/// The title where only parts are told, such as `Job vision/train: 64 × Pod Failed`.
+fn of_parts(lead: &Note, others: &[Note]) -> String {
+    let facts = &lead.facts;
+    let of = |name| text(facts, name);
+    let same = |note: &&Note| ["kind", "phase"].iter().all(|name| text(&note.facts, name) == of(name));
+    let count = 1 + others.iter().filter(same).count();
+    let (kind, name) = (of("ownerKind"), of("ownerName"));
+    format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
+}
+
+fn how_to_mute(facts: &Facts, is_parts: bool) -> String {
+    let (kind, name) = if is_parts { ("ownerKind", "ownerName") } else { ("kind", "name") };
+    let (kind, name) = (text(facts, kind).to_lowercase(), text(facts, name));
+    let namespace = match text(facts, "namespace") {
+        "" => String::new(),
+        namespace => format!(" -n {namespace}"),
+    };
+    format!("To hear no more of it: kubectl annotate {kind} {name}{namespace} {MUTE}=true")
+}
+
+fn link(config: &Config, facts: &Facts) -> String {
+    if config.portal.is_empty() {
+        return String::new();
+    }
+    let seq = facts.get("seq").and_then(Value::as_u64).unwrap_or_default();
+    format!("{}/objects/{}?state={seq}", config.portal.trim_end_matches('/'), text(facts, "uid"))
+}
+
+/// One message about many. `more` were counted and not kept.
+pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64, now_ms: u64) -> Message {
+    let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
+    for message in messages {
+        *phases.entry(text(&message.facts, "phase")).or_default() += 1;
+    }
+    let phases: Vec<_> = phases.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
+    let all = messages.len() as u64 + more;
+    let mut lines: Vec<_> = messages.iter().take(LISTED).map(|message| message.title.clone()).collect();
+    if all > lines.len() as u64 {
+        lines.push(format!("… and {} more", all - lines.len() as u64));
+    }
+    lines.push(format!("To hear no more of one: annotate it with {MUTE}=true"));
+    let bad = messages.iter().any(|message| message.tone == Tone::Bad);
+    let first = messages.first().map(|message| message.id.as_str()).unwrap_or_default();
+    let facts = [("digest".to_string(), Value::from(all)), ("phase".to_string(), phases.join(", ").into())];
+    Message {
+        id: format!("digest/{recipient}/{}/{all}/{first}", messages.len()),
+        title: match phases.is_empty() {
+            true => format!("{all} outcomes"),
+            false => format!("{all} outcomes: {}", phases.join(", ")),
+        },
+        text: lines.join("\n"),
+        link: config.portal.clone(),
+        tone: if bad { Tone::Bad } else { Tone::Neutral },
+        at_ms: messages.first().map_or(now_ms, |message| message.at_ms),
+        facts: facts.into_iter().collect(),
+    }
+}

@@ -1,0 +1,135 @@
+//! Tells people, in two steps. A call with states notes what is to be told: one key of `kv` for each state, so that calls
+//! in several instances never write the same key. A tick takes the notes into the [`Book`], decides what is due, and
+//! sends. No call runs beside a tick, so the tick alone reads and writes the book.
+//!
+//! Notes are committed with the progress of the states. From then on the book remembers who is still to be told: one
+//! recipient that can't be reached repeats nothing for the others, and holds up no state.
+
+pub mod book;
+mod compose;
+mod note;
+
+use std::collections::{BTreeMap, HashSet};
+
+use kubewitness_sdk::{Error, clock, kv, log};
+
+use crate::answer::Answer;
+use crate::channels;
+use crate::config::Config;
+use book::{Book, Sending};
+pub use note::handle;
+use note::{COUNTS, Counts, NOTES, Note};
+
+/// Where the book is.
+const BOOK: &str = "book";
+/// Counts that one tick takes in; the next one takes the rest.
+const COUNTS_A_TICK: u32 = 1000;
+/// Messages of one tick, and how long it goes on sending: states wait meanwhile, and a tick has a time-out.
+const SENDS: usize = 50;
+const SENDING_MS: u64 = 3000;
+
+pub fn tick(config: &Config) -> Result<(), String> {
+    if config.is_direct() {
+        return Ok(());
+    }
+    let now_ms = clock::now_ms();
+    let stored = kv::get(BOOK)?;
+    let mut book = match &stored {
+        Some(bytes) => {
+            serde_json::from_slice(bytes).map_err(|error| format!("the book can't be read: {error}"))?
+        }
+        None => Book::default(),
+    };
+    take_counts(&mut book)?;
+    for key in book.take_in(config, now_ms, notes()?) {
+        kv::delete(&key)?;
+    }
+    send(config, &mut book, now_ms);
+    for (recipient, title) in book.forget(config, now_ms) {
+        log::error("a message was given up", &[("recipient", &recipient), ("title", &title)]);
+    }
+    let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
+    if stored.as_deref() != Some(&bytes) {
+        kv::set(BOOK, &bytes)?;
+    }
+    Ok(())
+}
+
+fn notes() -> Result<BTreeMap<String, Note>, String> {
+    let mut notes = BTreeMap::new();
+    for key in kv::keys(NOTES, note::MOST)? {
+        let Some(bytes) = kv::get(&key)? else { continue };
+        let note = serde_json::from_slice(&bytes)
+            .map_err(|error| format!("the note {key} can't be read: {error}"))?;
+        notes.insert(key, note);
+    }
+    Ok(notes)
+}
+
+fn take_counts(book: &mut Book) -> Result<(), String> {
+    let mut old = 0;
+    for key in kv::keys(COUNTS, COUNTS_A_TICK)? {
+        let Some(bytes) = kv::get(&key)? else { continue };
+        let counts: Counts = serde_json::from_slice(&bytes)
+            .map_err(|error| format!("the count {key} can't be read: {error}"))?;
+        old += counts.old;
+        book.count(counts);
+        kv::delete(&key)?;
+    }
+    if old > 0 {
+        let (old, all) = (old.to_string(), book.old.to_string());
+        log::info(
+            "states that happened long ago were counted and not told",
+            &[("states", &old), ("all", &all)],
+        );
+    }
+    Ok(())
+}
+
+/// Sends what is due. A channel that does not take one message now gets no other in this tick.
+fn send(config: &Config, book: &mut Book, begun_ms: u64) {
+    let mut down = HashSet::new();
+    for sending in book.due(config, begun_ms).into_iter().take(SENDS) {
+        let now_ms = clock::now_ms();
+        if now_ms.saturating_sub(begun_ms) > SENDING_MS {
+            return;
+        }
+        let channel = sending.recipient.split(':').next().unwrap_or_default().to_string();
+        if down.contains(&channel) {
+            continue;
+        }
+        let answer = told(config, &sending);
+        if matches!(answer, Answer::Later { .. }) {
+            down.insert(channel);
+        }
+        book.answered(config, &sending, &answer, now_ms);
+    }
+}
+
+fn told(config: &Config, sending: &Sending) -> Answer {
+    let recipient = sending.recipient.as_str();
+    let answer = match config.recipient(recipient) {
+        Ok((channel, address)) => channels::send(channel, address, &sending.message),
+        // The configuration has changed since.
+        Err(why) => Answer::Refused(why),
+    };
+    let fields = |why: &'static str, text: &str| {
+        log::warn(why, &[("recipient", recipient), ("title", &sending.message.title), ("why", text)]);
+    };
+    match &answer {
+        Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
+        Answer::Later { after_ms: None, why } => {
+            fields("a message was not taken, and is sent again later", why)
+        }
+        Answer::Refused(why) => fields("a message was refused, and is not sent again", why),
+    }
+    answer
+}
+
+/// What a note or a book is too large for is told to nobody; everything else may be mended.
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::TooLarge(_))
+}
+
+#[cfg(test)]
+mod tests;

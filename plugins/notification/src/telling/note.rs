@@ -1,0 +1,127 @@
+//! Notes what is to be told. A note is all that a tick needs: it has no document.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::is_full;
+use crate::config::Config;
+use crate::decide::{self, Heard, Seen};
+use crate::facts::{self, Facts};
+
+/// The keys of notes begin with it; the position of the state follows.
+pub const NOTES: &str = "note/";
+/// The keys of counts begin with it.
+pub const COUNTS: &str = "count/";
+/// Notes that wait for a tick. Each has up to 3 KiB of the 1 MiB of `kv`. What is beyond is counted.
+pub const MOST: u32 = 128;
+
+/// A state that is to be told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    pub seq: u64,
+    /// The uid of the object that is told of: the owner of a part.
+    pub group: String,
+    /// Nobody, for a part that is told with its owner.
+    pub to: BTreeSet<String>,
+    pub heard_ms: u64,
+    pub facts: Facts,
+}
+
+/// What a call has heard and does not tell one by one.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// It happened long ago.
+    pub old: u64,
+    /// There was no room, by recipient.
+    pub more: BTreeMap<String, u64>,
+}
+
+pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+    let pointers = config.pointers();
+    let mut counts = Counts::default();
+    let verdict = |state| match note(config, &pointers, state, &mut counts) {
+        Ok(()) => Verdict::Done,
+        Err(error) => error.into(),
+    };
+    let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
+    if counts != Counts::default()
+        && let Err(error) = count(states, &counts)
+    {
+        // Without the count nobody would hear that there was more.
+        verdicts.fill_with(|| Verdict::retry(error.text()));
+    }
+    verdicts
+}
+
+fn note(
+    config: &Config,
+    pointers: &BTreeSet<String>,
+    state: &State,
+    counts: &mut Counts,
+) -> Result<(), Error> {
+    if !decide::may_be_told(config, state) {
+        return Ok(());
+    }
+    let now_ms = clock::now_ms();
+    let seen = look(state)?;
+    for why in decide::refusals(config, &seen) {
+        let name = format!("{}/{}", state.object.namespace, state.object.name);
+        log::warn("an annotation names a recipient that can't be told", &[("object", &name), ("why", &why)]);
+    }
+    let to = match decide::hear(config, &seen, now_ms) {
+        Heard::Nothing => return Ok(()),
+        Heard::Old => {
+            counts.old += 1;
+            return Ok(());
+        }
+        Heard::Part => BTreeSet::new(),
+        Heard::News(to) => to,
+    };
+    let facts = facts::bounded(facts::of(state, pointers)?);
+    let note = Note { seq: state.seq, group: decide::group(state).to_string(), to, heard_ms: now_ms, facts };
+    keep(note, counts)
+}
+
+/// Keeps the note where there is room, and counts it where there is none.
+fn keep(note: Note, counts: &mut Counts) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
+    let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
+    let key = format!("{NOTES}{:020}", note.seq);
+    match has_room.then(|| kv::set(&key, &bytes)) {
+        Some(Err(error)) if !is_full(&error) => return Err(error),
+        Some(Ok(())) => return Ok(()),
+        Some(Err(_)) | None => {}
+    }
+    for recipient in note.to {
+        *counts.more.entry(recipient).or_default() += 1;
+    }
+    Ok(())
+}
+
+fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
+    let first = states.first().map(|state| state.seq).unwrap_or_default();
+    let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
+    kv::set(&format!("{COUNTS}{first:020}"), &bytes)
+}
+
+/// Reads what the decision needs of the object. An object without a document has no labels and no annotations.
+fn look(state: &State) -> Result<Seen<'_>, Error> {
+    let texts = |pointer| -> Result<BTreeMap<String, String>, Error> {
+        match documents::value(state.seq, pointer) {
+            Ok(found) => Ok(found.unwrap_or_default()),
+            Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
+    };
+    let places: &[&str] = if state.previous.is_some() { &[] } else { &decide::PLACES };
+    let values: Result<Vec<Value>, Error> = places.iter().map(|place| facts::value(state, place)).collect();
+    Ok(Seen {
+        state,
+        labels: texts("/metadata/labels")?,
+        annotations: texts("/metadata/annotations")?,
+        happened_ms: decide::happened_ms(state, &values?),
+    })
+}

@@ -1,0 +1,433 @@
+//! Calls and ticks against a scripted host, and the book by itself under random failures.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use kubewitness_sdk::http::{Request, Response};
+use kubewitness_sdk::mail::{self, Refusal};
+use kubewitness_sdk::{ObjectRef, State, Verdict, testing};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOON: u64 = 1_798_718_400_000;
+
+/// Keeps `kv`, and answers each destination with one status.
+#[derive(Default)]
+struct Fake {
+    kv: RefCell<BTreeMap<String, Vec<u8>>>,
+    now: Cell<u64>,
+    documents: RefCell<BTreeMap<u64, Value>>,
+    /// By destination; 200 where it is not here.
+    status: RefCell<BTreeMap<String, Result<u16, Error>>>,
+    sent: RefCell<Vec<(String, Value)>>,
+    letters: RefCell<Vec<mail::Message>>,
+    /// How long a request takes.
+    takes_ms: Cell<u64>,
+}
+
+impl testing::Host for Fake {
+    fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
+        let documents = self.documents.borrow();
+        Ok(documents.get(&seq).and_then(|document| document.pointer(pointer)).map(Value::to_string))
+    }
+    fn http_send(&self, destination: &str, request: &Request) -> Result<Response, Error> {
+        self.now.set(self.now.get() + self.takes_ms.get());
+        let status = self.status.borrow().get(destination).cloned().unwrap_or(Ok(200))?;
+        if status == 200 {
+            let body = serde_json::from_slice(&request.body).unwrap();
+            self.sent.borrow_mut().push((destination.to_string(), body));
+        }
+        Ok(Response { status, headers: vec![], body: vec![] })
+    }
+    fn mail_send(&self, server: &str, message: &mail::Message) -> Result<Vec<Refusal>, Error> {
+        assert_eq!(server, "mail");
+        self.letters.borrow_mut().push(message.clone());
+        Ok(vec![])
+    }
+    fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.kv.borrow().get(key).cloned())
+    }
+    fn kv_set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.kv.borrow_mut().insert(key.to_string(), value.to_vec());
+        Ok(())
+    }
+    fn kv_delete(&self, key: &str) -> Result<(), Error> {
+        self.kv.borrow_mut().remove(key);
+        Ok(())
+    }
+    fn kv_keys(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
+        let kv = self.kv.borrow();
+        Ok(kv.keys().filter(|key| key.starts_with(prefix)).take(limit as usize).cloned().collect())
+    }
+    fn now_ms(&self) -> u64 {
+        self.now.get()
+    }
+}
+
+struct World {
+    host: Rc<Fake>,
+    config: Config,
+}
+
+fn configured(value: Value) -> Config {
+    let mut config =
+        json!({"channels": [{"name": "ops", "kind": "slack"}, {"name": "hook", "kind": "webhook"}]});
+    config.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    let config = serde_json::from_value(config).unwrap();
+    assert_eq!(crate::config::check(&config), []);
+    config
+}
+
+fn world(config: Value) -> World {
+    let host = Rc::new(Fake::default());
+    host.now.set(NOON);
+    World { host, config: configured(config) }
+}
+
+impl World {
+    fn hear(&self, states: &[State]) {
+        let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, states));
+        assert_eq!(verdicts, vec![Verdict::Done; states.len()]);
+    }
+
+    /// Ticks after so many milliseconds. Returns the titles that each destination took.
+    fn after(&self, ms: u64) -> Vec<(String, String)> {
+        self.host.now.set(self.host.now.get() + ms);
+        testing::with_host(self.host.clone(), || tick(&self.config)).unwrap();
+        let title = |body: &Value| body["title"].as_str().or(body["text"].as_str()).unwrap().to_string();
+        self.host.sent.take().iter().map(|(destination, body)| (destination.clone(), title(body))).collect()
+    }
+
+    fn titles(&self, ms: u64, of: &str) -> Vec<String> {
+        let sent = self.after(ms);
+        sent.into_iter().filter(|(destination, _)| destination == of).map(|(_, title)| title).collect()
+    }
+}
+
+fn moved(seq: u64, name: &str, phase: &str) -> State {
+    let mut state = testing::state(seq, name, phase);
+    state.previous = Some(testing::status("Running"));
+    state.observed_ms = NOON;
+    state
+}
+
+fn pod(seq: u64, name: &str, phase: &str) -> State {
+    let mut state = moved(seq, name, phase);
+    state.owner = Some(ObjectRef { name: "train".into(), uid: "uid-train".into(), ..state.object.clone() });
+    (state.object.kind, state.status.reason) = ("Pod".into(), "OOMKilled".into());
+    state
+}
+
+#[test]
+fn an_outcome_is_told_once_it_has_settled_with_why_since_when_and_how_to_mute() {
+    let world = world(json!({"portal": "https://kw.example.com/"}));
+    let mut state = moved(7, "train", "Failed");
+    (state.status.reason, state.status.message) =
+        ("BackoffLimitExceeded".into(), "it failed too often".into());
+    state.status.exit_code = Some(137);
+    world.hear(&[state]);
+    assert_eq!(world.after(9_999), []);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    let [(_, hook), (_, slack)] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(slack["text"], "❌ Job default/train: Failed");
+    assert_eq!(hook["title"], "Job default/train: Failed");
+    let text = "BackoffLimitExceeded: it failed too often\nExit code 137\nSince 2026-12-31T12:00:00.000Z, before that \
+                Running\nTo hear no more of it: kubectl annotate job train -n default kubewitness.dev/mute=true";
+    assert_eq!(hook["text"], text);
+    assert_eq!(hook["link"], "https://kw.example.com/objects/uid-train?state=7");
+    assert_eq!(world.after(60_000), [], "it is told once");
+}
+
+#[test]
+fn only_the_last_of_several_states_within_the_settle_time_is_told() {
+    let world = world(json!({}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.after(5_000), []);
+    world.hear(&[moved(2, "a", "Succeeded")]);
+    assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Succeeded"]);
+}
+
+#[test]
+fn an_object_that_never_settles_is_told_of_all_the_same() {
+    let world = world(json!({"settle": "10s"}));
+    let told: Vec<_> = (0..8)
+        .flat_map(|n| {
+            let mut state = moved(n, "a", "Failed");
+            state.status.attempt = n as u32;
+            world.hear(&[state]);
+            world.titles(9_000, "hook")
+        })
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+#[test]
+fn a_job_of_64_pods_is_one_message() {
+    let world = world(json!({}));
+    let mut states: Vec<_> = (0..64).map(|n| pod(n, &format!("train-{n}"), "Failed")).collect();
+    states.push(moved(99, "train", "Failed"));
+    world.hear(&states);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!(sent.len(), 2, "one to each channel: {sent:?}");
+    assert!(sent[0].1["text"].as_str().unwrap().contains("Pod: 64 Failed (OOMKilled)"), "{sent:?}");
+}
+
+#[test]
+fn parts_that_are_asked_for_are_one_message_and_others_without_their_owner_none() {
+    let pods: Vec<_> = (0..64).map(|n| pod(n, &format!("train-{n}"), "Failed")).collect();
+    let asked = world(json!({"routes": [{"to": ["hook"], "kinds": ["Pod"]}]}));
+    asked.hear(&pods);
+    assert_eq!(asked.titles(10_000, "hook"), ["Job default/train: 64 × Pod Failed"]);
+    let plain = world(json!({}));
+    plain.hear(&pods);
+    assert_eq!((plain.after(10_000), plain.after(61_000)), (vec![], vec![]));
+    assert_eq!(plain.host.kv_keys_left(), 0);
+}
+
+impl Fake {
+    fn kv_keys_left(&self) -> usize {
+        self.kv.borrow().keys().filter(|key| key.starts_with(NOTES)).count()
+    }
+}
+
+#[test]
+fn a_repeat_is_not_told_again_until_its_time_is_over_also_after_a_restart() {
+    let world = world(json!({"repeat": "1h", "settle": "1s", "oldest": "2d"}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.titles(1_000, "hook").len(), 1);
+    // Nothing but `kv` outlives a restart, and the same state is handed over again.
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    assert_eq!(world.titles(1_000, "hook"), ["Job default/b: Failed"]);
+    world.hear(&[moved(3, "a", "Succeeded")]);
+    assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Succeeded"]);
+    assert_eq!(world.after(3_600_000), []);
+    world.hear(&[moved(4, "a", "Succeeded")]);
+    assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Succeeded"]);
+}
+
+#[test]
+fn a_recipient_that_fails_repeats_nothing_for_the_others() {
+    let world = world(json!({"settle": "0s"}));
+    world.host.status.borrow_mut().insert("ops".into(), Ok(503));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.after(0), [("hook".to_string(), "Job default/a: Failed".to_string())]);
+    assert_eq!(world.after(5_000), [], "it is asked again and does not take it");
+    world.host.status.borrow_mut().clear();
+    assert_eq!(world.after(5_000), [], "the pause has doubled");
+    assert_eq!(world.after(5_000), [("ops".to_string(), "❌ Job default/a: Failed".to_string())]);
+}
+
+#[test]
+fn a_refused_message_is_not_sent_again_and_the_next_one_is() {
+    let world = world(json!({"settle": "0s"}));
+    world.host.status.borrow_mut().insert("ops".into(), Ok(404));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.after(0).len(), 1);
+    world.host.status.borrow_mut().clear();
+    world.hear(&[moved(2, "b", "Failed")]);
+    assert_eq!(world.titles(60_000, "ops"), ["❌ Job default/b: Failed"]);
+}
+
+#[test]
+fn over_the_rate_of_a_destination_the_rest_waits_for_the_time_that_the_host_says() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["ops"]}]}));
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::RateLimited(700)));
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    assert_eq!(world.after(0), []);
+    world.host.status.borrow_mut().clear();
+    assert_eq!(world.after(699), []);
+    assert_eq!(world.after(1).len(), 2);
+}
+
+#[test]
+fn a_tick_stops_sending_before_its_time_is_up_and_the_next_one_goes_on() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["hook"]}]}));
+    let states: Vec<_> = (0..9).map(|n| moved(n, &format!("j{n}"), "Failed")).collect();
+    world.hear(&states);
+    world.host.takes_ms.set(1_000);
+    assert_eq!((world.after(0).len(), world.after(0).len(), world.after(0).len()), (4, 4, 1));
+}
+
+#[test]
+fn too_much_for_a_person_is_one_digest_and_then_silence_until_the_window_ends() {
+    let world = world(json!({"settle": "0s", "digest": {"above": 3, "every": "10m"}}));
+    let states =
+        |from: u64, to: u64| -> Vec<_> { (from..to).map(|n| moved(n, &format!("j{n}"), "Failed")).collect() };
+    world.hear(&states(0, 20));
+    assert_eq!(world.titles(0, "ops"), ["❌ 20 outcomes: 20 Failed"]);
+    world.hear(&states(20, 22));
+    assert_eq!(world.after(60_000).into_iter().filter(|(to, _)| to == "ops").count(), 0);
+    let later = world.titles(540_000, "ops");
+    assert_eq!(later, ["❌ Job default/j20: Failed", "❌ Job default/j21: Failed"]);
+}
+
+#[test]
+fn quiet_hours_hold_messages_back_except_those_that_can_t_wait() {
+    let quiet = json!({"hours": {"from": "12:00", "to": "13:00"}, "except": ["Failed"]});
+    let world = world(json!({"settle": "0s", "quiet": quiet}));
+    world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/b: Failed"]);
+    assert_eq!(world.after(3_599_999), []);
+    assert_eq!(world.titles(1, "hook"), ["Job default/a: Succeeded"]);
+}
+
+#[test]
+fn a_hundred_thousand_old_jobs_are_counted_and_told_to_nobody() {
+    let world = world(json!({}));
+    for batch in 0..400 {
+        let states: Vec<_> = (0..250)
+            .map(|n| {
+                let seq = batch * 250 + n;
+                let mut state = testing::state(seq, &format!("j{seq}"), "Succeeded");
+                state.observed_ms = NOON;
+                let ended = json!({"status": {"completionTime": "2026-11-01T00:00:00Z"}});
+                world.host.documents.borrow_mut().insert(seq, ended);
+                state
+            })
+            .collect();
+        world.hear(&states);
+        world.host.documents.borrow_mut().clear();
+        assert_eq!(world.after(1_000), []);
+    }
+    let book: Value = serde_json::from_slice(&world.host.kv.borrow()["book"]).unwrap();
+    assert_eq!((&book["old"], world.host.kv.borrow().len()), (&json!(100_000), 1));
+}
+
+#[test]
+fn a_flood_of_fresh_jobs_is_one_digest_that_says_how_many_more_there_were() {
+    let world = world(json!({"routes": [{"to": ["ops"]}]}));
+    for batch in 0..100 {
+        let states: Vec<_> =
+            (0..100).map(|n| moved(batch * 100 + n, &format!("j{}", batch * 100 + n), "Failed")).collect();
+        world.hear(&states);
+    }
+    assert!(world.host.kv.borrow().values().map(Vec::len).sum::<usize>() < 1 << 20);
+    assert_eq!(world.titles(10_000, "ops"), ["❌ 10000 outcomes: 128 Failed"]);
+    assert_eq!(world.after(599_000), []);
+}
+
+#[test]
+fn what_an_operator_asks_for_of_a_document_is_in_the_message() {
+    let world = world(json!({
+        "settle": "0s", "title": "{{/metadata/labels/team}}: {{name}} {{phase}}", "text": "{{/spec/parallelism}} pods",
+        "routes": [{"to": ["hook"]}],
+    }));
+    let document = json!({"metadata": {"labels": {"team": "vision"}}, "spec": {"parallelism": 8}});
+    world.host.documents.borrow_mut().insert(1, document);
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.host.now.set(NOON + 1);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!(sent[0].1["title"], "vision: a Failed");
+    assert!(sent[0].1["text"].as_str().unwrap().starts_with("8 pods\nTo hear no more"), "{sent:?}");
+}
+
+#[test]
+fn a_person_is_written_to_whom_an_annotation_names() {
+    let channels = json!([{"name": "mail", "kind": "email"}]);
+    let world = world(json!({"settle": "0s", "channels": channels}));
+    let annotations =
+        json!({"metadata": {"annotations": {"kubewitness.dev/notify": "mail:ada@example.com"}}});
+    world.host.documents.borrow_mut().insert(1, annotations);
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    world.after(0);
+    let letters = world.host.letters.take();
+    assert_eq!((letters.len(), letters[0].to[0].as_str()), (1, "ada@example.com"));
+}
+
+#[test]
+fn a_message_that_nobody_takes_is_given_up_after_a_day() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["ops"]}]}));
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.after(0);
+    world.after(24 * 3_600_000);
+    world.host.status.borrow_mut().clear();
+    assert_eq!(world.after(600_000), []);
+}
+
+fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
+    let uid = format!("uid-{}", seq % 7);
+    Note {
+        seq,
+        group: uid.clone(),
+        to: to.iter().map(|name| name.to_string()).collect(),
+        heard_ms,
+        facts: serde_json::from_value(
+            json!({"id": seq.to_string(), "uid": uid, "phase": phase, "kind": "Job", "attempt": 0}),
+        )
+        .unwrap(),
+    }
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let config = configured(json!({"settle": "0s"}));
+    let mut book = Book::default();
+    for seq in 0..5_000u64 {
+        let mut one = note(seq, "Failed", &["hook"], seq);
+        one.group = format!("uid-{seq}");
+        one.facts.insert("uid".into(), one.group.clone().into());
+        book.take_in(&config, seq, [(seq.to_string(), one)].into());
+        for sending in book.due(&config, seq) {
+            book.answered(&config, &sending, &Answer::Taken, seq);
+        }
+        book.forget(&config, seq);
+    }
+    let book = serde_json::to_value(&book).unwrap();
+    assert_eq!(book["told"].as_object().unwrap().len(), 2_000);
+    assert!(book["told"].get("uid-4999").is_some() && book["told"].get("uid-2999").is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever fails and whenever: nobody is told the same message twice, and in the end everybody was told everything.
+    #[test]
+    fn every_recipient_hears_of_every_message_exactly_once(
+        steps in proptest::collection::vec((0u8..3, 0u64..8_000, 0u8..4), 1..80),
+    ) {
+        let config = configured(json!({"settle": "2s", "digest": {"above": 2, "every": "20s"}, "repeat": "0s"}));
+        let (mut book, mut notes, mut now) = (Book::default(), BTreeMap::new(), 0);
+        let mut heard: BTreeMap<(String, String), u32> = BTreeMap::new();
+        let mut made: HashSet<String> = HashSet::new();
+        for seq in 0..(steps.len() + 200) as u64 {
+            let (what, pause, fault) = steps.get(seq as usize).copied().unwrap_or((9, 20_000, 9));
+            now += pause;
+            if what < 3 {
+                let phase = ["Failed", "Succeeded", "Cancelled"][what as usize];
+                notes.insert(seq.to_string(), note(seq, phase, &["ops", "hook"], now));
+            }
+            for key in book.take_in(&config, now, notes.clone()) {
+                notes.remove(&key);
+            }
+            for sending in book.due(&config, now) {
+                made.extend(sending.tells.iter().cloned());
+                let answer = match fault {
+                    0 => Answer::Later { after_ms: None, why: "away".into() },
+                    1 if sending.recipient == "ops" => Answer::Later { after_ms: Some(1_000), why: "rate".into() },
+                    _ => Answer::Taken,
+                };
+                if answer == Answer::Taken {
+                    for id in &sending.tells {
+                        *heard.entry((sending.recipient.clone(), id.clone())).or_default() += 1;
+                    }
+                }
+                book.answered(&config, &sending, &answer, now);
+            }
+            // What a restart finds.
+            book = serde_json::from_slice(&serde_json::to_vec(&book).unwrap()).unwrap();
+        }
+        prop_assert!(notes.is_empty());
+        for id in made {
+            for recipient in ["ops", "hook"] {
+                prop_assert_eq!(heard.get(&(recipient.to_string(), id.clone())), Some(&1));
+            }
+        }
+    }
+}

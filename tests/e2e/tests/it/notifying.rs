@@ -1,0 +1,198 @@
+//! People and programs are told of outcomes through every channel, by the services' own rules.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Simulator,
+    command, command_in, in_scratch, project_root, until,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(90);
+const SERVICES: [&str; 7] = ["slack", "feishu", "dingtalk", "wecom", "alertmanager", "events", "hook"];
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+/// Every channel by the name of its service.
+const NOTIFICATION: &str = "module: {file: notification.wasm}
+subscribe: [{source: jobs, mode: transitions, start: beginning}]
+grants:
+  http: [HTTP]
+  mail: [{name: mail, server: relay}]
+  kv: true
+tick: {every: 1s}
+delivery: {batch: 64, backoff: 100ms}
+config:
+  channels:
+    - {name: slack, kind: slack}
+    - {name: feishu, kind: feishu}
+    - {name: dingtalk, kind: dingtalk}
+    - {name: wecom, kind: wecom}
+    - {name: alertmanager, kind: alertmanager}
+    - {name: events, kind: cloudevents}
+    - {name: hook, kind: webhook}
+    - {name: mail, kind: email}
+  routes:
+    - {to: [slack, feishu, dingtalk, wecom, alertmanager, events, hook, 'mail:ada@example.com'], phases: [Failed]}
+  settle: 1s
+  portal: https://kubewitness.example.com";
+
+/// The settings: each address and each secret is in a file.
+fn destinations(chats: &Chats, mail: &MailServer, folder: &Path) -> Result<String> {
+    std::fs::write(folder.join("sign"), SIGNING_SECRET)?;
+    let secret = format!("{{secretFrom: {{file: {}}}}}", folder.join("sign").display());
+    let mut text = String::from("\n      destinations:\n");
+    for service in SERVICES {
+        let url = folder.join(service);
+        std::fs::write(&url, chats.url(service))?;
+        let scheme = match service {
+            "slack" | "wecom" => format!(", scheme: {{{service}: {{}}}}"),
+            "feishu" | "dingtalk" => format!(", scheme: {{{service}: {secret}}}"),
+            "hook" => format!(", scheme: {{hmac: {secret}}}"),
+            _ => String::new(),
+        };
+        let url = url.display();
+        text += &format!(
+            "        - {{name: {service}, urlFrom: {{file: {url}}}, allowPlain: true, timeout: 2s{scheme}}}\n"
+        );
+    }
+    let port = mail.address.port();
+    text += "      mail:\n";
+    text += &format!(
+        "        - {{name: relay, server: 127.0.0.1, port: {port}, tls: none, from: kw@example.com, recipients: [example.com]}}\n"
+    );
+    Ok(text)
+}
+
+fn notification() -> String {
+    let grants = SERVICES.map(|service| format!("{{name: {service}, destination: {service}}}")).join(", ");
+    NOTIFICATION.replace("HTTP", &grants)
+}
+
+async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
+    let (_, mut job) = simulator.request(Method::GET, &format!("{JOBS}/{name}"), None).await?;
+    job["status"] = json!({"failed": 1, "conditions": [{
+        "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "it failed <too> often",
+    }]});
+    let (status, answer) =
+        simulator.request(Method::PUT, &format!("{JOBS}/{name}/status"), Some(&job)).await?;
+    ensure!(status == 200, "the status of {name} is refused with {status}: {answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_across_a_restart() {
+    in_scratch("notifying", async |scratch| {
+        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let secrets = scratch.folder("secrets")?;
+        let more = destinations(&chats, &mail, &secrets)?;
+        write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
+        write(&config, "notification.yaml", &plugin_manifest("notification", &notification()))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        create_job(&simulator, "one").await?;
+        fails(&simulator, "one").await?;
+        told(&chats, &mail, 1).await.with_context(|| run.process().say())?;
+        run.stop().await?;
+
+        let mut run = Kubewitness::start("again", &options, scratch.path())?;
+        run.answers().await?;
+        create_job(&simulator, "two").await?;
+        fails(&simulator, "two").await?;
+        told(&chats, &mail, 2).await.with_context(|| run.process().say())?;
+        let log = run.process().stderr();
+        run.stop().await?;
+        for service in SERVICES {
+            let chat = chats.of(service);
+            ensure!(chat.refused.is_empty() && chat.taken.len() == 2, "{service}: {chat:?}");
+            let said = Value::from(chat.taken).to_string();
+            ensure!(said.contains("default/one") && said.contains("default/two"), "{service}: {said}");
+            ensure!(said.contains("kubewitness.dev/mute=true"), "{service} says how to mute: {said}");
+        }
+        let letters = mail.received();
+        ensure!(
+            letters.len() == 2 && letters[0].data.contains("Subject: Job default/one: Failed"),
+            "{letters:?}"
+        );
+        for secret in [SIGNING_SECRET, ADDRESS_SECRET] {
+            ensure!(!log.contains(secret), "the log tells a secret: {log}");
+        }
+        Ok(())
+    })
+    .await;
+}
+
+async fn told(chats: &Chats, mail: &MailServer, messages: usize) -> Result<()> {
+    until(WITHIN, "every service to have the message", async || {
+        let is_told = SERVICES.iter().all(|service| chats.of(service).taken.len() >= messages);
+        Ok((is_told && mail.received().len() >= messages).then_some(()))
+    })
+    .await
+}
+
+const EXAMPLE: &str = "deploy/examples/notify-people";
+
+#[tokio::test]
+async fn the_example_fits_and_its_messages_are_those_on_file() {
+    let example = project_root().join(EXAMPLE);
+    let env: Vec<(String, String)> = ["SLACK_URL", "FEISHU_URL"]
+        .map(|name| (name.to_owned(), "https://hooks.example.com/hush".to_owned()))
+        .into_iter()
+        .chain(["FEISHU_SECRET", "MAIL_PASSWORD"].map(|name| (name.to_owned(), "hush".to_owned())))
+        .collect();
+    let (code, stdout, stderr) = command_in(&["check", &example.to_string_lossy()], &env).await.unwrap();
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let folder = example.to_string_lossy();
+    let (code, stdout, stderr) = command(&["plugin", "test", &folder]).await.unwrap();
+    assert!(code == Some(0) && stdout.ends_with("1 of 1 tests passed\n"), "{code:?}: {stdout}{stderr}");
+    let objects = example.join("tests/failed.yaml");
+    let run = ["plugin", "run", &folder, "-f", &objects.to_string_lossy(), "-o", "json"];
+    let (_, stdout, stderr) = command(&run).await.unwrap();
+    let handed: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
+    let tick = handed.as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
+    assert_eq!(tick["object"], "tick", "{handed}");
+    let sent = tick["effects"].to_string();
+    assert!(sent.contains("ada@example.com") && sent.contains("Job team-vision/train: Failed"), "{sent}");
+}
+
+#[tokio::test]
+async fn check_names_the_path_of_what_is_misspelt_in_a_configuration_and_what_is_meant() {
+    in_scratch("notifying-checked", async |scratch| {
+        let config = scratch.folder("config")?;
+        for file in ["host.yaml", "plugin.yaml"] {
+            std::fs::copy(project_root().join(EXAMPLE).join(file), config.join(file))?;
+        }
+        let manifest = std::fs::read_to_string(config.join("plugin.yaml"))?;
+        for (from, to, told) in [
+            (
+                "kind: slack",
+                "kind: slak",
+                "spec.config.channels[0].kind: `slak` is not known: is `slack` meant?",
+            ),
+            ("        portal:", "        portl:", "is `portal` meant?"),
+            ("to: [ops]", "to: [nobody]", "`nobody` is no channel"),
+            ("        kv: true\n", "", "spec.grants.kv"),
+            ("      tick: {every: 10s}\n", "", "spec.tick"),
+        ] {
+            write(&config, "plugin.yaml", &manifest.replacen(from, to, 1))?;
+            let (code, stdout, stderr) = command(&["check", &config.to_string_lossy()]).await?;
+            let said = format!("{stdout}{stderr}");
+            ensure!(code == Some(3) && said.contains(told), "{to}: {code:?}: {said}");
+        }
+        Ok(())
+    })
+    .await;
+}
