@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::parts::expect_own_page;
 use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
-use crate::access::{Access, AccessControl};
+use crate::access::{Access, AccessControl, Known};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};

@@ -60,7 +60,7 @@ pub(super) fn at_text(text: &str) -> Markup {
 }
 
 pub(super) fn object_link(object: &ObjectRef) -> Markup {
-    html! { a href={ "/objects/" (object.uid) } { (object.kind) "/" (object.name) } }
+    html! { a href={ "/objects/" (object.uid) } title=(object.name) { (object.kind) "/" (object.name) } }
 }
 
 /// Reason, exit code and message of a status, in one cell.

@@ -237,8 +237,7 @@ async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Pro
         namespace: Some(view.namespace.clone()),
         name: Some(view.name.clone()),
         limit: Some(1),
-        uid: None,
-        events: false,
+        ..TimelineQuery::default()
     };
     let story = match app.views.timeline(&query).await {
         Ok(story) => story,

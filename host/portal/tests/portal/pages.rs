@@ -181,7 +181,7 @@ async fn a_gap_is_shown_with_scope_bounds_and_reason() {
     let text = get(&portal, "/gaps").await.text;
     for words in [
         "2 gaps, newest first",
-        "href=\"/objects/uid-train\">Job/llm-train-7",
+        "href=\"/objects/uid-train\" title=\"llm-train-7\">Job/llm-train-7",
         "the whole source",
         "<td class=\"num\">1013</td><td class=\"num\">1019</td>",
         "<td class=\"num\">open</td>",

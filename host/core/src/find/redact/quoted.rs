@@ -44,9 +44,7 @@ impl Redactor {
         secrets.found.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         Ok(())
     }
-}
 
-impl Redactor {
     /// Adds the places within the status of a document that quote what was found.
     pub(super) fn add_quotes(&self, document: &str, status: Range<usize>, found: &mut Vec<Found>) {
         let words: BTreeSet<_> =

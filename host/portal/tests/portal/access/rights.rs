@@ -184,7 +184,7 @@ async fn a_story_by_name_alone_is_read_in_the_namespaces_that_are_theirs() {
     let many =
         Portal::of(Tenants { others: 300, ..Tenants::default() }, Server::default(), |options| options);
     let answer = many.as_token("red", story).await;
-    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert_eq!(answer.status, 403, "{}", answer.text);
     assert_eq!(many.as_token("red", &format!("{story}&namespace=red")).await.status, 200);
 }
 
