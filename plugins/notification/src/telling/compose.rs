@@ -105,7 +105,7 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
 
 fn how_to_mute(facts: &Facts, is_parts: bool) -> String {
     let (kind, name) = if is_parts { ("ownerKind", "ownerName") } else { ("kind", "name") };
-    let (kind, name) = (text(facts, kind).to_lowercase(), text(facts, name));
+    let (kind, name) = (text(facts, kind).to_ascii_lowercase(), text(facts, name));
     let namespace = match text(facts, "namespace") {
         "" => String::new(),
         namespace => format!(" -n {namespace}"),

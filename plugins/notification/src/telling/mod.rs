@@ -9,7 +9,7 @@ pub mod book;
 mod compose;
 mod note;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubewitness_sdk::{Error, clock, kv, log};
 
@@ -88,7 +88,7 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
 
 /// Sends what is due. A channel that does not take one message now gets no other in this tick.
 fn send(config: &Config, book: &mut Book, begun_ms: u64) {
-    let mut down = HashSet::new();
+    let mut down = BTreeSet::new();
     for sending in book.due(config, begun_ms).into_iter().take(SENDS) {
         let now_ms = clock::now_ms();
         if now_ms.saturating_sub(begun_ms) > SENDING_MS {

@@ -1,6 +1,7 @@
 //! Calls and ticks against a scripted host, and the book by itself under random failures.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use kubewitness_sdk::http::{Request, Response};
