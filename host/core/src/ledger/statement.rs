@@ -46,6 +46,9 @@ pub fn key_id(public: &[u8]) -> String {
     hex::encode(&sha256(public)[..8])
 }
 
+/// Signs bytes.
+pub type Signer<'a> = dyn Fn(&[u8]) -> Vec<u8> + 'a;
+
 impl Statement {
     /// `None` if the line is a record, or no statement that this version knows.
     pub fn parse(line: &[u8]) -> Option<Self> {
@@ -53,7 +56,7 @@ impl Statement {
     }
 
     /// The line without its end. `sign` gets the bytes to sign.
-    pub fn line(&self, sign: Option<&dyn Fn(&[u8]) -> Vec<u8>>) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn line(&self, sign: Option<&Signer<'_>>) -> Result<Vec<u8>, serde_json::Error> {
         let mut text = serde_json::to_vec(self)?;
         if let Some(sign) = sign {
             text.truncate(text.len() - 1);

@@ -119,7 +119,7 @@ fn told(config: &Config, sending: &Sending) -> Answer {
     match &answer {
         Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
         Answer::Later { after_ms: None, why } => {
-            fields("a message was not taken, and is sent again later", why)
+            fields("a message was not taken, and is sent again later", why);
         }
         Answer::Refused(why) => fields("a message was refused, and is not sent again", why),
     }

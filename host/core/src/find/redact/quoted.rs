@@ -102,7 +102,7 @@ pub(super) fn merge(found: &mut Vec<Found>) {
 fn quotes(words: &[&str], text: &str) -> Vec<Range<usize>> {
     match words.len() > SECRETS {
         true if text.is_empty() => Vec::new(),
-        true => Vec::from([0..text.len()]),
+        true => std::iter::once(0..text.len()).collect(),
         false => words.iter().flat_map(|word| places_of(word, text)).collect(),
     }
 }
