@@ -16,7 +16,6 @@ mod model;
 pub mod ports;
 pub mod status;
 pub mod submit;
-pub mod words;
 
 pub use ports::views;
 pub use status::story;
@@ -26,6 +25,6 @@ pub use lanes::bucket;
 
 pub use find::{index, order, redact, search, selector, signature};
 pub use model::fault::shortened;
-pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version};
+pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version, words};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;

@@ -76,7 +76,7 @@ impl Plugin for Audit {
     fn check(config: &Config) -> Vec<FieldError> {
         let mut wrong = Vec::new();
         if config.people.len() > PEOPLE {
-            wrong.push(FieldError::new("people", &format!("has more than {PEOPLE} annotations")));
+            wrong.push(FieldError::new("people", format!("has more than {PEOPLE} annotations")));
         }
         if config.people.iter().any(String::is_empty) {
             wrong.push(FieldError::new("people", "has an empty name: write the annotation's whole key"));

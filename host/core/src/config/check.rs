@@ -1,6 +1,7 @@
 //! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
 use super::components::{check_keys, check_module};
+use super::values::check_secret;
 use super::{
     DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec,
     SecretRef, TickSpec, components, destinations, ledgers, streams,
@@ -88,21 +89,6 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
             }
             check_secret(&format!("{place}.urlFrom"), &server.url_from, faults);
         }
-    }
-}
-
-/// Checks the reference to a secret. The secret is an address that may hold a password.
-pub(super) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
-    let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
-    if name.is_empty() {
-        faults
-            .push(fault(field, "is empty: name the environment variable or the file that holds the address"));
-    } else if name.contains("://") {
-        faults.push(fault(
-            field,
-            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that \
-             holds it",
-        ));
     }
 }
 

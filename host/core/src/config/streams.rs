@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{check_secret, unknown};
+use super::check::unknown;
+use super::values::check_secret;
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
 use crate::model::fault::{Fault, fault};

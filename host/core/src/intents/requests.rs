@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::record;
+pub use crate::config::Repeat;
 use crate::limits;
 use crate::ports::KvWrite;
 use crate::state::Seq;
@@ -43,18 +44,6 @@ pub struct Answer {
     pub head: String,
     /// `None`: it was too large to be kept.
     pub body: Option<Vec<u8>>,
-}
-
-/// Whether a request that may have been sent is sent again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub enum Repeat {
-    /// It is sent again: at least once.
-    #[default]
-    InDoubt,
-    /// It is never sent again: its state becomes a dead letter.
-    Never,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,16 +1,17 @@
 //! The parts of a state: versions, identities, documents as bytes, times, and their bounds.
 //!
-//! Of the rest of this crate it uses only [`files`](crate::files) and [`words`](crate::words): no configuration, no
-//! status rules, no lanes.
+//! Of the rest of this crate it uses only [`files`](crate::files): no configuration, no status rules, no lanes.
 
 pub mod address;
 pub mod calendar;
 pub mod clock;
 pub mod document;
-pub mod fault;
 pub mod frames;
 pub mod kinds;
 pub mod limits;
 pub mod project;
 pub mod state;
+mod told;
 pub mod version;
+
+pub use told::{fault, words};

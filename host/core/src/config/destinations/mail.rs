@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::addresses::{AddressKind, AddressRange};
+use super::repeat::Repeat;
 use super::{ADDRESSES, of_name, ten_seconds};
 use crate::config::{Bytes, Duration, SecretRef};
-use crate::intents::requests::Repeat;
 use crate::model::fault::{Fault, fault};
 
 /// The host holds a message in memory while it is on its way.

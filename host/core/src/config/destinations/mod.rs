@@ -2,19 +2,20 @@
 
 mod addresses;
 mod mail;
+mod repeat;
 mod scheme;
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-use super::check::check_secret;
+use super::values::check_secret;
 use super::{Bytes, Duration, SecretRef};
-use crate::intents::requests::Repeat;
 use crate::model::fault::{Fault, fault};
 
 pub use addresses::{AddressKind, AddressRange};
 pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
+pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
 
 /// The host holds a request and its answer in memory while both are on their way.

@@ -4,3 +4,4 @@ mod quantity;
 mod secret;
 
 pub use quantity::{Bytes, Duration};
+pub(super) use secret::check_secret;

@@ -6,10 +6,26 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::SecretRef;
+use crate::model::fault::{Fault, fault};
 
 impl<'de> Deserialize<'de> for SecretRef {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Reference)
+    }
+}
+
+/// Checks the reference to a secret. The secret is an address that may hold a password.
+pub(in crate::config) fn check_secret(field: &str, reference: &SecretRef, faults: &mut Vec<Fault>) {
+    let (SecretRef::Env(name) | SecretRef::File(name)) = reference;
+    if name.is_empty() {
+        faults
+            .push(fault(field, "is empty: name the environment variable or the file that holds the address"));
+    } else if name.contains("://") {
+        faults.push(fault(
+            field,
+            "is an address: put it into a secret, and name the variable (`env`) or the file (`file`) that \
+             holds it",
+        ));
     }
 }
 

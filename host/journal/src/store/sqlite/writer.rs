@@ -137,7 +137,7 @@ impl Writes for Writer {
 
     async fn forget(&mut self, plugin: &str) -> Answer<()> {
         let plugin = plugin.to_owned();
-        self.transaction(move |transaction| remove::forget(transaction, &plugin)).await
+        self.transaction(Sync::Full, move |transaction| remove::forget(transaction, &plugin)).await
     }
 
     async fn memory(&mut self) -> Answer<Memory> {
