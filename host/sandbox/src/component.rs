@@ -89,7 +89,7 @@ impl Sometimes {
             match key.split_once(':') {
                 Some(("needs-with", field)) => all.needs.extend(list.map(|need| (short(field), true, need))),
                 Some(("needs-without", field)) => {
-                    all.needs.extend(list.map(|need| (short(field), false, need)))
+                    all.needs.extend(list.map(|need| (short(field), false, need)));
                 }
                 None if key == "may-need" => all.may.extend(list),
                 _ => {}

@@ -3,8 +3,8 @@
 use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
-    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec,
-    SecretRef, TickSpec, components, destinations, ledgers, streams,
+    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, TickSpec,
+    components, destinations, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};

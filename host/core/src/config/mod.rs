@@ -27,7 +27,6 @@ pub use destinations::*;
 pub use host::*;
 pub use ledgers::{LedgerSpec, RotateSpec, SigningSpec};
 pub use plugin::*;
-pub(crate) use redaction::COPIES;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
 pub use submit::{Credentials, SubmitSpec};

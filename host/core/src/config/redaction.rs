@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
 use crate::find::index::Pointer;
-use crate::find::redact::{Field, Redactor};
+use crate::find::redact::{COPIES, Field, Redactor};
 use crate::model::fault::{Fault, fault};
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
@@ -100,13 +100,6 @@ const VARIABLES: [&str; 55] = [
     "!*_NUM_TOKENS",
     "!NUM_*_TOKENS",
     "!*_NUM_*_TOKENS",
-];
-
-/// Annotations in which tools keep all of what they were given, variables included.
-pub(crate) const COPIES: [&str; 3] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
-    "kapp.k14s.io/original",
-    "objectset.rio.cattle.io/applied",
 ];
 
 impl Default for RedactionSpec {

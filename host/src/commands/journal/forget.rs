@@ -29,7 +29,13 @@ pub async fn forget(args: ForgetPluginArgs) -> Ended {
     kubewitness_journal::stats(&place, &Default::default(), 0)
         .await
         .with_context(|| hint("reading", &place))?;
-    let host = host_of(&at.data)?.unwrap_or_default();
+    let host = host_of(&at.data)?.with_context(|| {
+        format!(
+            "{} has no settings that a controller took, by which the databases with receipts are found: name the \
+             controller's data folder with --data",
+            at.data.display()
+        )
+    })?;
     let opened = Journal::open_at(&place, JournalOptions::default()).await;
     let journal = opened.context("the controller has to be stopped while a plugin is forgotten")?;
     let done = left_by(&journal, &name, &host, &at.data).await;

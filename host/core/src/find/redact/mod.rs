@@ -26,6 +26,7 @@ use crate::project::{Flow, ProjectError, Scanner};
 pub(crate) use asked::may_hold_secret;
 pub use events::about;
 pub use quoted::Secrets;
+pub(crate) use rules::COPIES;
 pub use rules::{Field, Redactor};
 use walk::Search;
 
