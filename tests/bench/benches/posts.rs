@@ -207,6 +207,10 @@ impl Documents for Nothing {
     async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
         Ok(None)
     }
+
+    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        Ok(Vec::new())
+    }
 }
 
 #[async_trait]

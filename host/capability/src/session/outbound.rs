@@ -157,7 +157,7 @@ impl Outbound {
                 Ok(Next::Answer(answer))
             }
             Decision::Doubtful(why) => {
-                self.doubt(&asked.seqs, why.clone());
+                self.doubt(&asked.seqs, &why);
                 Err(GrantError::Denied(why))
             }
         }
@@ -166,12 +166,12 @@ impl Outbound {
     /// What was sent got no answer. Where it may be sent again, the plugin's verdict says whether it is.
     pub fn unanswered(&mut self, seqs: &[Seq], repeat: Repeat, error: &GrantError) {
         if repeat == Repeat::Never {
-            self.doubt(seqs, format!("{MAY_HAVE_BEEN_SENT}: {error}"));
+            self.doubt(seqs, &format!("{MAY_HAVE_BEEN_SENT}: {error}"));
         }
     }
 
-    fn doubt(&mut self, seqs: &[Seq], why: String) {
-        self.doubts.extend(seqs.iter().map(|seq| (*seq, why.clone())));
+    fn doubt(&mut self, seqs: &[Seq], why: &str) {
+        self.doubts.extend(seqs.iter().map(|seq| (*seq, why.to_owned())));
     }
 
     /// The request counts: the next one of the state is another.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
 use crate::find::index::Pointer;
-use crate::find::redact::{COPIES, Field, Redactor};
+use crate::find::redact::{self, Field, Redactor};
 use crate::model::fault::{Fault, fault};
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
@@ -115,7 +115,8 @@ impl Default for RedactionSpec {
                 .into_iter()
                 // Templates of pods have annotations too.
                 .chain(
-                    COPIES.map(|name| field(None, &format!("/**/annotations/{}", name.replace('/', "~1")))),
+                    redact::COPIES
+                        .map(|name| field(None, &format!("/**/annotations/{}", name.replace('/', "~1")))),
                 )
                 .collect(),
             key_from: None,

@@ -183,7 +183,8 @@ mod tests {
             ended.add(&session_of(1, number, NOW + 1_000 + number), NOW).await.unwrap();
         }
         assert!(ended.ids().len() <= OF_ONE + 1);
-        twin.exchange(&text(&ended.ids().clone()), NOW).await.unwrap();
+        let told = text(&ended.ids());
+        twin.exchange(&told, NOW).await.unwrap();
         for ended in [&ended, &twin] {
             assert!(!ended.has(&others), "the other goes on");
             assert!(ended.has(&session_of(1, 1, NOW + 1_001)), "what has made room is not forgotten");

@@ -26,9 +26,15 @@ use crate::project::{Flow, ProjectError, Scanner};
 pub(crate) use asked::may_hold_secret;
 pub use events::about;
 pub use quoted::Secrets;
-pub(crate) use rules::COPIES;
 pub use rules::{Field, Redactor};
 use walk::Search;
+
+/// Annotations in which tools keep all of what they were given, variables included.
+pub(crate) const COPIES: [&str; 3] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kapp.k14s.io/original",
+    "objectset.rio.cattle.io/applied",
+];
 
 /// What stands before each digest.
 const MARK: &str = "redacted:";

@@ -2,13 +2,6 @@
 
 use crate::find::index::Pointer;
 
-/// Annotations in which tools keep all of what they were given, variables included.
-pub(crate) const COPIES: [&str; 3] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
-    "kapp.k14s.io/original",
-    "objectset.rio.cattle.io/applied",
-];
-
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redactor {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::addresses::in_addresses;
-use super::rules::{COPIES, Matches, Named};
-use super::{Found, Redactor, commands, is_digest};
+use super::rules::{Matches, Named};
+use super::{COPIES, Found, Redactor, commands, is_digest};
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.

@@ -10,7 +10,7 @@ use crate::project::Scanner;
 /// A shorter secret is not looked for: it would be found in ordinary words.
 pub(super) const SECRET_CHARS: usize = 6;
 /// Copies of the document within each other that are read as documents. `kubectl` makes one.
-const COPIES: u32 = 2;
+const COPIES_WITHIN: u32 = 2;
 
 impl Redactor {
     /// The whole, and the parts that a program uses for themselves. Those are the password of an address, what follows
@@ -18,7 +18,7 @@ impl Redactor {
     /// the rules would hide in the document.
     pub(super) fn quotable(&self, one: &Found, document: &[u8]) -> Vec<String> {
         let mut words = Words::default();
-        self.add_words(one, document, COPIES, &mut words);
+        self.add_words(one, document, COPIES_WITHIN, &mut words);
         words.0
     }
 
