@@ -4,6 +4,8 @@ use kubewitness_sdk::http::Response;
 use kubewitness_sdk::{Error, Verdict};
 use serde_json::Value;
 
+use crate::facts;
+
 /// How much of a refusal's body is kept for the person who looks for the reason.
 const BODY_BYTES: usize = 300;
 /// The longest pause that a destination may ask for.
@@ -68,7 +70,7 @@ pub fn of_code(response: &Response, fields: &[(&str, &str)], again: &[i64]) -> A
     if status != Answer::Taken {
         return status;
     }
-    let body: Value = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
+    let body: Value = facts::read(&response.body).unwrap_or(Value::Null);
     let code = fields.iter().find_map(|(code, text)| Some((body[*code].as_i64()?, &body[*text])));
     match code {
         Some((0, _)) => Answer::Taken,

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use kubewitness_sdk::{Change, Error, ObjectRef, State, documents, time};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 pub type Facts = Map<String, Value>;
@@ -97,13 +98,24 @@ pub fn bounded(mut facts: Facts) -> Facts {
         let most = if name == "message" { MESSAGE_BYTES } else { SHORT_BYTES };
         match value {
             Value::String(text) => *text = clip(text, most),
-            Value::Array(_) | Value::Object(_) if value.to_string().len() > most => {
-                *value = clip(&value.to_string(), most).into();
+            Value::Array(_) | Value::Object(_) if json(value).len() > most => {
+                *value = clip(&json(value), most).into();
             }
             _ => {}
         }
     }
     facts
+}
+
+/// Reads JSON of `kv` and of answers. One kind of reader for all keeps the component small.
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// JSON as a text. One kind of writer for all keeps the component small.
+pub fn json(value: &Value) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// The text, cut at a character if it has more bytes than these.

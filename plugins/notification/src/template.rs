@@ -64,7 +64,7 @@ pub fn fill_text(text: &str, facts: &Facts) -> String {
         match facts.get(name.trim()) {
             Some(Value::String(value)) => filled.push_str(value),
             Some(Value::Null) | None => {}
-            Some(value) => filled.push_str(&value.to_string()),
+            Some(value) => filled.push_str(&facts::json(value)),
         }
         rest = behind;
     }

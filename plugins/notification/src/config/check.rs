@@ -1,7 +1,5 @@
 //! Finds what a configuration can't mean: names that point nowhere, fields of another kind of channel, too much of it.
 
-use std::collections::BTreeSet;
-
 use kubewitness_sdk::FieldError;
 
 use super::{Channel, Config, Span};
@@ -32,10 +30,11 @@ pub fn check(config: &Config) -> Vec<FieldError> {
     for (index, channel) in config.channels.iter().enumerate() {
         check_channel(&format!("channels[{index}]"), channel, &mut faults);
     }
-    let mut names = BTreeSet::new();
-    for (index, channel) in config.channels.iter().enumerate().filter(|(_, one)| !names.insert(&one.name)) {
-        let message = format!("`{}` occurs twice: give each channel a name of its own", channel.name);
-        faults.push(FieldError::new(format!("channels[{index}].name"), message));
+    for (index, channel) in config.channels.iter().enumerate() {
+        if config.channels[..index].iter().any(|before| before.name == channel.name) {
+            let message = format!("`{}` occurs twice: give each channel a name of its own", channel.name);
+            faults.push(FieldError::new(format!("channels[{index}].name"), message));
+        }
     }
     check_routes(config, &mut faults);
     check_texts(config, &mut faults);

@@ -13,7 +13,8 @@ fn config(value: Value) -> Config {
         {"name": "alerts", "kind": "alertmanager", "annotation": false},
         {"name": "mail", "kind": "email"},
     ]});
-    config.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+    let Value::Object(more) = value else { panic!("{value} is no configuration") };
+    config.as_object_mut().unwrap().extend(more);
     let config = serde_json::from_value(config).unwrap();
     assert_eq!(crate::config::check(&config), []);
     config

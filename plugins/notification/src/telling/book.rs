@@ -1,13 +1,13 @@
 //! What is to be told, to whom, and what was told lately. Pure: the tick passes the time, and says what each sending came
 //! to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::compose;
-use super::note::{Counts, Note};
+use super::note::{self, Counts, Note};
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
@@ -32,13 +32,12 @@ const GIVE_UP_MS: u64 = 24 * 3_600_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Book {
-    /// The last outcome that was told, by the object's uid; of parts under the uid with [`OF_PARTS`].
-    told: BTreeMap<String, Told>,
+    /// The last outcome of each object that was told, the oldest first.
+    told: Vec<Told>,
     outbox: Vec<Outgoing>,
-    /// By recipient.
-    paces: BTreeMap<String, Pace>,
+    paces: Vec<Pace>,
     /// Messages that had no room, by recipient.
-    more: BTreeMap<String, u64>,
+    more: Vec<(String, u64)>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
 }
@@ -47,6 +46,8 @@ const OF_PARTS: &str = "/parts";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
+    /// The object's uid; for parts with [`OF_PARTS`].
+    key: String,
     phase: String,
     attempt: u64,
     at_ms: u64,
@@ -63,6 +64,7 @@ struct Outgoing {
 /// How often one recipient was told within a window, and when it may be asked again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Pace {
+    recipient: String,
     since_ms: u64,
     sent: u32,
     next_ms: u64,
@@ -83,22 +85,18 @@ impl Book {
     pub fn count(&mut self, counts: Counts) {
         self.old += counts.old;
         for (recipient, count) in counts.more {
-            *self.more.entry(recipient).or_default() += count;
+            note::add(&mut self.more, recipient, count);
         }
     }
 
     /// Makes messages of the notes that have settled. Returns the keys of those that are done with.
-    pub fn take_in(&mut self, config: &Config, now_ms: u64, notes: BTreeMap<String, Note>) -> Vec<String> {
-        let mut groups: BTreeMap<String, Vec<(String, Note)>> = BTreeMap::new();
-        for (key, note) in notes {
-            groups.entry(note.group.clone()).or_default().push((key, note));
-        }
+    pub fn take_in(&mut self, config: &Config, now_ms: u64, mut notes: Vec<(String, Note)>) -> Vec<String> {
+        notes.sort_unstable_by(|(_, one), (_, other)| (&one.group, one.seq).cmp(&(&other.group, other.seq)));
         let mut done = Vec::new();
-        for (group, notes) in groups {
-            let is_done =
-                is_settled(config, now_ms, &notes) && self.take_group(config, now_ms, &group, &notes);
-            if is_done {
-                done.extend(notes.into_iter().map(|(key, _)| key));
+        for group in notes.chunk_by(|(_, one), (_, other)| one.group == other.group) {
+            if is_settled(config, now_ms, group) && self.take_group(config, now_ms, &group[0].1.group, group)
+            {
+                done.extend(group.iter().map(|(key, _)| key.clone()));
             }
         }
         done
@@ -116,7 +114,8 @@ impl Book {
             false => format!("{group}{OF_PARTS}"),
         };
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
-        if self.told.get(&key).is_some_and(|told| told.covers(config, phase, attempt, now_ms)) {
+        let before = self.told.iter().position(|told| told.key == key);
+        if before.is_some_and(|place| self.told[place].covers(config, phase, attempt, now_ms)) {
             return true;
         }
         let is_quiet = config.quiet.as_ref().is_some_and(|quiet| {
@@ -125,23 +124,38 @@ impl Book {
         if is_quiet || self.outbox.len() >= OUTBOX {
             return false;
         }
-        let others: Vec<Note> =
-            notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq).cloned().collect();
         // Of the object's own earlier states only the last one counts.
-        let others: Vec<Note> = others.into_iter().filter(|note| text(&note.facts, "uid") != group).collect();
+        let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
+        let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
         let message = compose::one(config, lead, &others);
         self.outbox.push(Outgoing { message, to: lead.to.clone(), since_ms: now_ms });
-        self.told.insert(key, Told { phase: phase.to_string(), attempt, at_ms: now_ms });
+        if let Some(place) = before {
+            self.told.remove(place);
+        }
+        self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
         true
+    }
+
+    fn pace(&mut self, recipient: &str) -> &mut Pace {
+        let place = self.paces.iter().position(|pace| pace.recipient == recipient).unwrap_or_else(|| {
+            self.paces.push(Pace { recipient: recipient.to_string(), ..Pace::default() });
+            self.paces.len() - 1
+        });
+        &mut self.paces[place]
     }
 
     /// What is to be sent now: each message, or one about all where there are too many for a person.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
-        let waiting: BTreeSet<String> =
-            self.outbox.iter().flat_map(|one| one.to.iter()).chain(self.more.keys()).cloned().collect();
+        let waiting: BTreeSet<String> = self
+            .outbox
+            .iter()
+            .flat_map(|one| &one.to)
+            .chain(self.more.iter().map(|(name, _)| name))
+            .cloned()
+            .collect();
         let mut due = Vec::new();
         for recipient in waiting {
-            let pace = self.paces.entry(recipient.clone()).or_default();
+            let pace = self.pace(&recipient);
             if now_ms < pace.next_ms {
                 continue;
             }
@@ -157,7 +171,7 @@ impl Book {
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
         let messages: Vec<&Message> =
             self.outbox.iter().filter(|one| one.to.contains(recipient)).map(|one| &one.message).collect();
-        let more = self.more.get(recipient).copied().unwrap_or_default();
+        let more = self.more.iter().find(|(name, _)| name == recipient).map_or(0, |(_, more)| *more);
         let is_for_people =
             config.recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people());
         if more == 0 && (!is_for_people || messages.len() <= left) {
@@ -182,7 +196,7 @@ impl Book {
 
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        let pace = self.paces.entry(sending.recipient.clone()).or_default();
+        let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms + after_ms;
@@ -198,7 +212,7 @@ impl Book {
         // After a digest the recipient hears nothing until the window ends.
         pace.sent = if sending.is_digest { config.digest.above } else { pace.sent.saturating_add(1) };
         if sending.is_digest {
-            self.more.remove(&sending.recipient);
+            self.more.retain(|(recipient, _)| *recipient != sending.recipient);
         }
         for one in self.outbox.iter_mut().filter(|one| sending.tells.contains(&one.message.id)) {
             one.to.remove(&sending.recipient);
@@ -215,20 +229,14 @@ impl Book {
             });
         let lost = lost.collect();
         self.outbox.retain(is_fresh);
-        self.told.retain(|_, told| now_ms.saturating_sub(told.at_ms) < config.repeat.ms);
-        while self.told.len() > TOLD {
-            let oldest = self.told.iter().min_by_key(|(_, told)| told.at_ms).map(|(key, _)| key.clone());
-            oldest.and_then(|key| self.told.remove(&key));
-        }
+        self.told.retain(|told| now_ms.saturating_sub(told.at_ms) < config.repeat.ms);
+        self.told.drain(..self.told.len().saturating_sub(TOLD));
         let (every, more) = (config.digest.every.ms, &self.more);
-        self.paces.retain(|recipient, pace| {
-            now_ms < pace.next_ms
-                || now_ms.saturating_sub(pace.since_ms) < every
-                || more.contains_key(recipient)
+        self.paces.retain(|pace| {
+            let has_more = more.iter().any(|(recipient, _)| *recipient == pace.recipient);
+            now_ms < pace.next_ms || now_ms.saturating_sub(pace.since_ms) < every || has_more
         });
-        while self.paces.len() > PACES {
-            self.paces.pop_first();
-        }
+        self.paces.drain(..self.paces.len().saturating_sub(PACES));
         lost
     }
 }

@@ -1,7 +1,5 @@
 //! Writes messages: of one object with its parts, and of many objects.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use super::note::Note;
@@ -75,22 +73,28 @@ fn standard(facts: &Facts) -> Vec<String> {
     ]
 }
 
-fn counted<'a>(notes: impl Iterator<Item = &'a Note>) -> BTreeMap<(&'a str, &'a str, &'a str), usize> {
-    let mut counts = BTreeMap::new();
-    for note in notes {
-        let of = |name| text(&note.facts, name);
-        *counts.entry((of("kind"), of("phase"), of("reason"))).or_default() += 1;
+/// How often each occurs, in the order of the first. A list: there are few, and a map of each kind costs 10 KB of the
+/// component.
+fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
+    let mut counts: Vec<(T, u64)> = Vec::new();
+    for one in all {
+        match counts.iter_mut().find(|(known, _)| *known == one) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((one, 1)),
+        }
     }
     counts
 }
 
 /// Such as `Pod: 3 Failed (OOMKilled)`.
 fn parts(others: &[Note]) -> Vec<String> {
-    let line = |((kind, phase, reason), count): ((&str, &str, &str), usize)| {
-        let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-        format!("{kind}: {count} {phase}{reason}")
+    let of = |note: &Note| {
+        let of = |name| text(&note.facts, name);
+        let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
+        (of("kind").to_string(), format!("{}{reason}", of("phase")))
     };
-    counted(others.iter()).into_iter().take(PARTS).map(line).collect()
+    let counts = counted(others.iter().map(of)).into_iter().take(PARTS);
+    counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
 
 /// The title where only parts are told, such as `Job vision/train: 64 × Pod Failed`.
@@ -123,10 +127,7 @@ fn link(config: &Config, facts: &Facts) -> String {
 
 /// One message about many. `more` were counted and not kept.
 pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64, now_ms: u64) -> Message {
-    let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
-    for message in messages {
-        *phases.entry(text(&message.facts, "phase")).or_default() += 1;
-    }
+    let phases = counted(messages.iter().map(|message| text(&message.facts, "phase").to_string()));
     let phases: Vec<_> = phases.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let all = messages.len() as u64 + more;
     let mut lines: Vec<_> = messages.iter().take(LISTED).map(|message| message.title.clone()).collect();

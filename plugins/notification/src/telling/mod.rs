@@ -9,13 +9,14 @@ pub mod book;
 mod compose;
 mod note;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kubewitness_sdk::{Error, clock, kv, log};
 
 use crate::answer::Answer;
 use crate::channels;
 use crate::config::Config;
+use crate::facts;
 use book::{Book, Sending};
 pub use note::handle;
 use note::{COUNTS, Counts, NOTES, Note};
@@ -35,9 +36,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     let now_ms = clock::now_ms();
     let stored = kv::get(BOOK)?;
     let mut book = match &stored {
-        Some(bytes) => {
-            serde_json::from_slice(bytes).map_err(|error| format!("the book can't be read: {error}"))?
-        }
+        Some(bytes) => facts::read(bytes).map_err(|error| format!("the book can't be read: {error}"))?,
         None => Book::default(),
     };
     take_counts(&mut book)?;
@@ -55,13 +54,12 @@ pub fn tick(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-fn notes() -> Result<BTreeMap<String, Note>, String> {
-    let mut notes = BTreeMap::new();
+fn notes() -> Result<Vec<(String, Note)>, String> {
+    let mut notes = Vec::new();
     for key in kv::keys(NOTES, note::MOST)? {
         let Some(bytes) = kv::get(&key)? else { continue };
-        let note = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("the note {key} can't be read: {error}"))?;
-        notes.insert(key, note);
+        let note = facts::read(&bytes).map_err(|error| format!("the note {key} can't be read: {error}"))?;
+        notes.push((key, note));
     }
     Ok(notes)
 }
@@ -70,8 +68,8 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
     let mut old = 0;
     for key in kv::keys(COUNTS, COUNTS_A_TICK)? {
         let Some(bytes) = kv::get(&key)? else { continue };
-        let counts: Counts = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("the count {key} can't be read: {error}"))?;
+        let counts: Counts =
+            facts::read(&bytes).map_err(|error| format!("the count {key} can't be read: {error}"))?;
         old += counts.old;
         book.count(counts);
         kv::delete(&key)?;
@@ -121,7 +119,9 @@ fn told(config: &Config, sending: &Sending) -> Answer {
         Answer::Later { after_ms: None, why } => {
             fields("a message was not taken, and is sent again later", why);
         }
-        Answer::Refused(why) => fields("a message was refused, and is not sent again", why),
+        Answer::Refused(why) => {
+            fields("a message was refused, and is not sent again", why);
+        }
     }
     answer
 }

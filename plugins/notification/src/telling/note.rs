@@ -36,7 +36,7 @@ pub struct Counts {
     /// It happened long ago.
     pub old: u64,
     /// There was no room, by recipient.
-    pub more: BTreeMap<String, u64>,
+    pub more: Vec<(String, u64)>,
 }
 
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
@@ -95,10 +95,15 @@ fn keep(note: Note, counts: &mut Counts) -> Result<(), Error> {
         Some(Ok(())) => return Ok(()),
         Some(Err(_)) | None => {}
     }
-    for recipient in note.to {
-        *counts.more.entry(recipient).or_default() += 1;
-    }
+    note.to.into_iter().for_each(|recipient| add(&mut counts.more, recipient, 1));
     Ok(())
+}
+
+pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
+    match counts.iter_mut().find(|(known, _)| *known == recipient) {
+        Some((_, count)) => *count += more,
+        None => counts.push((recipient, more)),
+    }
 }
 
 fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
