@@ -6,6 +6,7 @@
 
 mod answer;
 mod channels;
+mod check;
 mod config;
 mod decide;
 mod direct;
@@ -34,7 +35,7 @@ impl Plugin for Notification {
     }
 
     fn check(config: &Config) -> Vec<FieldError> {
-        config::check(config)
+        check::check(config)
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {

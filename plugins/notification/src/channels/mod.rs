@@ -1,5 +1,5 @@
 //! Channels: each makes the request of its service from the one kind of message, and judges the answer. A channel more is
-//! a file here with `body` and `answer`, a line in [`Kind`], and its lines in the two tables below.
+//! a file here with `body` and `answer`, a line in `config::Kind`, and its lines in the two tables below.
 
 mod alertmanager;
 mod cloudevents;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::answer::{self, Answer};
-use crate::config::Channel;
+use crate::config::{Channel, Kind};
 use crate::facts::Facts;
 
 /// What a message is of. Channels colour it, or call it firing and resolved.
@@ -41,50 +41,6 @@ pub struct Message {
     /// When it happened, in milliseconds since 1970.
     pub at_ms: u64,
     pub facts: Facts,
-}
-
-/// The service that a channel speaks to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// An incoming webhook of Slack, or of a service that takes the same, such as Mattermost.
-    Slack,
-    /// A custom bot of Feishu.
-    Feishu,
-    /// A custom bot of Lark, which takes the same as Feishu's.
-    Lark,
-    /// A custom robot of DingTalk.
-    DingTalk,
-    /// A group's robot of WeCom.
-    WeCom,
-    /// Prometheus' Alertmanager.
-    Alertmanager,
-    /// A receiver of CloudEvents, as structured JSON.
-    CloudEvents,
-    /// Any receiver of JSON.
-    Webhook,
-    /// A granted mail server.
-    Email,
-}
-
-impl Kind {
-    /// Whether people read it. They get a digest when too much happens; a program gets each message.
-    pub fn is_for_people(self) -> bool {
-        !matches!(self, Self::Alertmanager | Self::CloudEvents | Self::Webhook)
-    }
-
-    /// Whether a recipient names an address behind the channel, as `mail:ada@example.com`.
-    pub fn has_addresses(self) -> bool {
-        self == Self::Email
-    }
-
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::CloudEvents => "application/cloudevents+json",
-            _ => "application/json",
-        }
-    }
 }
 
 /// Hands one message to one recipient.

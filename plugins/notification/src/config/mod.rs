@@ -1,7 +1,7 @@
 //! What an operator writes under `spec.config`.
 
-mod check;
 mod hours;
+mod kind;
 #[cfg(test)]
 mod schema;
 mod span;
@@ -11,11 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::channels::Kind;
 use crate::template;
 
-pub use check::check;
 pub use hours::Hours;
+pub use kind::Kind;
 pub use span::Span;
 
 /// The configuration of the plugin `notification`.

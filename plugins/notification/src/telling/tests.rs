@@ -78,7 +78,7 @@ fn configured(value: Value) -> Config {
     let Value::Object(more) = value else { panic!("{value} is no configuration") };
     config.as_object_mut().unwrap().extend(more);
     let config = serde_json::from_value(config).unwrap();
-    assert_eq!(crate::config::check(&config), []);
+    assert_eq!(crate::check::check(&config), []);
     config
 }
 

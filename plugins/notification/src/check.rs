@@ -2,8 +2,8 @@
 
 use kubewitness_sdk::FieldError;
 
-use super::{Channel, Config, Span};
-use crate::channels::{Kind, webhook};
+use crate::channels::webhook;
+use crate::config::{Channel, Config, Kind, Span};
 use crate::decide::PHASES;
 use crate::{direct, template};
 
