@@ -15,7 +15,14 @@ pub fn reference(args: &[String]) -> Result<()> {
     let mut command = cargo();
     command.args(["test", "--locked", "--quiet"]);
     command.args(
-        ["kubewitness-core", "kubewitness-portal", "kubewitness"].map(|name| format!("--package={name}")),
+        [
+            "kubewitness-core",
+            "kubewitness-portal",
+            "kubewitness-capability",
+            "kubewitness-plugin-persistence",
+            "kubewitness",
+        ]
+        .map(|name| format!("--package={name}")),
     );
     command.args(["--", "the_reference"]);
     // The host's binary stays the one that contains the plugins.

@@ -50,6 +50,7 @@ mod stores;
 mod streams;
 mod submitting;
 mod support;
+mod tables;
 mod ticking;
 mod tls;
 mod visibility;
