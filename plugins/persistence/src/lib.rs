@@ -1,28 +1,31 @@
-//! Writes every state to a database: `object_status` has the newest state of each object, and
-//! `object_history` has all of them. It creates missing tables.
+//! Writes every state to a database: `object_status` has the newest state of each object, `object_history` has all of
+//! them, and `object_transitions` has each change of a phase. It creates missing tables.
 //!
 //! It needs the grant `sql: [{name: main, …}]`. SQLite, PostgreSQL and MySQL get the same tables, in each
 //! one's own types. The writes of a batch share one transaction with the receipts of its states, so a repeat
 //! changes nothing.
 
+mod columns;
+mod config;
+mod document;
+mod gpus;
 mod rows;
+mod schema;
 mod tables;
+mod transitions;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite};
-use kubewitness_sdk::{About, Error, Plugin, State, Verdict};
-use serde::Deserialize;
+use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite, Value};
+use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Verdict};
+
+use self::columns::{Reader, Values};
+pub use self::config::Config;
+use self::schema::Names;
+use self::tables::Ready;
 
 /// The plugin's name for its database. The operator says which one it is.
 const DATABASE: &str = "main";
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Whether to create indexes for people who look up one object. Each costs the hot path as much again.
-    index: bool,
-}
 
 pub struct Persistence;
 
@@ -38,90 +41,139 @@ impl Plugin for Persistence {
         }
     }
 
+    fn check(config: &Config) -> Vec<FieldError> {
+        config::check(config)
+    }
+
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
-        match ready(config).and_then(|()| write(states)) {
+        let writer = match ready(config) {
+            Ok(ready) => Writer { config, ready, reader: Reader::new(config) },
+            Err(error) => return vec![Verdict::from(error); states.len()],
+        };
+        let verdicts = match writer.write(states) {
             Ok(()) => vec![Verdict::Done; states.len()],
             // One bad row makes the statement fail for all rows. Alone it only fails itself.
             Err(Error::Invalid(_) | Error::TooLarge(_)) if states.len() > 1 => {
-                states.iter().map(one).collect()
+                states.iter().map(|state| writer.one(state)).collect()
             }
             Err(error) => vec![Verdict::from(error); states.len()],
-        }
+        };
+        writer.reader.tell();
+        verdicts
     }
 }
 
 kubewitness_sdk::export!(Persistence);
 
 thread_local! {
-    /// Whether this instance has seen the tables. It is only a shortcut: [`write`] notices if they are gone.
-    static SEEN: Cell<bool> = const { Cell::new(false) };
+    /// What this instance found of the tables. It is only a shortcut: [`Writer::write`] notices if they are gone.
+    static SEEN: RefCell<Option<Ready>> = const { RefCell::new(None) };
     /// Whether a write found a table missing.
     static MISSING: Cell<bool> = const { Cell::new(false) };
 }
 
-fn ready(config: &Config) -> Result<(), Error> {
-    if !SEEN.get() {
-        tables::prepare(DATABASE, config.index, MISSING.get())?;
-        SEEN.set(true);
-        MISSING.set(false);
+fn ready(config: &Config) -> Result<Ready, Error> {
+    if let Some(ready) = SEEN.with_borrow(Clone::clone) {
+        return Ok(ready);
     }
-    Ok(())
+    let ready = tables::prepare(config, MISSING.get())?;
+    SEEN.set(Some(ready.clone()));
+    MISSING.set(false);
+    Ok(ready)
 }
 
-fn one(state: &State) -> Verdict {
-    match write(std::slice::from_ref(state)) {
-        Ok(()) => Verdict::Done,
-        Err(error) => Verdict::from(error),
-    }
+/// Writes the states of one call.
+struct Writer<'c> {
+    config: &'c Config,
+    ready: Ready,
+    reader: Reader<'c>,
 }
 
-fn write(states: &[State]) -> Result<(), Error> {
-    let written = write_tables(states);
-    if let Err(Error::Invalid(message)) = &written
-        && message.contains("no such table")
-    {
-        // The table was made in a call that was rolled back, or somebody removed it. The next try makes it
-        // again.
-        SEEN.set(false);
-        MISSING.set(true);
-        return Err(Error::Unavailable(message.clone()));
+impl Writer<'_> {
+    fn one(&self, state: &State) -> Verdict {
+        match self.write(std::slice::from_ref(state)) {
+            Ok(()) => Verdict::Done,
+            Err(error) => Verdict::from(error),
+        }
     }
-    written
-}
 
-fn write_tables(states: &[State]) -> Result<(), Error> {
-    // A resync shows how an object is. It is no part of the object's history.
-    let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
-    if !happened.is_empty() {
-        sql::write_both(DATABASE, &history(&happened), &status_of(&happened))?;
+    fn write(&self, states: &[State]) -> Result<(), Error> {
+        let written = self.write_tables(states);
+        let Err(Error::Invalid(message)) = &written else { return written };
+        let lacks_table = message.contains("no such table");
+        // A connection of the pool may also remember a table as it was before another one added the column.
+        if lacks_table || message.contains("has no column") {
+            // It was made in a call that was rolled back, or somebody removed it. The next try makes it again.
+            SEEN.set(None);
+            MISSING.set(lacks_table);
+            return Err(Error::Unavailable(message.clone()));
+        }
+        written
     }
-    let shown: Vec<_> = shown.into_iter().filter(|state| rows::is_current(state)).map(rows::status).collect();
-    if shown.is_empty() {
-        return Ok(());
-    }
-    let TableCopy { table, columns, key, on_conflict, .. } = status_of(&[]);
-    sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
-}
 
-fn history(states: &[&State]) -> TableWrite {
-    TableWrite {
-        table: tables::HISTORY.to_string(),
-        columns: rows::history_columns(),
-        key: tables::HISTORY_KEY.map(str::to_string).to_vec(),
-        on_conflict: OnConflict::Ignore,
-        rows: states.iter().map(|state| rows::history(state)).collect(),
+    fn write_tables(&self, states: &[State]) -> Result<(), Error> {
+        // A resync shows how an object is. It is no part of the object's history.
+        let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
+        if !happened.is_empty() {
+            transitions::write(&happened, self.config)?;
+            sql::write_both(DATABASE, &self.history(&happened)?, &self.status_of(&happened))?;
+        }
+        let shown = shown.into_iter().filter(|state| rows::is_current(state));
+        let shown = shown.map(|state| self.row(state).map(|(row, _)| row)).collect::<Result<Vec<_>, _>>()?;
+        if shown.is_empty() {
+            return Ok(());
+        }
+        let TableCopy { table, columns, key, on_conflict, .. } = self.status_of(&[]);
+        sql::write(DATABASE, &TableWrite { table, columns, key, on_conflict, rows: shown }).map(drop)
     }
-}
 
-/// The rows of the history that also say how each object is now.
-fn status_of(states: &[&State]) -> TableCopy {
-    let of_the_past = states.iter().zip(0..).filter(|(state, _)| !rows::is_current(state));
-    TableCopy {
-        table: tables::STATUS.to_string(),
-        columns: rows::status_columns(),
-        key: vec!["uid".to_string()],
-        on_conflict: OnConflict::ReplaceOlder("seq".to_string()),
-        without: of_the_past.map(|(_, place)| place).collect(),
+    fn names(&self) -> Names<'_> {
+        Names(&self.config.prefix)
+    }
+
+    fn history(&self, states: &[&State]) -> Result<TableWrite, Error> {
+        let mut columns = self.status_columns();
+        columns.extend([schema::PREVIOUS, schema::DOCUMENT].map(|(name, _)| name.to_string()));
+        let row = |state: &&State| {
+            let (mut row, document) = self.row(state)?;
+            row.extend([rows::previous(state), document]);
+            Ok(row)
+        };
+        Ok(TableWrite {
+            table: self.names().of(schema::HISTORY),
+            columns,
+            key: schema::HISTORY_KEY.map(str::to_string).to_vec(),
+            on_conflict: OnConflict::Ignore,
+            rows: states.iter().map(row).collect::<Result<_, Error>>()?,
+        })
+    }
+
+    /// The rows of the history that also say how each object is now.
+    fn status_of(&self, states: &[&State]) -> TableCopy {
+        let of_the_past = states.iter().zip(0..).filter(|(state, _)| !rows::is_current(state));
+        TableCopy {
+            table: self.names().of(schema::STATUS),
+            columns: self.status_columns(),
+            key: vec!["uid".to_string()],
+            on_conflict: OnConflict::ReplaceOlder("seq".to_string()),
+            without: of_the_past.map(|(_, place)| place).collect(),
+        }
+    }
+
+    fn status_columns(&self) -> Vec<String> {
+        let mut columns = rows::status_columns();
+        columns.extend(self.config.columns.iter().map(|column| column.name.clone()));
+        columns.extend(self.ready.retired.iter().cloned());
+        columns
+    }
+
+    /// The row of object_status, and the document for object_history.
+    fn row(&self, state: &State) -> Result<(Vec<Value>, Value), Error> {
+        let Values { columns, document } = self.reader.values(state)?;
+        let mut row = rows::status(state);
+        row.extend(columns);
+        row.extend(self.ready.retired.iter().map(|_| Value::Null));
+        Ok((row, document))
     }
 }
 

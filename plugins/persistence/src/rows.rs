@@ -3,21 +3,16 @@
 use kubewitness_sdk::sql::Value;
 use kubewitness_sdk::{Change, State, time};
 
-use crate::tables;
+use crate::schema;
 
 /// Messages are for people. The document has what is cut.
 const MESSAGE_BYTES: usize = 4096;
 /// The longest name, version or reason. Kubernetes keeps to 253 bytes; a source may send anything.
 const WORD_BYTES: usize = 1024;
 
+/// The columns of [`status`].
 pub fn status_columns() -> Vec<String> {
-    tables::COLUMNS.map(|(name, _)| name.to_string()).to_vec()
-}
-
-pub fn history_columns() -> Vec<String> {
-    let mut columns = status_columns();
-    columns.push(tables::PREVIOUS.0.to_string());
-    columns
+    schema::COLUMNS.iter().chain([&schema::OWNER_UID]).map(|(name, _)| name.to_string()).collect()
 }
 
 /// Whether this state says how the object is now. A late state says how it was, and a gap only says that
@@ -30,20 +25,19 @@ pub fn is_current(state: &State) -> bool {
 pub fn status(state: &State) -> Vec<Value> {
     let (object, status) = (&state.object, &state.status);
     let gone = state.change == Change::Gone;
-    let mut row = Vec::with_capacity(tables::COLUMNS.len() + 1);
-    row.extend([
-        // The id is never cut: it would no longer be one.
-        clean(&state.id, usize::MAX).into(),
+    let [owner_kind, owner_name, owner_uid] = owner(state);
+    vec![
+        id(state),
         state.seq.into(),
         word(&state.source),
         word(&object.group),
         word(&object.kind),
         word(&object.namespace),
         word(&object.name),
-        word(&object.uid),
+        uid(state).into(),
         word(&state.resource_version),
         change(state.change).into(),
-        if gone { "Deleted".into() } else { word(&status.phase) },
+        phase(state).into(),
         word(&status.reason),
         clean(&status.message, MESSAGE_BYTES).into(),
         status.attempt.into(),
@@ -51,18 +45,37 @@ pub fn status(state: &State) -> Vec<Value> {
         status.total.into(),
         status.exit_code.into(),
         i64::from(status.terminal || gone).into(),
-        state.owner.as_ref().map(|owner| clean(&owner.kind, WORD_BYTES)).into(),
-        state.owner.as_ref().map(|owner| clean(&owner.name, WORD_BYTES)).into(),
+        owner_kind,
+        owner_name,
         time::rfc3339(state.observed_ms).into(),
-    ]);
-    row
+        owner_uid,
+    ]
 }
 
-/// The columns of [`status`], and the status before.
-pub fn history(state: &State) -> Vec<Value> {
-    let mut row = status(state);
-    row.push(state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into());
-    row
+/// The status before, which the history has beside the columns of [`status`].
+pub fn previous(state: &State) -> Value {
+    state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into()
+}
+
+/// The id is never cut: it would no longer be one.
+pub fn id(state: &State) -> Value {
+    clean(&state.id, usize::MAX).into()
+}
+
+pub fn uid(state: &State) -> String {
+    clean(&state.object.uid, WORD_BYTES)
+}
+
+pub fn phase(state: &State) -> String {
+    if state.change == Change::Gone { "Deleted".into() } else { clean(&state.status.phase, WORD_BYTES) }
+}
+
+/// Kind, name and uid of the outermost owner.
+pub fn owner(state: &State) -> [Value; 3] {
+    match &state.owner {
+        Some(owner) => [&owner.kind, &owner.name, &owner.uid].map(|text| word(text)),
+        None => [const { Value::Null }; 3],
+    }
 }
 
 fn change(change: Change) -> &'static str {
@@ -74,12 +87,12 @@ fn change(change: Change) -> &'static str {
     }
 }
 
-fn word(text: &str) -> Value {
+pub fn word(text: &str) -> Value {
     clean(text, WORD_BYTES).into()
 }
 
 /// Replaces NUL: some databases refuse it, and others stop reading at it.
-fn clean(text: &str, limit: usize) -> String {
+pub fn clean(text: &str, limit: usize) -> String {
     let text = &text[..text.floor_char_boundary(limit)];
     // NUL almost never occurs, and a copy is much cheaper than a replacement.
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_string() }

@@ -1,155 +1,241 @@
-//! Defines the tables. People and other programs read them, so their columns are a contract. A change of it
-//! needs a new schema version.
+//! Brings a database to the version of the tables that this plugin writes, and adds the columns of the configuration.
+//! Several instances may do so at once, and a crash may come between any two statements: each step is looked for before
+//! it is done, and a step that another instance did meanwhile is no error.
 
-use kubewitness_sdk::Error;
+use std::collections::BTreeMap;
+
 use kubewitness_sdk::sql::{self, Dialect, OnConflict, TableWrite, Value};
+use kubewitness_sdk::{Error, log};
 
-pub const STATUS: &str = "object_status";
-pub const HISTORY: &str = "object_history";
-const SCHEMA: &str = "object_schema";
-const VERSION: i64 = 1;
+use crate::DATABASE;
+use crate::config::{Column, Config};
+use crate::schema::{self, COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, VERSION};
 
-/// The `id` alone makes a row of the history unique. The version only comes first so that new rows go to the
-/// end of the index. With an index over ids alone, whose uids are random, an insert takes three times as long
-/// and grows with the table. No id has two versions.
-pub const HISTORY_KEY: [&str; 2] = ["resource_version", "id"];
+/// Columns that configurations have added over time. Each costs every write a value, also if no configuration names it
+/// any more.
+const KNOWN: usize = 128;
 
-/// The columns of both tables and their content, in the order of the contract.
-pub const COLUMNS: [(&str, Holds); 21] = [
-    ("id", Holds::Id),
-    ("seq", Holds::Position),
-    ("source", Holds::Word),
-    ("api_group", Holds::Word),
-    ("kind", Holds::Word),
-    ("namespace", Holds::Name),
-    ("name", Holds::Name),
-    ("uid", Holds::Uid),
-    ("resource_version", Holds::Version),
-    ("change", Holds::Word),
-    ("phase", Holds::Word),
-    ("reason", Holds::Word),
-    ("message", Holds::Word),
-    ("attempt", Holds::Count),
-    ("ready", Holds::Count),
-    ("total", Holds::Count),
-    ("exit_code", Holds::MaybeCount),
-    ("terminal", Holds::Count),
-    ("owner_kind", Holds::MaybeWord),
-    ("owner_name", Holds::MaybeWord),
-    ("observed_at", Holds::Word),
-];
-pub const PREVIOUS: (&str, Holds) = ("previous_phase", Holds::MaybeWord);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
-    Id,
-    Uid,
-    Version,
-    /// The name of an object or a namespace.
-    Name,
-    Word,
-    MaybeWord,
-    Position,
-    Count,
-    MaybeCount,
-}
-
-impl Holds {
-    /// The SQL type. Counts have 64 bits on servers, because an object may claim any number. An index of
-    /// MySQL has at most 3,072 bytes, and a character takes four. Texts are compared byte by byte, which is
-    /// not MySQL's default.
-    fn sql(self, dialect: Dialect) -> &'static str {
-        match (dialect, self) {
-            (_, Self::Position) => "BIGINT NOT NULL",
-            (Dialect::Sqlite, Self::Count) => "INTEGER NOT NULL",
-            (Dialect::Sqlite, Self::MaybeCount) => "INTEGER",
-            (_, Self::Count) => "BIGINT NOT NULL",
-            (_, Self::MaybeCount) => "BIGINT",
-            (Dialect::Mysql, Self::Id) => "VARCHAR(600) COLLATE utf8mb4_bin NOT NULL",
-            (Dialect::Mysql, Self::Version) => "VARCHAR(160) COLLATE utf8mb4_bin NOT NULL",
-            (Dialect::Mysql, Self::Uid) => "VARCHAR(700) COLLATE utf8mb4_bin NOT NULL",
-            (Dialect::Mysql, Self::Name) => "VARCHAR(1024) COLLATE utf8mb4_bin NOT NULL",
-            (Dialect::Mysql, Self::Word) => "TEXT COLLATE utf8mb4_bin NOT NULL",
-            (Dialect::Mysql, Self::MaybeWord) => "TEXT COLLATE utf8mb4_bin",
-            (_, Self::MaybeWord) => "TEXT",
-            (_, Self::Id | Self::Uid | Self::Version | Self::Name | Self::Word) => "TEXT NOT NULL",
-        }
-    }
+/// What was found or made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Columns that a former configuration added and this one does not name.
+    pub retired: Vec<String>,
 }
 
 /// Creates what is missing, and refuses tables that a newer version of this plugin has changed. `missing`: a
 /// table was missing, whatever the version says.
-pub fn prepare(database: &str, index: bool, missing: bool) -> Result<(), Error> {
-    let dialect = sql::dialect_of(database)?;
-    // If the tables exist, nothing is created: that would wait for other writers of the tables.
-    let newest = match version(database) {
-        Err(Error::Invalid(message)) if message.contains("no such table") => None,
-        newest => newest?,
-    };
-    if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
-        return Err(Error::Unavailable(format!(
-            "the tables have version {newer}, this plugin writes version {VERSION}"
-        )));
-    }
-    if newest.is_none() || missing {
-        make(database, dialect)?;
-    }
-    if index {
-        make_indexes(database, dialect)?;
-    }
-    if newest == Some(VERSION) {
-        return Ok(());
-    }
-    let row = TableWrite {
-        table: SCHEMA.to_string(),
-        columns: vec!["version".to_string()],
-        key: vec!["version".to_string()],
-        // Another instance may have written it at the same time.
-        on_conflict: OnConflict::Ignore,
-        rows: vec![vec![Value::Integer(VERSION)]],
-    };
-    sql::write(database, &row).map(drop)
-}
-
-fn version(database: &str) -> Result<Option<i64>, Error> {
-    let newest = sql::query(database, &format!("SELECT max(version) FROM {SCHEMA}"), &[])?;
-    Ok(match newest.first().and_then(|row| row.first()) {
-        Some(Value::Integer(version)) => Some(*version),
-        _ => None,
+pub fn prepare(config: &Config, missing: bool) -> Result<Ready, Error> {
+    let dialect = sql::dialect_of(DATABASE)?;
+    let tables = Tables { config, names: Names(&config.prefix), dialect };
+    tables.prepare(missing).map_err(|error| match error {
+        // No state is at fault for what is wrong with tables, so none is parked for it.
+        Error::Invalid(why) => Error::Unavailable(format!("the tables can't be prepared: {why}")),
+        // The words of the host where the database's user lacks a right.
+        Error::Unavailable(why) if why.contains("refuses it") => tables.for_an_administrator(&why),
+        other => other,
     })
 }
 
-fn make(database: &str, dialect: Dialect) -> Result<(), Error> {
-    sql::run(database, &create(STATUS, &COLUMNS, "uid", dialect))?;
-    let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
-    sql::run(database, &create(HISTORY, &history, &HISTORY_KEY.join(", "), dialect))?;
-    let version = "BIGINT NOT NULL PRIMARY KEY";
-    sql::run(database, &format!("CREATE TABLE IF NOT EXISTS {SCHEMA} (version {version})")).map(drop)
+struct Tables<'c> {
+    config: &'c Config,
+    names: Names<'c>,
+    dialect: Dialect,
 }
 
-fn make_indexes(database: &str, dialect: Dialect) -> Result<(), Error> {
-    // MySQL has no IF NOT EXISTS here, and can't index whole names.
-    let (missing, name) = match dialect {
-        Dialect::Mysql => ("", "namespace(191), name(191)"),
-        Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "namespace, name"),
-    };
-    let indexes = [
-        format!("CREATE INDEX {missing}object_status_by_name ON object_status ({name})"),
-        format!("CREATE INDEX {missing}object_history_by_uid ON object_history (uid, seq)"),
-    ];
-    for index in indexes {
-        match sql::run(database, &index) {
-            Err(Error::Invalid(message)) if message.contains("Duplicate key name") => {}
-            made => made.map(drop)?,
+impl Tables<'_> {
+    /// First all statements that make tables, then rows: MySQL commits at the former.
+    fn prepare(&self, missing: bool) -> Result<Ready, Error> {
+        let newest = self.version()?;
+        if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
+            return Err(Error::Unavailable(format!(
+                "the tables have version {newer}, this plugin writes version {VERSION}"
+            )));
+        }
+        // If the tables exist, nothing is created: that would wait for other writers of the tables.
+        let from = if missing { 0 } else { newest.unwrap_or(0) };
+        if from < VERSION {
+            self.migrate(from)?;
+        }
+        let known = self.known_columns()?;
+        self.check_types(&known)?;
+        self.add_columns()?;
+        if self.config.index && self.config.create {
+            for index in schema::indexes(self.names, self.dialect) {
+                self.make(&index)?;
+            }
+        }
+        if self.config.views && self.config.create {
+            let views = schema::views(self.names, self.dialect);
+            views.iter().try_for_each(|view| self.make(view))?;
+        }
+        self.note(
+            SCHEMA,
+            &["version"],
+            (newest.unwrap_or(0) + 1..=VERSION).map(|version| vec![version.into()]),
+        )?;
+        let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name));
+        let new = new.map(|column| vec![column.name.as_str().into(), column.holds.word().into()]);
+        self.note(COLUMNS_TABLE, &["name", "type"], new)?;
+        Ok(Ready { retired: self.retired(&known)? })
+    }
+
+    fn version(&self) -> Result<Option<i64>, Error> {
+        let asked = format!("SELECT max(version) FROM {}", self.names.of(SCHEMA));
+        match sql::query(DATABASE, &asked, &[]) {
+            Err(Error::Invalid(message)) if message.contains("no such table") => Ok(None),
+            newest => Ok(match newest?.first().and_then(|row| row.first()) {
+                Some(Value::Integer(version)) => Some(*version),
+                _ => None,
+            }),
         }
     }
-    Ok(())
+
+    fn migrate(&self, from: i64) -> Result<(), Error> {
+        if !self.config.create {
+            let what = match from {
+                0 => "tables are missing".to_string(),
+                from => format!("the tables have version {from}, this plugin writes version {VERSION}"),
+            };
+            return Err(self.for_an_administrator(&format!("{what}, and `create` is false")));
+        }
+        for version in from + 1..=VERSION {
+            let statements = schema::version(version, self.names, self.dialect);
+            statements.iter().try_for_each(|statement| self.make(statement))?;
+        }
+        Ok(())
+    }
+
+    /// Names the files for a person who has the right to make tables.
+    fn for_an_administrator(&self, why: &str) -> Error {
+        let folder = schema::folder(self.dialect);
+        let prefix = match self.config.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!(", with {prefix} before each name that begins with object_"),
+        };
+        let what = format!(
+            "let a user who may make tables run the files of {folder} that the database lacks{prefix}"
+        );
+        // A refusal undoes the transaction, and the host then tells that alone.
+        log::warn(&what, &[("why", why)]);
+        Error::Unavailable(format!("{why}: {what}"))
+    }
+
+    /// Runs a statement that makes something. What is there already is no fault, whoever made it.
+    fn make(&self, statement: &str) -> Result<(), Error> {
+        match sql::run(DATABASE, statement) {
+            Err(Error::Invalid(message)) if is_there(&message) => Ok(()),
+            made => made.map(drop),
+        }
+    }
+
+    /// The columns of this and of former configurations, with what each holds.
+    fn known_columns(&self) -> Result<BTreeMap<String, String>, Error> {
+        let table = self.names.of(COLUMNS_TABLE);
+        let rows = sql::query(DATABASE, &format!("SELECT name, type FROM {table} LIMIT {}", KNOWN + 1), &[])?;
+        let known: BTreeMap<_, _> = rows
+            .into_iter()
+            .filter_map(|row| match <[Value; 2]>::try_from(row) {
+                Ok([Value::Text(name), Value::Text(holds)]) => Some((name, holds)),
+                _ => None,
+            })
+            .collect();
+        let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name)).count();
+        if known.len() + new > KNOWN {
+            return Err(Error::Unavailable(format!(
+                "the tables would have more than {KNOWN} columns of configurations: remove old ones from the tables \
+                 and from {table}"
+            )));
+        }
+        Ok(known)
+    }
+
+    fn check_types(&self, known: &BTreeMap<String, String>) -> Result<(), Error> {
+        for Column { name, holds, .. } in &self.config.columns {
+            if let Some(other) = known.get(name).filter(|other| *other != holds.word()) {
+                return Err(Error::Unavailable(format!(
+                    "the column `{name}` was added for the type {other}, and the configuration says {}: give the new \
+                     column another name",
+                    holds.word()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_columns(&self) -> Result<(), Error> {
+        let names: Vec<_> = self.config.columns.iter().map(|column| column.name.as_str()).collect();
+        let mut lacking = Vec::new();
+        for table in [STATUS, HISTORY].map(|table| self.names.of(table)) {
+            // One question is enough where nothing is lacking.
+            if self.has(&table, &names)? {
+                continue;
+            }
+            for Column { name, holds, .. } in &self.config.columns {
+                if !self.has(&table, &[name])? {
+                    lacking.push(schema::add_column(&table, name, schema::of_type(*holds), self.dialect));
+                }
+            }
+        }
+        if !lacking.is_empty() && !self.config.create {
+            return Err(Error::Unavailable(format!(
+                "columns of the configuration are missing, and `create` is false: let a user who may change tables \
+                 run `{}`",
+                lacking.join("; ")
+            )));
+        }
+        lacking.iter().try_for_each(|statement| self.make(statement))
+    }
+
+    /// Whether a table has all of these columns. The catalogues of servers are closed to plugins, so the columns
+    /// themselves are asked. The table's name is before each: SQLite takes an unknown name in quotes for a text.
+    fn has(&self, table: &str, columns: &[&str]) -> Result<bool, Error> {
+        if columns.is_empty() {
+            return Ok(true);
+        }
+        let counts: Vec<_> = columns.iter().map(|column| format!("count({table}.\"{column}\")")).collect();
+        let asked = format!("SELECT {} FROM {table} WHERE 1 = 0", counts.join(", "));
+        match sql::query(DATABASE, &asked, &[]) {
+            Err(Error::Invalid(message)) if !message.contains("no such table") => Ok(false),
+            there => there.map(|_| true),
+        }
+    }
+
+    /// Columns that a row sets to NULL, so that object_status does not keep what an older configuration wrote. Somebody
+    /// may have removed some from the tables.
+    fn retired(&self, known: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
+        let is_named = |name: &String| self.config.columns.iter().any(|column| column.name == *name);
+        let mut retired: Vec<_> = known.keys().filter(|name| !is_named(name)).cloned().collect();
+        retired.sort_unstable();
+        let mut there = Vec::new();
+        for name in retired {
+            if self.has(&self.names.of(STATUS), &[&name])? && self.has(&self.names.of(HISTORY), &[&name])? {
+                there.push(name);
+            }
+        }
+        Ok(there)
+    }
+
+    /// Another instance may have written the same rows at the same time.
+    fn note(
+        &self,
+        table: &str,
+        columns: &[&str],
+        rows: impl Iterator<Item = Vec<Value>>,
+    ) -> Result<(), Error> {
+        let columns: Vec<_> = columns.iter().map(|column| column.to_string()).collect();
+        let rows = TableWrite {
+            table: self.names.of(table),
+            key: columns[..1].to_vec(),
+            columns,
+            on_conflict: OnConflict::Ignore,
+            rows: rows.collect(),
+        };
+        if rows.rows.is_empty() { Ok(()) } else { sql::write(DATABASE, &rows).map(drop) }
+    }
 }
 
-/// Quotes names: `change` is a reserved word of MySQL. Some of its servers refuse a table without a primary
-/// key.
-fn create(table: &str, columns: &[(&str, Holds)], key: &str, dialect: Dialect) -> String {
-    let columns: Vec<_> =
-        columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();
-    format!("CREATE TABLE IF NOT EXISTS {table} ({}, PRIMARY KEY ({key}))", columns.join(", "))
+/// The words of SQLite and MySQL for a column or an index that is there. They have no `IF NOT EXISTS` for it.
+fn is_there(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    message.contains("duplicate column name") || message.contains("duplicate key name")
 }

@@ -14,9 +14,17 @@ pub fn reference(args: &[String]) -> Result<()> {
     step(if is_check { "comparing docs/reference with the code" } else { "writing docs/reference" });
     let mut command = cargo();
     command.args(["test", "--locked", "--quiet"]);
-    let packages =
-        ["kubewitness-core", "kubewitness-portal", "kubewitness", "kubewitness-plugin-notification"];
-    command.args(packages.map(|name| format!("--package={name}")));
+    command.args(
+        [
+            "kubewitness-core",
+            "kubewitness-portal",
+            "kubewitness-capability",
+            "kubewitness-plugin-notification",
+            "kubewitness-plugin-persistence",
+            "kubewitness",
+        ]
+        .map(|name| format!("--package={name}")),
+    );
     command.args(["--", "the_reference"]);
     // The host's binary stays the one that contains the plugins.
     if build::plugins_folder().is_dir() {

@@ -90,3 +90,5 @@ pub type Shared = Arc<dyn Engine>;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod generated;

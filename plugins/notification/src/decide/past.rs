@@ -18,7 +18,7 @@ pub fn happened_ms(state: &State, values: &[Value]) -> u64 {
         return state.observed_ms;
     }
     let found = values.iter().find_map(|value| match value {
-        Value::String(text) => time::parse_ms(text),
+        Value::String(text) => time::parse(text),
         Value::Array(conditions) => conditions.iter().filter_map(changed_ms).max(),
         _ => None,
     });
@@ -26,7 +26,7 @@ pub fn happened_ms(state: &State, values: &[Value]) -> u64 {
 }
 
 fn changed_ms(condition: &Value) -> Option<u64> {
-    time::parse_ms(condition["lastTransitionTime"].as_str()?)
+    time::parse(condition["lastTransitionTime"].as_str()?)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
         text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(facts, is_parts)),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
-        at_ms: kubewitness_sdk::time::parse_ms(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
+        at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
         facts: facts.clone(),
     }
 }

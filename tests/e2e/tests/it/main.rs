@@ -57,6 +57,7 @@ mod stores;
 mod streams;
 mod submitting;
 mod support;
+mod tables;
 mod ticking;
 mod tls;
 mod trying;

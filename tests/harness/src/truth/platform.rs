@@ -104,6 +104,13 @@ impl Platform {
         Ok(Self { connection: Connection::Sqlite(connection) })
     }
 
+    /// A new file for a test's own rows.
+    pub async fn create(path: &Path) -> Result<Self> {
+        let options = SqliteConnectOptions::new().filename(path).create_if_missing(true).busy_timeout(BUSY);
+        let connection = options.connect().await.with_context(|| format!("making {}", path.display()))?;
+        Ok(Self { connection: Connection::Sqlite(connection) })
+    }
+
     /// Of a database on a server.
     pub async fn connect(url: &str) -> Result<Self> {
         let connection = match url.split_once("://").map(|(scheme, _)| scheme) {
@@ -141,6 +148,28 @@ impl Platform {
             })
         };
         rows.await.with_context(|| format!("reading {table}"))
+    }
+
+    /// Runs any statements, as an administrator would.
+    pub async fn run(&mut self, statements: &str) -> Result<()> {
+        let text = AssertSqlSafe(statements.to_owned());
+        let done = match &mut self.connection {
+            Connection::Sqlite(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
+            Connection::Postgres(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
+            Connection::Mysql(connection) => sqlx::raw_sql(text).execute(connection).await.map(drop),
+        };
+        done.with_context(|| format!("running {statements}"))
+    }
+
+    /// The rows of a query whose one column is a text.
+    pub async fn texts(&mut self, query: &str) -> Result<Vec<String>> {
+        let text = AssertSqlSafe(query.to_owned());
+        let rows = match &mut self.connection {
+            Connection::Sqlite(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+            Connection::Postgres(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+            Connection::Mysql(connection) => sqlx::query_scalar(text).fetch_all(connection).await,
+        };
+        rows.with_context(|| format!("asking {query}"))
     }
 
     pub async fn count(&mut self) -> Result<i64> {

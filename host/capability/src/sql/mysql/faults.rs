@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::Fault;
-use crate::sql::remote::reasons;
+use crate::sql::remote::reasons::{self, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -38,7 +38,7 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
         1153 => Fault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),
         // Rights: an operator grants them.
-        1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable("the database refuses it to its user".into()),
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable(format!("{REFUSES} to its user")),
         1146 => invalid(format!("no such table: {said}")),
         // Values and constraints whose SQLSTATE says nothing: a value that is missing, wrong, cut,
         // or against a check; an index that would be too long or is there twice.

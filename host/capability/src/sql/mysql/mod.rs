@@ -22,7 +22,7 @@ use super::values::{Rows, bounded};
 use super::{Fault, write};
 
 /// Replicated groups take no rows without a primary key, and some servers no tables.
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin VARCHAR(63) NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, states LONGBLOB NOT NULL, \
     token VARCHAR(128) NOT NULL, at BIGINT NOT NULL, INDEX (plugin, last), INDEX (token), \
     number BIGINT AUTO_INCREMENT PRIMARY KEY) \
@@ -195,6 +195,7 @@ impl Link for Mysql {
 
     const DIALECT: Dialect = Dialect::Mysql;
     const FAILS_WHOLE: bool = false;
+    const TABLES: &str = "deploy/schema/mysql/receipts.sql";
     const SHAPING_COMMITS: bool = true;
 
     fn options(url: &str) -> Result<Self::Options, String> {

@@ -4,7 +4,7 @@
 use kubewitness_core::ports::GrantError;
 
 use crate::sql::Fault;
-use crate::sql::remote::reasons;
+use crate::sql::remote::reasons::{self, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -32,7 +32,7 @@ fn judge(code: &str, said: &str) -> Fault {
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),
         // Of tables and functions: an operator grants them.
-        "42501" => unavailable(format!("the database refuses it: {said}")),
+        "42501" => unavailable(format!("{REFUSES}: {said}")),
         "42P01" => invalid(format!("no such table: {said}")),
         _ => match code.get(..2) {
             // What is wrong with the data or with the statement itself.

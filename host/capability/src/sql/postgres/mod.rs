@@ -22,7 +22,7 @@ use super::remote::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, litera
 use super::values::{Rows, bounded};
 use super::{Fault, write};
 
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
+pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
     token text NOT NULL, at bigint NOT NULL)";
 /// Everybody who makes tables waits for each other: two that make the same one at once would fail.
@@ -140,6 +140,7 @@ impl Link for Postgres {
 
     const DIALECT: Dialect = Dialect::Postgres;
     const FAILS_WHOLE: bool = true;
+    const TABLES: &str = "deploy/schema/postgres/receipts.sql";
     const SHAPING_COMMITS: bool = false;
 
     fn options(url: &str) -> Result<Self::Options, String> {

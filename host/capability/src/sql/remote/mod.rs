@@ -65,6 +65,8 @@ pub trait Link: Send + Sync + Sized + 'static {
     const DIALECT: Dialect;
     /// A statement that fails takes what was done before with it, unless there is a savepoint.
     const FAILS_WHOLE: bool;
+    /// The file with the host's own tables, for where its user may not make them.
+    const TABLES: &str;
     /// Making a table commits what was done before.
     const SHAPING_COMMITS: bool;
 

@@ -10,6 +10,7 @@ use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::reasons::REFUSES;
 use super::{Link, Patience, in_time, silent};
 use crate::secrets;
 use crate::sql::Fault;
@@ -140,7 +141,12 @@ impl<L: Link> Pool<L> {
         }
         let mut link = held.take()?;
         let created = in_time::<L, _>(self.patience.answer, link.create()).await;
-        created.map_err(Fault::into_error)?;
+        created.map_err(|fault| match fault.into_error() {
+            GrantError::Unavailable(why) if why.contains(REFUSES) => {
+                GrantError::Unavailable(format!("{why}: let a user who may make tables run {}", L::TABLES))
+            }
+            other => other,
+        })?;
         self.ready.store(true, Ordering::Release);
         held.put(link);
         Ok(())

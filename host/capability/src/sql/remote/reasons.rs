@@ -8,6 +8,9 @@ pub const NO_DATABASE: &str = "it has no database of that name: make it, or corr
 pub const NO_RIGHT: &str =
     "its user has no right on that database: grant it, or correct what its `urlFrom` names";
 
+/// What is said where the user lacks a right. Plugins know the words, too.
+pub const REFUSES: &str = "the database refuses it";
+
 pub const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
     is written as %40, %3A and %2F";
 

@@ -1,0 +1,230 @@
+//! Reads the columns of the configuration from documents. A document is asked for only if there are such columns.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use kubewitness_sdk::sql::Value;
+use kubewitness_sdk::{Error, State, documents, log, time};
+use serde_json::Value as Json;
+
+use crate::config::{Column, Config, Documents, Type};
+use crate::{document, gpus, rows};
+
+/// A text is for people and for comparison; the document has what is cut.
+const TEXT_BYTES: usize = 4096;
+/// Values that are asked for one by one for a state, GPUs included. Where the columns need more, the whole document is
+/// asked for, so that a batch of 1,024 states stays below the 4,096 calls that a plugin has.
+const READS: usize = 3;
+
+/// Reads all columns of a state with few calls to the host.
+pub struct Reader<'c> {
+    columns: &'c [Column],
+    kept: Documents,
+    reads: Vec<Read>,
+    /// The columns with a value of a wrong type, and how many there were.
+    wrong: RefCell<Vec<Wrong>>,
+}
+
+/// One value of the document, and the columns that are within it.
+#[derive(Debug, PartialEq, Eq)]
+struct Read {
+    pointer: String,
+    columns: Vec<usize>,
+}
+
+/// What the rows of one state get from its document.
+pub struct Values {
+    /// In the order of the configuration.
+    pub columns: Vec<Value>,
+    /// For object_history.
+    pub document: Value,
+}
+
+struct Wrong {
+    column: usize,
+    count: usize,
+    example: String,
+}
+
+thread_local! {
+    /// The columns whose wrong values this instance has told.
+    static TOLD: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+impl<'c> Reader<'c> {
+    pub fn new(config: &'c Config) -> Self {
+        let columns = config.columns.as_slice();
+        let most = if config.gpus.is_empty() { READS } else { READS - gpus::READS };
+        let reads = match config.documents {
+            Documents::None => reads(columns, most),
+            Documents::Pruned | Documents::Whole => whole(columns),
+        };
+        Self { columns, kept: config.documents, reads, wrong: RefCell::new(Vec::new()) }
+    }
+
+    pub fn values(&self, state: &State) -> Result<Values, Error> {
+        let mut values = vec![Value::Null; self.columns.len()];
+        let mut kept = Value::Null;
+        for read in &self.reads {
+            let Some(text) = self::read(state.seq, &read.pointer)? else { continue };
+            if self.kept != Documents::None {
+                kept = document::column(self.kept, &text, &named(state));
+            }
+            if read.columns.is_empty() {
+                continue;
+            }
+            let json: Json =
+                serde_json::from_str(&text).map_err(|error| Error::Invalid(error.to_string()))?;
+            for place in &read.columns {
+                let Column { pointer, holds, .. } = &self.columns[*place];
+                let within = pointer.strip_prefix(read.pointer.as_str()).unwrap_or(pointer);
+                let Some(found) = json.pointer(within).filter(|found| !found.is_null()) else { continue };
+                match value(*holds, found) {
+                    Some(value) => values[*place] = value,
+                    None => self.note(*place, state),
+                }
+            }
+        }
+        Ok(Values { columns: values, document: kept })
+    }
+
+    fn note(&self, column: usize, state: &State) {
+        let mut wrong = self.wrong.borrow_mut();
+        match wrong.iter_mut().find(|wrong| wrong.column == column) {
+            Some(wrong) => wrong.count += 1,
+            None => {
+                wrong.push(Wrong { column, count: 1, example: named(state) });
+            }
+        }
+    }
+
+    /// Logs each column with wrong values once for an instance of the plugin.
+    pub fn tell(&self) {
+        for Wrong { column, count, example } in self.wrong.borrow().iter() {
+            let Column { name, pointer, holds } = &self.columns[*column];
+            if !TOLD.with_borrow_mut(|told| told.insert(name.clone())) {
+                continue;
+            }
+            log::warn(
+                "values are not of the column's type, and the column has NULL instead",
+                &[
+                    ("column", name),
+                    ("pointer", pointer),
+                    ("type", holds.word()),
+                    ("states", &count.to_string()),
+                    ("object", example),
+                ],
+            );
+        }
+    }
+}
+
+fn named(state: &State) -> String {
+    format!("{}/{}", state.object.namespace, state.object.name)
+}
+
+/// `None` where the document has no such value, and where it has one that is larger than a call may carry.
+fn read(seq: u64, pointer: &str) -> Result<Option<String>, Error> {
+    let text = if pointer.is_empty() { documents::json(seq) } else { documents::get(seq, pointer) };
+    match text {
+        Err(Error::TooLarge(why)) => {
+            log::warn("a document is too large to be read, and the columns have NULL", &[("why", &why)]);
+            Ok(None)
+        }
+        other => other,
+    }
+}
+
+/// Columns of one part of the document share a call: all labels, or all of the template.
+fn reads(columns: &[Column], most: usize) -> Vec<Read> {
+    let mut reads: Vec<Read> = Vec::new();
+    for (place, column) in columns.iter().enumerate() {
+        let part = first_keys(&column.pointer, 2);
+        match reads.iter_mut().find(|read| first_keys(&read.pointer, 2) == part) {
+            Some(read) => {
+                read.columns.push(place);
+                read.pointer = part.to_string();
+            }
+            None => reads.push(Read { pointer: column.pointer.clone(), columns: vec![place] }),
+        }
+    }
+    if reads.len() > most {
+        return whole(columns);
+    }
+    reads
+}
+
+fn whole(columns: &[Column]) -> Vec<Read> {
+    vec![Read { pointer: String::new(), columns: (0..columns.len()).collect() }]
+}
+
+/// The beginning of a pointer, up to so many keys.
+fn first_keys(pointer: &str, keys: usize) -> &str {
+    let end = pointer.match_indices('/').nth(keys).map_or(pointer.len(), |(at, _)| at);
+    &pointer[..end]
+}
+
+/// `None`: it is of another type. Labels are always texts, so a text may stand for a number.
+fn value(holds: Type, json: &Json) -> Option<Value> {
+    match (holds, json) {
+        (Type::Text, Json::String(text)) => Some(rows::clean(text, TEXT_BYTES).into()),
+        (Type::Text, Json::Number(number)) => Some(number.to_string().into()),
+        (Type::Text, Json::Bool(truth)) => Some(truth.to_string().into()),
+        (Type::Integer, Json::Number(number)) => number.as_i64().map(Value::Integer),
+        (Type::Integer, Json::String(text)) => text.parse().ok().map(Value::Integer),
+        (Type::Number, Json::Number(number)) => number.as_f64().map(Value::Float),
+        // The parser of JSON is in the component already.
+        (Type::Number, Json::String(text)) => serde_json::from_str(text).ok().map(Value::Float),
+        (Type::Boolean, Json::Bool(truth)) => Some(Value::Boolean(*truth)),
+        (Type::Boolean, Json::String(text)) => text.parse().ok().map(Value::Boolean),
+        (Type::Time, Json::String(text)) => time::parse(text).map(|ms| time::rfc3339(ms).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(pointers: &[&str]) -> Vec<Column> {
+        let column =
+            |pointer: &&str| Column { name: "c".into(), pointer: pointer.to_string(), holds: Type::Text };
+        pointers.iter().map(column).collect()
+    }
+
+    fn pointers(of: &[&str]) -> Vec<(String, usize)> {
+        reads(&columns(of), READS).into_iter().map(|read| (read.pointer, read.columns.len())).collect()
+    }
+
+    #[test]
+    fn columns_of_one_part_of_the_document_share_a_call_and_many_parts_are_the_document() {
+        assert_eq!(pointers(&["/metadata/labels/a"]), [("/metadata/labels/a".to_string(), 1)]);
+        assert_eq!(
+            pointers(&["/metadata/labels/a", "/spec/parallelism", "/metadata/labels/b~1c"]),
+            [("/metadata/labels".to_string(), 2), ("/spec/parallelism".to_string(), 1)]
+        );
+        assert_eq!(pointers(&["/spec/x", "/spec/x"]), [("/spec/x".to_string(), 2)]);
+        assert_eq!(pointers(&["/a/b", "/c/d", "/e/f", "/g/h"]), [(String::new(), 4)]);
+        assert_eq!(pointers(&[]), []);
+    }
+
+    #[test]
+    fn a_value_has_its_columns_type_or_none() {
+        let of = |holds, json: &str| value(holds, &serde_json::from_str(json).unwrap());
+        let text = |text: &str| Some(Value::Text(text.into()));
+        assert_eq!(of(Type::Text, "\"a\\u0000b\""), text("a\u{fffd}b"));
+        assert_eq!(of(Type::Text, "8"), text("8"));
+        assert_eq!(of(Type::Text, "{}"), None);
+        assert_eq!(of(Type::Integer, "\"-8\""), Some(Value::Integer(-8)));
+        assert_eq!(of(Type::Integer, "1.5"), None);
+        assert_eq!(of(Type::Integer, "9223372036854775808"), None);
+        assert_eq!(of(Type::Number, "1.5"), Some(Value::Float(1.5)));
+        assert_eq!(of(Type::Number, "\"NaN\""), None);
+        assert_eq!(of(Type::Boolean, "\"true\""), Some(Value::Boolean(true)));
+        assert_eq!(of(Type::Boolean, "1"), None);
+        assert_eq!(of(Type::Time, "\"2026-11-25T23:00:00+02:00\""), text("2026-11-25T21:00:00.000Z"));
+        assert_eq!(of(Type::Time, "\"yesterday\""), None);
+        let long = format!("\"{}\"", "é".repeat(TEXT_BYTES));
+        assert!(matches!(of(Type::Text, &long), Some(Value::Text(text)) if text.len() == TEXT_BYTES));
+    }
+}

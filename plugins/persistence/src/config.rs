@@ -1,0 +1,175 @@
+//! The configuration: what a manifest's `spec.config` may say, and what is wrong with it.
+
+use std::collections::BTreeSet;
+
+use kubewitness_sdk::FieldError;
+use serde::Deserialize;
+
+use crate::schema;
+
+/// Each column costs the hot path a value in two tables.
+const COLUMNS: usize = 32;
+/// With it, the longest name of an index stays below the 63 bytes that PostgreSQL keeps of a name.
+const PREFIX_BYTES: usize = 24;
+const NAME_BYTES: usize = 63;
+/// What Kubernetes allows for the name of a resource.
+const RESOURCE_BYTES: usize = 253;
+const POINTER_BYTES: usize = 512;
+/// Names that belong to the host or to a database. The host refuses them, too.
+const TAKEN: [&str; 8] = ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_"];
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Makes indexes for people who look up one object: object_status by namespace and name, object_history by uid.
+    /// Each write then costs several times as much.
+    pub index: bool,
+    /// Values of the document that object_status and object_history get as columns of their own. A column is added to
+    /// the tables when it is first named here. One that is no longer named stays, and new rows have NULL in it.
+    #[cfg_attr(test, schemars(length(max = 32)))]
+    pub columns: Vec<Column>,
+    /// What object_history keeps of the document of each state, in the column `document`.
+    pub documents: Documents,
+    /// Makes the views for dashboards: object_current, object_times, object_queue_times, object_failures and
+    /// object_gpu_hours.
+    pub views: bool,
+    /// The resource that object_transitions counts as GPUs, such as `nvidia.com/gpu`: the limits of the containers, times
+    /// `parallelism`. Documents are read for it where a phase changes. Left out, GPUs are not counted.
+    #[cfg_attr(test, schemars(length(max = 253)))]
+    pub gpus: String,
+    /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
+    /// database then.
+    #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
+    pub prefix: String,
+    /// Whether the plugin makes and changes tables itself. Where its user in the database has no right to, say `false`,
+    /// and run the files of deploy/schema.
+    pub create: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            index: false,
+            columns: Vec::new(),
+            documents: Documents::None,
+            views: false,
+            gpus: String::new(),
+            prefix: String::new(),
+            create: true,
+        }
+    }
+}
+
+/// `pruned` is without managed fields, the copy that `kubectl apply` keeps, and heartbeats. Of a document over 256 KiB, its
+/// size is kept alone.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "lowercase")]
+pub enum Documents {
+    #[default]
+    None,
+    Pruned,
+    Whole,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// The column's name in the database.
+    #[cfg_attr(test, schemars(regex(pattern = "^[a-z][a-z0-9_]{0,62}$")))]
+    pub name: String,
+    /// Where the value is in the document, as a JSON Pointer. `/` within a key is written `~1`, and `~` is written `~0`.
+    #[cfg_attr(test, schemars(regex(pattern = "^/"), length(max = 512)))]
+    pub pointer: String,
+    #[serde(rename = "type")]
+    pub holds: Type,
+}
+
+/// What a column holds. A value that is not of the type is NULL. Labels are texts, so numbers and truth values may also
+/// be written as text. Of a text, 4,096 bytes are kept. A time is read in RFC 3339, and kept as `observed_at` is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Type {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    Time,
+}
+
+impl Type {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+            Self::Time => "time",
+        }
+    }
+}
+
+pub fn check(config: &Config) -> Vec<FieldError> {
+    let mut faults = Vec::new();
+    if config.columns.len() > COLUMNS {
+        faults.push(FieldError::new("columns", format!("has {}, at most {COLUMNS}", config.columns.len())));
+    }
+    if !config.prefix.is_empty() && !is_name(&config.prefix, PREFIX_BYTES) {
+        faults.push(FieldError::new("prefix", wrong_name(PREFIX_BYTES)));
+    }
+    if config.gpus.len() > RESOURCE_BYTES {
+        faults.push(FieldError::new(
+            "gpus",
+            format!("has {} bytes, at most {RESOURCE_BYTES}", config.gpus.len()),
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    for (place, column) in config.columns.iter().enumerate() {
+        let mut fault = |field: &str, why: String| {
+            faults.push(FieldError::new(format!("columns[{place}].{field}"), why));
+        };
+        let name = column.name.as_str();
+        if !is_name(name, NAME_BYTES) {
+            fault("name", wrong_name(NAME_BYTES));
+        } else if schema::has_column(name) {
+            fault("name", format!("the tables have a column `{name}` of their own: choose another name"));
+        } else if !seen.insert(name) {
+            fault("name", format!("`{name}` is there twice"));
+        }
+        if let Some(why) = wrong_pointer(&column.pointer) {
+            fault("pointer", why);
+        }
+    }
+    faults
+}
+
+fn is_name(name: &str, most: usize) -> bool {
+    name.len() <= most
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && !TAKEN.iter().any(|taken| name.starts_with(taken))
+        && !name.contains(TAKEN[0])
+}
+
+fn wrong_name(most: usize) -> String {
+    let taken = TAKEN.join(", ");
+    format!(
+        "write a letter, then letters, digits and underscores, all in lower case, at most {most} of them; these \
+         beginnings are taken: {taken}"
+    )
+}
+
+fn wrong_pointer(pointer: &str) -> Option<String> {
+    if !pointer.starts_with('/') {
+        return Some("a JSON Pointer begins with `/`, such as `/metadata/labels/team`".into());
+    }
+    if pointer.len() > POINTER_BYTES {
+        return Some(format!("has {} bytes, at most {POINTER_BYTES}", pointer.len()));
+    }
+    let escapes = pointer.split('~').skip(1);
+    let wrong = escapes.into_iter().any(|after| !after.starts_with(['0', '1']));
+    wrong.then(|| "write `~` as `~0`, and `/` within a key as `~1`".into())
+}

@@ -1,0 +1,36 @@
+//! Counts the GPUs of an object from its document: the limits of its containers, times the pods that run at once. It is
+//! asked for where a phase changes alone, because a running object keeps its GPUs.
+
+use kubewitness_sdk::{Error, State, documents};
+use serde_json::Value as Json;
+
+/// Values that are asked for at most.
+pub const READS: usize = 2;
+
+/// `None`: the object has no containers that the plugin knows to find, or no document.
+pub fn count(state: &State, resource: &str) -> Result<Option<i64>, Error> {
+    if state.object.kind == "Pod" {
+        return Ok(value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource)));
+    }
+    let Some(containers) = value(state.seq, "/spec/template/spec/containers")? else { return Ok(None) };
+    let at_once = value(state.seq, "/spec/parallelism")?.and_then(|number| number.as_i64()).unwrap_or(1);
+    Ok(Some(limits(&containers, resource).saturating_mul(at_once)))
+}
+
+fn value(seq: u64, pointer: &str) -> Result<Option<Json>, Error> {
+    match documents::value(seq, pointer) {
+        // It is counted as if the host had no document: the state itself must not fail for it.
+        Err(Error::TooLarge(_)) => Ok(None),
+        other => other,
+    }
+}
+
+/// A quantity of devices is a whole number, and is written as a text.
+fn limits(containers: &Json, resource: &str) -> i64 {
+    let of = |container: &Json| match container.get("resources")?.get("limits")?.get(resource)? {
+        Json::String(text) => text.parse::<u32>().ok(),
+        Json::Number(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
+        _ => None,
+    };
+    containers.as_array().into_iter().flatten().filter_map(of).map(i64::from).sum()
+}

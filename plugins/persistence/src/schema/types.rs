@@ -1,0 +1,62 @@
+//! What columns hold, and the SQL type of it in each dialect.
+
+use kubewitness_sdk::sql::Dialect;
+
+use crate::config::Type;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    Id,
+    Uid,
+    Version,
+    /// The name of an object, a namespace or a column.
+    Name,
+    Word,
+    MaybeWord,
+    Position,
+    Count,
+    MaybeCount,
+    MaybeNumber,
+    MaybeTruth,
+    MaybeDocument,
+}
+
+/// What a column of the configuration holds. Each may be NULL.
+pub fn of_type(of: Type) -> Holds {
+    match of {
+        Type::Text | Type::Time => Holds::MaybeWord,
+        Type::Integer => Holds::MaybeCount,
+        Type::Number => Holds::MaybeNumber,
+        Type::Boolean => Holds::MaybeTruth,
+    }
+}
+
+impl Holds {
+    /// The SQL type. Counts have 64 bits on servers, because an object may claim any number. An index of
+    /// MySQL has at most 3,072 bytes, and a character takes four. Texts are compared byte by byte, which is
+    /// not MySQL's default.
+    pub fn sql(self, dialect: Dialect) -> &'static str {
+        match (dialect, self) {
+            (_, Self::Position) => "BIGINT NOT NULL",
+            (Dialect::Sqlite, Self::Count) => "INTEGER NOT NULL",
+            (Dialect::Sqlite, Self::MaybeCount) => "INTEGER",
+            (_, Self::Count) => "BIGINT NOT NULL",
+            (_, Self::MaybeCount) => "BIGINT",
+            (Dialect::Sqlite, Self::MaybeNumber) => "REAL",
+            (Dialect::Postgres, Self::MaybeNumber) => "DOUBLE PRECISION",
+            (Dialect::Mysql, Self::MaybeNumber) => "DOUBLE",
+            (Dialect::Sqlite, Self::MaybeTruth) => "INTEGER",
+            (_, Self::MaybeTruth) => "BOOLEAN",
+            (Dialect::Mysql, Self::Id) => "VARCHAR(600) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Version) => "VARCHAR(160) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Uid) => "VARCHAR(700) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Name) => "VARCHAR(1024) COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::Word) => "TEXT COLLATE utf8mb4_bin NOT NULL",
+            (Dialect::Mysql, Self::MaybeWord) => "TEXT COLLATE utf8mb4_bin",
+            // TEXT ends at 64 KiB there.
+            (Dialect::Mysql, Self::MaybeDocument) => "LONGTEXT COLLATE utf8mb4_bin",
+            (_, Self::MaybeWord | Self::MaybeDocument) => "TEXT",
+            (_, Self::Id | Self::Uid | Self::Version | Self::Name | Self::Word) => "TEXT NOT NULL",
+        }
+    }
+}

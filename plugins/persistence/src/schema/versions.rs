@@ -1,0 +1,78 @@
+//! The statements of each version, and those that configuration adds.
+
+use kubewitness_sdk::sql::Dialect;
+
+use super::{
+    COLUMNS, COLUMNS_TABLE, DOCUMENT, HISTORY, HISTORY_KEY, Holds, Names, OWNER_UID, PREVIOUS, SCHEMA,
+    STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY,
+};
+
+/// The version that this plugin writes.
+pub const VERSION: i64 = 2;
+
+/// The project's folder with the statements as files.
+pub fn folder(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "deploy/schema/sqlite",
+        Dialect::Postgres => "deploy/schema/postgres",
+        Dialect::Mysql => "deploy/schema/mysql",
+    }
+}
+
+/// What a version adds to the one before. Each statement may be repeated, but for those that add a column to a table of
+/// SQLite or MySQL: they have no `IF NOT EXISTS` for it.
+pub fn version(number: i64, names: Names<'_>, dialect: Dialect) -> Vec<String> {
+    match number {
+        1 => first(names, dialect),
+        2 => second(names, dialect),
+        _ => Vec::new(),
+    }
+}
+
+fn first(names: Names<'_>, dialect: Dialect) -> Vec<String> {
+    let history: Vec<_> = COLUMNS.into_iter().chain([PREVIOUS]).collect();
+    vec![
+        create(&names.of(STATUS), &COLUMNS, &["uid"], dialect),
+        create(&names.of(HISTORY), &history, &HISTORY_KEY, dialect),
+        format!("CREATE TABLE IF NOT EXISTS {} (version BIGINT NOT NULL PRIMARY KEY)", names.of(SCHEMA)),
+    ]
+}
+
+/// Columns of the configuration, transitions, documents, and the link from a pod to its job.
+fn second(names: Names<'_>, dialect: Dialect) -> Vec<String> {
+    let columns = [("name", Holds::Version), ("type", Holds::Word)];
+    vec![
+        add_column(&names.of(STATUS), OWNER_UID.0, OWNER_UID.1, dialect),
+        add_column(&names.of(HISTORY), OWNER_UID.0, OWNER_UID.1, dialect),
+        add_column(&names.of(HISTORY), DOCUMENT.0, DOCUMENT.1, dialect),
+        create(&names.of(TRANSITIONS), &TRANSITION, &TRANSITIONS_KEY, dialect),
+        create(&names.of(COLUMNS_TABLE), &columns, &["name"], dialect),
+    ]
+}
+
+/// Every row that is there has NULL in the new column, so no database has to write them anew.
+pub fn add_column(table: &str, name: &str, holds: Holds, dialect: Dialect) -> String {
+    let missing = if dialect == Dialect::Postgres { "IF NOT EXISTS " } else { "" };
+    format!("ALTER TABLE {table} ADD COLUMN {missing}\"{name}\" {}", holds.sql(dialect))
+}
+
+/// For people who look up one object.
+pub fn indexes(names: Names<'_>, dialect: Dialect) -> [String; 2] {
+    // MySQL has no IF NOT EXISTS here, and can't index whole names.
+    let (missing, name) = match dialect {
+        Dialect::Mysql => ("", "namespace(191), name(191)"),
+        Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "namespace, name"),
+    };
+    [(STATUS, "by_name", name), (HISTORY, "by_uid", "uid, seq")].map(|(table, by, columns)| {
+        let table = names.of(table);
+        format!("CREATE INDEX {missing}{table}_{by} ON {table} ({columns})")
+    })
+}
+
+/// Quotes names: `change` is a reserved word of MySQL. Some of its servers refuse a table without a primary
+/// key.
+fn create(table: &str, columns: &[(&str, Holds)], key: &[&str], dialect: Dialect) -> String {
+    let columns: Vec<_> =
+        columns.iter().map(|(name, holds)| format!("\"{name}\" {}", holds.sql(dialect))).collect();
+    format!("CREATE TABLE IF NOT EXISTS {table} ({}, PRIMARY KEY ({}))", columns.join(", "), key.join(", "))
+}

@@ -1,0 +1,105 @@
+//! Views for dashboards. They are made where the configuration asks for them, and are a file for everybody else.
+
+use kubewitness_sdk::sql::Dialect;
+
+use super::{Names, STATUS, TRANSITIONS};
+
+/// Phases in which an object waits for its turn, and those in which it works.
+const WAITS: &str = "'Queued', 'Admitted', 'Pending'";
+const RUNS: &str = "'Running', 'Restarting'";
+const DAY_MS: u64 = 86_400_000;
+/// A longer run is a clock that was wrong. MySQL ends a recursion after 1,000 steps, and each day is one.
+const LONGEST_DAYS: u64 = 900;
+
+/// Names and texts of all views. A view comes after those that it reads.
+pub fn views(names: Names<'_>, dialect: Dialect) -> Vec<String> {
+    let create = match dialect {
+        Dialect::Sqlite => "CREATE VIEW IF NOT EXISTS",
+        Dialect::Postgres | Dialect::Mysql => "CREATE OR REPLACE VIEW",
+    };
+    let view = |name: &str, text: String| format!("{create} {} AS {text}", names.of(name));
+    vec![
+        view("object_current", current(names)),
+        view("object_times", times(names, dialect)),
+        view("object_queue_times", queue_times(names)),
+        view("object_failures", failures(names)),
+        view("object_gpu_hours", gpu_hours(names, dialect)),
+    ]
+}
+
+/// How many objects are in which phase now, of those that have not ended.
+fn current(names: Names<'_>) -> String {
+    let status = names.of(STATUS);
+    format!(
+        "SELECT namespace, source, kind, phase, count(*) AS objects FROM {status} \
+         WHERE terminal = 0 AND \"change\" <> 'left' GROUP BY namespace, source, kind, phase"
+    )
+}
+
+/// How long each object waited and ran, as far as those phases have ended.
+fn times(names: Names<'_>, dialect: Dialect) -> String {
+    let sum = |phases: &str| {
+        let sum = format!("sum(CASE WHEN from_phase IN ({phases}) THEN lasted_ms END)");
+        match dialect {
+            Dialect::Sqlite => sum,
+            Dialect::Postgres => format!("CAST({sum} AS BIGINT)"),
+            Dialect::Mysql => format!("CAST({sum} AS SIGNED)"),
+        }
+    };
+    format!(
+        "SELECT uid, source, kind, namespace, name, max(owner_uid) AS owner_uid, {} AS queued_ms, {} AS ran_ms, \
+         min(changed_at) AS first_at, max(changed_at) AS last_at FROM {} GROUP BY uid, source, kind, namespace, name",
+        sum(WAITS),
+        sum(RUNS),
+        names.of(TRANSITIONS)
+    )
+}
+
+/// The time that so many of a hundred objects waited at most. Every dialect numbers rows; not each has percentiles.
+fn queue_times(names: Names<'_>) -> String {
+    let percentile =
+        |of: u32| format!("min(CASE WHEN place * 100 >= objects * {of} THEN queued_ms END) AS p{of}_ms");
+    format!(
+        "SELECT namespace, kind, max(objects) AS objects, {}, max(queued_ms) AS longest_ms FROM \
+         (SELECT namespace, kind, queued_ms, \
+         row_number() OVER (PARTITION BY namespace, kind ORDER BY queued_ms) AS place, \
+         count(*) OVER (PARTITION BY namespace, kind) AS objects \
+         FROM {} WHERE queued_ms IS NOT NULL) ranked GROUP BY namespace, kind",
+        [50, 90, 99].map(percentile).join(", "),
+        names.of("object_times")
+    )
+}
+
+/// Why objects failed, by day.
+fn failures(names: Names<'_>) -> String {
+    let day = "substr(changed_at, 1, 10)";
+    format!(
+        "SELECT namespace, kind, reason, exit_code, {day} AS day, count(*) AS failures FROM {} \
+         WHERE to_phase = 'Failed' GROUP BY namespace, kind, reason, exit_code, {day}",
+        names.of(TRANSITIONS)
+    )
+}
+
+/// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each.
+fn gpu_hours(names: Names<'_>, dialect: Dialect) -> String {
+    let (day_of, day, hours) = match dialect {
+        Dialect::Sqlite => ("/", "strftime('%Y-%m-%d', part.day * 86400, 'unixepoch')", "1.0"),
+        Dialect::Postgres => (
+            "/",
+            "to_char(DATE '1970-01-01' + CAST(part.day AS INTEGER), 'YYYY-MM-DD')",
+            "CAST(1 AS DOUBLE PRECISION)",
+        ),
+        Dialect::Mysql => ("DIV", "CAST(DATE_ADD(DATE '1970-01-01', INTERVAL part.day DAY) AS CHAR)", "1e0"),
+    };
+    let (transitions, longest) = (names.of(TRANSITIONS), LONGEST_DAYS * DAY_MS);
+    let next = format!("(day + 1) * {DAY_MS}");
+    format!(
+        "WITH RECURSIVE part (namespace, kind, gpus, day, start_ms, end_ms) AS (\
+         SELECT namespace, kind, gpus, (changed_ms - lasted_ms) {day_of} {DAY_MS}, changed_ms - lasted_ms, changed_ms \
+         FROM {transitions} WHERE from_phase IN ({RUNS}) AND gpus > 0 AND lasted_ms > 0 AND lasted_ms < {longest} \
+         UNION ALL SELECT namespace, kind, gpus, day + 1, {next}, end_ms FROM part WHERE {next} < end_ms) \
+         SELECT namespace, kind, {day} AS day, \
+         {hours} * sum(gpus * (CASE WHEN end_ms < {next} THEN end_ms ELSE {next} END - start_ms)) / 3600000 AS gpu_hours \
+         FROM part GROUP BY namespace, kind, part.day"
+    )
+}

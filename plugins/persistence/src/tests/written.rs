@@ -1,0 +1,157 @@
+//! What a batch writes to object_status and object_history.
+
+use super::*;
+
+const CONTRACT: &str = "id, seq, source, api_group, kind, namespace, name, uid, resource_version, change, phase, reason, \
+                        message, attempt, ready, total, exit_code, terminal, owner_kind, owner_name, observed_at, owner_uid";
+
+#[test]
+fn a_batch_is_one_write_a_table_with_the_columns_of_the_contract() {
+    let database = Database::ready();
+    let states = [testing::state(1, "a", "Pending"), testing::state(2, "b", "Running")];
+    assert_eq!(database.handle(&Config::default(), &states), [Verdict::Done, Verdict::Done]);
+    let writes = database.writes.borrow();
+    let [transitions, history, status] = &writes[..] else { panic!("{} writes", writes.len()) };
+    assert_eq!(status.columns.join(", "), CONTRACT);
+    assert_eq!(history.columns.join(", "), format!("{CONTRACT}, previous_phase, document"));
+    assert_eq!(
+        (&status.key, &status.on_conflict),
+        (&vec!["uid".into()], &OnConflict::ReplaceOlder("seq".into()))
+    );
+    assert_eq!((history.table.as_str(), &history.on_conflict), ("object_history", &OnConflict::Ignore));
+    assert_eq!((transitions.table.as_str(), &transitions.on_conflict), (TRANSITIONS, &OnConflict::Ignore));
+    assert_eq!(column(status, 1, "phase"), text("Running"));
+}
+
+#[test]
+fn values_of_the_document_are_columns_of_both_tables() {
+    let database = Database::ready();
+    let document = r#"{"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gold", "gpus": "8"}}}"#;
+    *database.document.borrow_mut() = Some(document.into());
+    let columns = vec![
+        added("queue", "/metadata/labels/kueue.x-k8s.io~1queue-name", Type::Text),
+        added("gpus", "/metadata/labels/gpus", Type::Integer),
+        added("missing", "/spec/none", Type::Time),
+    ];
+    let config = Config { columns, ..Config::default() };
+    assert_eq!(database.handle(&config, &[testing::state(1, "a", "Running")]), [Verdict::Done]);
+    for table in [schema::STATUS, schema::HISTORY] {
+        let written = database.written(table);
+        let values = ["queue", "gpus", "missing"].map(|name| column(&written[0], 0, name));
+        assert_eq!(values, [text("gold"), Value::Integer(8), Value::Null], "{table}");
+    }
+    assert_eq!(*database.reads.borrow(), ["/metadata/labels", "/spec/none"], "once for both tables");
+}
+
+#[test]
+fn a_document_is_read_once_for_its_column_and_all_others() {
+    let database = Database::ready();
+    *database.document.borrow_mut() =
+        Some(r#"{"metadata": {"managedFields": [], "labels": {"a": "b"}}}"#.into());
+    let columns = vec![added("a", "/metadata/labels/a", Type::Text)];
+    let config = Config { columns, documents: Documents::Pruned, ..Config::default() };
+    database.handle(&config, &[testing::state(1, "a", "Running")]);
+    let history = &database.written(schema::HISTORY)[0];
+    let row = [column(history, 0, "document"), column(history, 0, "a")];
+    assert_eq!(row, [text(r#"{"metadata":{"labels":{"a":"b"}}}"#), text("b")]);
+    assert_eq!(*database.reads.borrow(), [""]);
+    assert!(!database.written(schema::STATUS)[0].columns.contains(&"document".to_string()));
+}
+
+#[test]
+fn a_state_without_a_document_has_null_and_no_columns_read_no_document() {
+    let database = Database::ready();
+    let config = Config { columns: vec![added("a", "/a", Type::Text)], ..Config::default() };
+    database.handle(&config, &[testing::state(1, "a", "Running")]);
+    assert_eq!(column(&database.written(schema::STATUS)[0], 0, "a"), Value::Null);
+    assert_eq!(database.reads.take().len(), 1);
+    database.handle(&Config::default(), &[testing::state(2, "a", "Running")]);
+    assert_eq!(*database.reads.borrow(), [] as [String; 0]);
+}
+
+#[test]
+fn a_value_of_a_wrong_type_is_null_and_is_logged_once_with_its_number() {
+    let database = Database::ready();
+    *database.document.borrow_mut() = Some(r#"{"spec": {"size": {}}}"#.into());
+    let config = Config { columns: vec![added("size", "/spec/size", Type::Integer)], ..Config::default() };
+    let states = [testing::state(1, "a", "Running"), testing::state(2, "b", "Running")];
+    assert_eq!(database.handle(&config, &states), [Verdict::Done, Verdict::Done]);
+    database.handle(&config, &states);
+    let logged = database.logged.borrow();
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    for word in ["size", "/spec/size", "integer", "\"2\"", "default/a"] {
+        assert!(logged[0].contains(word), "{word}: {}", logged[0]);
+    }
+    assert_eq!(column(&database.written(schema::HISTORY)[0], 1, "size"), Value::Null);
+}
+
+#[test]
+fn a_column_that_is_no_longer_configured_gets_null() {
+    let database = Database::ready();
+    database.columns.borrow_mut().extend([("old".into(), "text".into()), ("lost".into(), "text".into())]);
+    database.lacks.borrow_mut().push("lost".into());
+    database.handle(&Config::default(), &[testing::state(1, "a", "Running")]);
+    let status = &database.written(schema::STATUS)[0];
+    assert_eq!(column(status, 0, "old"), Value::Null);
+    assert!(!status.columns.contains(&"lost".to_string()), "somebody removed it from the tables");
+}
+
+#[test]
+fn late_states_and_gaps_are_history_and_not_the_status() {
+    let mut late = testing::state(3, "a", "Pending");
+    late.extra.push(("late".into(), "true".into()));
+    let mut gap = testing::state(4, "a", "Running");
+    gap.change = Change::Gap;
+    let database = Database::ready();
+    database.handle(&Config::default(), &[late, gap]);
+    let writes = database.writes.borrow();
+    assert_eq!((writes.len(), writes[0].table.as_str(), writes[0].rows.len()), (1, "object_history", 2));
+    assert_eq!(column(&writes[0], 1, "change"), text("gap"));
+}
+
+#[test]
+fn what_is_gone_is_deleted_whatever_its_last_status_was() {
+    let mut state = testing::state(5, "a", "Running");
+    state.change = Change::Gone;
+    state.previous = Some(testing::status("Starting"));
+    let row = rows::status(&state);
+    assert_eq!(
+        (row[9].clone(), row[10].clone(), row[17].clone()),
+        (text("gone"), text("Deleted"), Value::Integer(1))
+    );
+    assert_eq!((row[19].clone(), row[20].clone()), (Value::Null, text("1970-01-01T00:00:00.000Z")));
+    assert_eq!(rows::previous(&state), text("Starting"));
+}
+
+#[test]
+fn a_pod_has_the_uid_of_its_job() {
+    let mut state = testing::state(5, "a", "Running");
+    state.owner = Some(testing::state(1, "job", "Running").object);
+    let row = rows::status(&state);
+    assert_eq!(row[18..], [text("Job"), text("job"), text("1970-01-01T00:00:00.000Z"), text("uid-job")]);
+}
+
+#[test]
+fn texts_have_no_nul_and_a_bound() {
+    let mut state = testing::state(6, "a", "Failed");
+    state.status.message = format!("a\0{}", "é".repeat(10_000));
+    let Value::Text(message) = &rows::status(&state)[12] else { panic!("not a text") };
+    assert!(message.starts_with("a\u{fffd}é") && message.len() <= 4098, "{}", message.len());
+}
+
+#[test]
+fn a_row_that_is_refused_is_rejected_alone() {
+    let database = Database::ready();
+    let bad = |write: &TableWrite| {
+        let bad = write.table == schema::HISTORY && write.rows.iter().any(|row| row[6] == text("bad"));
+        bad.then(|| Error::Invalid("NOT NULL constraint failed".into()))
+    };
+    *database.refuse.borrow_mut() = Some(Box::new(bad));
+    let names = ["good", "bad", "fine"];
+    let states: Vec<_> = (1..).zip(names).map(|(seq, name)| testing::state(seq, name, "Running")).collect();
+    let verdicts = database.handle(&Config::default(), &states);
+    assert!(
+        matches!(verdicts.as_slice(), [Verdict::Done, Verdict::Reject(_), Verdict::Done]),
+        "{verdicts:?}"
+    );
+}
