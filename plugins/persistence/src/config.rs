@@ -6,6 +6,7 @@ use kubewitness_sdk::FieldError;
 use serde::Deserialize;
 
 use crate::schema;
+pub use crate::schema::Type;
 
 /// Each column costs the hot path a value in two tables.
 const COLUMNS: usize = 32;
@@ -85,31 +86,6 @@ pub struct Column {
     pub pointer: String,
     #[serde(rename = "type")]
     pub holds: Type,
-}
-
-/// What a column holds. A value that is not of the type is NULL. Labels are texts, so numbers and truth values may also
-/// be written as text. Of a text, 4,096 bytes are kept. A time is read in RFC 3339, and kept as `observed_at` is.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Type {
-    Text,
-    Integer,
-    Number,
-    Boolean,
-    Time,
-}
-
-impl Type {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Integer => "integer",
-            Self::Number => "number",
-            Self::Boolean => "boolean",
-            Self::Time => "time",
-        }
-    }
 }
 
 pub fn check(config: &Config) -> Vec<FieldError> {

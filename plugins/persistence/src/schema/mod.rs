@@ -8,7 +8,7 @@ mod versions;
 mod views;
 
 pub use self::names::{COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, TRANSITIONS};
-pub use self::types::{Holds, of_type};
+pub use self::types::{Holds, Type, of_type};
 pub use self::versions::{VERSION, add_column, folder, indexes, version};
 pub use self::views::views;
 

@@ -1,8 +1,32 @@
 //! What columns hold, and the SQL type of it in each dialect.
 
 use kubewitness_sdk::sql::Dialect;
+use serde::Deserialize;
 
-use crate::config::Type;
+/// What a column holds. A value that is not of the type is NULL. Labels are texts, so numbers and truth values may also
+/// be written as text. Of a text, 4,096 bytes are kept. A time is read in RFC 3339, and kept as `observed_at` is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Type {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    Time,
+}
+
+impl Type {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+            Self::Time => "time",
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
