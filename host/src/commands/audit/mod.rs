@@ -16,7 +16,7 @@ mod verify;
 #[cfg(test)]
 mod verify_tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use serde_json::json;
@@ -34,8 +34,8 @@ pub async fn audit(command: Audit) -> Ended {
     match command {
         Audit::Verify(args) => prove(args).await,
         Audit::Root { trail, output } => root(&trail, output),
-        Audit::Show(args) => show::show(args),
-        Audit::Key { file, new, output } => key(file, new, output),
+        Audit::Show(args) => show::show(&args),
+        Audit::Key { file, new, output } => key(&file, new, output),
     }
 }
 
@@ -92,12 +92,12 @@ fn root(trail: &TrailArgs, output: Output) -> Ended {
 
 /// Makes a private key in this file, and gives its public part as a PEM.
 #[cfg(feature = "playground")]
-pub fn new_key(file: &std::path::Path) -> anyhow::Result<String> {
+pub fn new_key(file: &Path) -> anyhow::Result<String> {
     keys::make(file).map(|public| keys::public_pem(&public))
 }
 
-fn key(file: PathBuf, new: bool, output: Output) -> Ended {
-    let public = if new { keys::make(&file)? } else { keys::read(&file)? };
+fn key(file: &Path, new: bool, output: Output) -> Ended {
+    let public = if new { keys::make(file)? } else { keys::read(file)? };
     let shown = json!({"id": keys::id(&public), "public": keys::public_pem(&public)});
     eprintln!("key {}", keys::id(&public));
     print::value(output, &shown, |_| keys::public_pem(&public))?;

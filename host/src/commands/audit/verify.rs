@@ -103,7 +103,7 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
         let number = number_of(&mut reader).with_context(|| format!("reading {}", path.display()))?;
         numbered.push(Numbered { path: path.clone(), number, reader: is_alone.then_some(reader) });
     }
-    numbered.sort_by(|a, b| a.number.cmp(&b.number));
+    numbered.sort_by_key(|file| file.number);
     Ok(numbered)
 }
 

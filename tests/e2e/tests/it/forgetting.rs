@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+use kubewitness_harness::{Kubewitness, command, in_scratch};
 use serde_json::Value;
 
-use crate::support::{create_job, example_copy, journal_proof, plugin_manifest, simulator, write};
-use crate::ticking::{FOR_PROBE, PROBE};
+use crate::probing::{Lab, manifest};
+use crate::support::{create_job, journal_proof, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
+const TICKS: &str = "tick: {every: 1s}\n";
 /// Each job becomes a dead letter, and each tick writes a key.
 const DOES: &str = "{command: reject broken, tick: [kv.set a 1]}";
 
@@ -26,17 +27,9 @@ async fn forget(data: &Path, name: &str, more: &[&str], code: i32) -> Result<Str
 #[tokio::test]
 async fn what_a_plugin_left_is_told_and_removed_once_it_is_taken_out_and_it_begins_anew() {
     in_scratch("forgetting", async |scratch| {
-        let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
-        let host = std::fs::read_to_string(config.join("host.yaml"))?;
-        write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
-        write(&config, "probe.yaml", &plugin_manifest("probe", &PROBE.replace("CONFIG", DOES)))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_owned(),
-            config: Some(config.clone()),
-            data: scratch.path().join("data"),
-            ..RunOptions::default()
-        };
+        let lab = Lab::new(scratch, TICKS).await?;
+        lab.version(DOES)?;
+        let Lab { simulator, config, options, .. } = lab;
         let data = options.data.as_path();
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         create_job(&simulator, "one").await?;
@@ -73,7 +66,7 @@ async fn what_a_plugin_left_is_told_and_removed_once_it_is_taken_out_and_it_begi
         ensure!(told.contains("nowhere") && !scratch.path().join("nowhere").exists(), "{told}");
         journal_proof(data, &[]).await?;
 
-        write(&config, "probe.yaml", &plugin_manifest("probe", &PROBE.replace("CONFIG", "{command: done}")))?;
+        write(&config, "probe.yaml", &manifest("{command: done}", TICKS))?;
         let mut run = Kubewitness::start("anew", &options, scratch.path())?;
         let begins_anew = |status: &StatusView| {
             let probe = status.plugins.iter().find(|plugin| plugin.name == "probe");
