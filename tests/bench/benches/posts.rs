@@ -17,7 +17,7 @@ use kubewitness_core::ports::{
     Progress, Save, SelectError, Selected, Selection,
 };
 use kubewitness_core::views::Counts;
-use kubewitness_core::{Change, Seq, State, StateId, Version};
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

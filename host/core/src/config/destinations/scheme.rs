@@ -133,12 +133,9 @@ mod tests {
     #[test]
     fn the_rates_are_those_of_the_services() {
         let of = |text: &str| {
-            scheme(text)
-                .unwrap()
-                .quotas()
-                .iter()
-                .map(|one| (one.most, one.within.as_secs()))
-                .collect::<Vec<_>>()
+            let scheme = scheme(text).unwrap();
+            let quotas = scheme.one().unwrap().quotas().iter();
+            quotas.map(|one| (one.most, one.within.as_secs())).collect::<Vec<_>>()
         };
         assert_eq!(of("slack: {}"), [(1, 1)]);
         assert_eq!(of("feishu: {}"), [(100, 60), (5, 1)]);
