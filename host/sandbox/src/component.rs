@@ -442,7 +442,10 @@ mod tests {
             message.contains("exports no `kubewitness:plugin/ticker`") && message.contains("speaks 1.0.0")
         );
         assert!(told(true, &needs, None).unwrap().contains("add `spec.tick`"));
-        assert!(missing_grants(&[], &needs, &GrantsSpec::default()).is_empty(), "it is told once");
+        assert!(
+            missing_grants(&[], &needs, &Sometimes::default(), &GrantsSpec::default()).is_empty(),
+            "it is told once"
+        );
     }
 
     #[test]

@@ -166,19 +166,19 @@ mod tests {
     use super::*;
     use crate::config::PluginSpec;
 
-    fn host(ledgers: serde_json::Value) -> HostSpec {
+    fn host(ledgers: &serde_json::Value) -> HostSpec {
         let keys = json!([{"name": "seal", "valueFrom": {"file": "/secrets/seal"}}]);
         let jobs = json!([{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]);
         serde_json::from_value(json!({"sources": jobs, "ledgers": ledgers, "keys": keys})).unwrap()
     }
 
-    fn faults(ledgers: serde_json::Value) -> Vec<String> {
+    fn faults(ledgers: &serde_json::Value) -> Vec<String> {
         host(ledgers).check().iter().map(|fault| format!("{} {}", fault.field, fault.message)).collect()
     }
 
     #[test]
     fn a_ledger_that_is_signed_is_rotated_as_well_and_one_without_either_stays_one_file() {
-        let host = host(json!([
+        let host = host(&json!([
             {"name": "a", "path": "a.jsonl"},
             {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}},
             {"name": "c", "path": "c.jsonl", "rotate": {"every": "1d"}},
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn wrong_settings_of_a_ledger_are_told_with_their_field() {
-        let told = faults(json!([
+        let told = faults(&json!([
             {"name": "a", "path": "a.jsonl", "rotate": {"size": "1Ki", "every": "1s"}},
             {"name": "b", "path": "b.jsonl", "signing": {"key": "other", "records": 0, "every": "1ms"}},
             {"name": "c", "path": "a-000012.jsonl"},
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_plugin_is_not_granted_the_key_that_signs_a_ledger() {
-        let host = host(json!([{"name": "a", "path": "a.jsonl", "signing": {"key": "seal"}}]));
+        let host = host(&json!([{"name": "a", "path": "a.jsonl", "signing": {"key": "seal"}}]));
         let plugin: PluginSpec = serde_json::from_value(json!({
             "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}],
             "grants": {"keys": [{"name": "trail", "key": "seal"}]},

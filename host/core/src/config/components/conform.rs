@@ -284,11 +284,8 @@ mod tests {
         })
     }
 
-    fn told(config: Value) -> Vec<String> {
-        conform(&schema(), &config)
-            .iter()
-            .map(|fault| format!("{}: {}", fault.field, fault.message))
-            .collect()
+    fn told(config: &Value) -> Vec<String> {
+        conform(&schema(), config).iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
 
     #[test]
@@ -298,7 +295,7 @@ mod tests {
             json!({"channels": [{"name": "a", "kind": "slack"}], "settle": "10s", "quiet": {"from": "1"}, "title": null}),
             json!({"quiet": null, "above": 9, "labels": {"any": "text"}}),
         ] {
-            assert_eq!(told(config.clone()), [""; 0], "{config}");
+            assert_eq!(told(&config), [""; 0], "{config}");
         }
     }
 
@@ -332,7 +329,7 @@ mod tests {
             (json!({"above": 1.5}), "above: is a number, and has to be a whole number"),
             (json!({"labels": {"a": 1}}), "labels.a: is a number, and has to be a text"),
         ] {
-            assert_eq!(told(config.clone()), [expected], "{config}");
+            assert_eq!(told(&config), [expected], "{config}");
         }
     }
 
