@@ -163,7 +163,7 @@ async fn the_example_fits_and_its_messages_are_those_on_file() {
     let (_, stdout, stderr) = command(&run).await.unwrap();
     let handed: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
     let tick = handed.as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
-    assert_eq!(tick["object"], "tick", "{handed}");
+    assert!(tick["tick"].is_string(), "{handed}");
     let sent = tick["effects"].to_string();
     assert!(sent.contains("ada@example.com") && sent.contains("Job team-vision/train: Failed"), "{sent}");
 }
