@@ -35,7 +35,7 @@ impl Plugin for Digest {
 
     fn about() -> About {
         let needs = ["kv", "mail:people", "tick"];
-        About { config_schema: "", needs: needs.map(str::to_string).to_vec() }
+        About { needs: needs.map(str::to_string).to_vec(), ..About::default() }
     }
 
     fn check(config: &Config) -> Vec<FieldError> {

@@ -38,7 +38,7 @@ const IN_A_CALL: [(&str, Option<&str>); 12] = [
     ("recurse", Some("the plugin trapped")),
     ("eat 512", Some("the plugin wanted more memory than its limit of 33554432 bytes")),
     ("trap", Some("the plugin trapped")),
-    ("exit", Some("it exited with 3")),
+    ("exit", Some("it exited with 1")),
     ("missing", Some("the plugin's answer is invalid: 0 verdicts for")),
     ("double", Some("the plugin's answer is invalid")),
     ("kv.flood 20000", None),

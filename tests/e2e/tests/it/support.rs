@@ -56,8 +56,10 @@ pub fn signed_example_copy(scratch: &Scratch) -> Result<PathBuf> {
 pub fn trail_files(data: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(data.join("audit")).context("the trail's folder")?;
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    let mut trail: Vec<_> =
-        paths.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "jsonl")).collect();
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_of_it =
+        |name: String| name == "trail.jsonl" || name.starts_with("trail-") && name.ends_with(".jsonl");
+    let mut trail: Vec<_> = paths.into_iter().filter(|path| name(path).is_some_and(is_of_it)).collect();
     // `trail-000001.jsonl` comes before `trail.jsonl`.
     trail.sort();
     Ok(trail)
