@@ -56,8 +56,13 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     let row = "main tbody a[href^=\"/objects/\"]";
     // 1 and 2: a job that failed, its story, and who was told.
-    click(&browser, &format!("{portal}/?phase=Failed"), row).await?;
-    reads(&browser, &["Every state", "Failed", "which plugin was told"]).await?;
+    // The page knows of a plugin once its progress is saved, some seconds after the first start.
+    until(WITHIN, "a page that says which plugin was told", async || {
+        click(&browser, &format!("{portal}/?phase=Failed"), row).await?;
+        reads(&browser, &["Every state", "Failed"]).await?;
+        Ok(browser.text().await?.contains("which plugin was told").then_some(()))
+    })
+    .await?;
     // 6: gone jobs, by a part of what they are known by.
     click(&browser, &format!("{portal}/?gone=only&range=day&search=team"), row).await?;
     reads(&browser, &["Every state"]).await?;
