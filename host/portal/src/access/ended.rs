@@ -81,8 +81,8 @@ impl EndedSessions {
         {
             let mut ids = self.ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
-            make_room(&mut ids, MOST - 1);
             ids.insert(session.id, session.ends_ms);
+            make_room(&mut ids, MOST);
         }
         self.write().await
     }

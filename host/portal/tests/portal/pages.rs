@@ -583,5 +583,7 @@ async fn events_about_an_object_and_its_pods_stand_on_its_page_counted_as_kubect
     assert!(before.contains("id=\"lanes\""), "after the lanes");
     assert!(events.contains("(x3 over 2 min)"), "{events}");
     assert!(events.contains(">FailedScheduling<") && events.contains(">Scheduled<"));
-    assert!(events.contains("href=\"/objects/uid-llm-train-7-0-x8k2p\">Pod/llm-train-7-0-x8k2p"));
+    assert!(events.contains(
+        "href=\"/objects/uid-llm-train-7-0-x8k2p\" title=\"llm-train-7-0-x8k2p\">Pod/llm-train-7-0-x8k2p"
+    ));
 }
