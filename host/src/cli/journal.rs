@@ -79,12 +79,9 @@ pub struct ImportArgs {
     pub discard: bool,
 }
 
-/// Which states of a journal. Everything that is given must hold.
+/// Which objects. Everything that is given must hold.
 #[derive(Debug, Args)]
-pub struct StatesArgs {
-    /// Only this source
-    #[arg(long)]
-    pub source: Option<String>,
+pub struct ObjectArgs {
     /// Only objects in this namespace
     #[arg(short, long)]
     pub namespace: Option<String>,
@@ -97,6 +94,11 @@ pub struct StatesArgs {
     /// Only the object with this uid
     #[arg(long)]
     pub uid: Option<String>,
+}
+
+/// When states were observed.
+#[derive(Debug, Args)]
+pub struct TimesArgs {
     /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
     /// 2026-11-24T03:00:00Z, or 2h for two hours ago
     #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
@@ -104,6 +106,18 @@ pub struct StatesArgs {
     /// Only states that were observed before this time
     #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
     pub until: Option<Moment>,
+}
+
+/// Which states of a journal. Everything that is given must hold.
+#[derive(Debug, Args)]
+pub struct StatesArgs {
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    #[command(flatten)]
+    pub object: ObjectArgs,
+    #[command(flatten)]
+    pub times: TimesArgs,
     /// Only states after this position
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,
@@ -186,18 +200,8 @@ pub struct VerifyTrailArgs {
 pub struct ShowTrailArgs {
     #[command(flatten)]
     pub trail: TrailArgs,
-    /// Only objects in this namespace
-    #[arg(short, long)]
-    pub namespace: Option<String>,
-    /// Only this kind: Job, jobs, po
-    #[arg(long)]
-    pub kind: Option<String>,
-    /// Only objects with this name
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Only the object with this uid
-    #[arg(long)]
-    pub uid: Option<String>,
+    #[command(flatten)]
+    pub object: ObjectArgs,
     /// Only changes by this field manager
     #[arg(long)]
     pub manager: Option<String>,
@@ -207,13 +211,8 @@ pub struct ShowTrailArgs {
     /// Only this phase: Failed
     #[arg(long)]
     pub phase: Option<String>,
-    /// Only states that were observed at this time or later, such as '2026-11-24 03:00' in your time zone,
-    /// 2026-11-24T03:00:00Z, or 2h for two hours ago
-    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = moment)]
-    pub since: Option<Moment>,
-    /// Only states that were observed before this time
-    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = moment)]
-    pub until: Option<Moment>,
+    #[command(flatten)]
+    pub times: TimesArgs,
     /// At most this many records; the newest are shown
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub limit: u32,

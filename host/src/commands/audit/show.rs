@@ -38,15 +38,16 @@ impl ShowTrailArgs {
     fn wants(&self, record: &Record) -> bool {
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
         let at = calendar::moment(&record.observed_at).unwrap_or_default();
-        is(&self.namespace, &record.namespace)
-            && is(&self.name, &record.name)
-            && is(&self.uid, &record.uid)
+        let Self { object, times, .. } = self;
+        is(&object.namespace, &record.namespace)
+            && is(&object.name, &record.name)
+            && is(&object.uid, &record.uid)
             && is(&self.manager, &record.manager)
             && self.phase.as_ref().is_none_or(|phase| phase.eq_ignore_ascii_case(&record.phase))
-            && self.kind.as_ref().is_none_or(|kind| is_kind(&record.api_group, &record.kind, kind))
+            && object.kind.as_ref().is_none_or(|kind| is_kind(&record.api_group, &record.kind, kind))
             && self.person.as_ref().is_none_or(|person| record.people.values().any(|name| name == person))
-            && self.since.is_none_or(|since| at >= Moment::ms(since))
-            && self.until.is_none_or(|until| at < Moment::ms(until))
+            && times.since.is_none_or(|since| at >= Moment::ms(since))
+            && times.until.is_none_or(|until| at < Moment::ms(until))
     }
 }
 

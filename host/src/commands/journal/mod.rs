@@ -217,12 +217,12 @@ async fn export(args: ExportArgs) -> Ended {
 pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
     ExportQuery {
         source: args.source,
-        namespace: args.namespace,
-        kind: args.kind,
-        name: args.name,
-        uid: args.uid,
-        since_ms: args.since.map(Moment::ms),
-        until_ms: args.until.map(Moment::ms),
+        namespace: args.object.namespace,
+        kind: args.object.kind,
+        name: args.object.name,
+        uid: args.object.uid,
+        since_ms: args.times.since.map(Moment::ms),
+        until_ms: args.times.until.map(Moment::ms),
         after: args.after,
         through: args.through,
         documents,

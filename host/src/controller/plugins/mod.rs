@@ -23,6 +23,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, Grants, JournalError};
+use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin, Tally};
@@ -226,18 +227,7 @@ impl Plugins {
         let Version { plugin, handler, probation, needs, manifest } = made.await?;
         running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
-        self.shared.set_plugin(
-            &name,
-            PluginState {
-                phase: Phase::Active,
-                digest: candidate.component.digest().to_string(),
-                module: candidate.pulled.as_ref().map(Pulled::told),
-                message: None,
-                manifest: Some(Arc::new(manifest)),
-                needs: needs.into(),
-                ..state
-            },
-        );
+        self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
         info!(plugin = name, "replaced: calls from now on go to the new version");
         Ok(())
@@ -307,20 +297,13 @@ impl Plugins {
             called.ended().await;
             ended.with_context(|| format!("dispatching to `{task_name}`"))
         });
-        self.shared.set_plugin(
-            &name,
-            PluginState {
-                phase: Phase::Active,
-                digest: candidate.component.digest().to_string(),
-                module: candidate.pulled.as_ref().map(Pulled::told),
-                message: None,
-                handle: Some(handle.clone()),
-                manifest: Some(Arc::new(manifest)),
-                uses,
-                needs: needs.into(),
-                tally,
-            },
-        );
+        let state = PluginState {
+            handle: Some(handle.clone()),
+            uses,
+            tally,
+            ..PluginState::idle(Phase::Active, None)
+        };
+        self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));
         let running = Running { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
         self.running.insert(name, running);
         Ok(())
@@ -402,6 +385,24 @@ impl Plugins {
     /// Where each plugin's cursor durably is: what lies behind it needs no receipts.
     pub fn cursors(&self) -> Vec<(String, kubewitness_core::Seq)> {
         self.running.iter().map(|(name, running)| (name.clone(), running.handle.saved_cursor())).collect()
+    }
+}
+
+/// What people see of a version from its first call on, beside what the plugin keeps over its versions.
+fn active(
+    candidate: &Candidate,
+    manifest: ManifestView,
+    needs: Vec<String>,
+    kept: PluginState,
+) -> PluginState {
+    PluginState {
+        phase: Phase::Active,
+        digest: candidate.component.digest().to_string(),
+        module: candidate.pulled.as_ref().map(Pulled::told),
+        message: None,
+        manifest: Some(Arc::new(manifest)),
+        needs: needs.into(),
+        ..kept
     }
 }
 
