@@ -22,6 +22,7 @@ use thiserror::Error;
 pub use ended::EndedSessions;
 pub use reviews::AccessControl;
 pub(crate) use reviews::{Known, Unanswered};
+pub(crate) use session::Transport;
 pub(crate) use viewer::{Act, Viewer};
 
 /// Bytes of a key that sessions are sealed with.

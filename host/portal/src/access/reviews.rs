@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::answers::Answers;
 use super::codes::Codes;
-use super::session::{self, Session, Sessions};
+use super::session::{self, Session, Sessions, Transport};
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
@@ -201,9 +201,9 @@ impl AccessControl {
     }
 
     /// The cookies of a new session with this token.
-    pub(crate) fn begin(&self, token: &str, known: &Known, secure: bool) -> Option<Vec<String>> {
+    pub(crate) fn begin(&self, token: &str, known: &Known, transport: Transport) -> Option<Vec<String>> {
         let text = self.sessions.seal(token, &known.person.user, self.clock.now_ms()).ok()?;
-        Some(session::set(&text, secure))
+        Some(session::set(&text, transport))
     }
 
     pub(super) fn open(&self, text: &str) -> Option<Session> {

@@ -94,27 +94,50 @@ pub(super) fn cookie_name(secure: bool) -> &'static str {
     if secure { "__Host-kubewitness" } else { "kubewitness" }
 }
 
+/// How the browser speaks with the portal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Plain,
+    /// The browser says that its page came over HTTPS, and the portal has no TLS: a proxy before it has.
+    TlsAtProxy,
+    Tls,
+}
+
+impl Transport {
+    /// A browser sends the origin itself, and no page can forge it. Who lies about it has a cookie that is sent less.
+    pub(crate) fn of(has_tls: bool, headers: &HeaderMap) -> Self {
+        let is_https =
+            || headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+        match has_tls {
+            true => Self::Tls,
+            false if is_https() => Self::TlsAtProxy,
+            false => Self::Plain,
+        }
+    }
+}
+
 /// What sets the cookie: the first piece begins with how many there are.
-pub(super) fn set(text: &str, secure: bool) -> Vec<String> {
+pub(super) fn set(text: &str, transport: Transport) -> Vec<String> {
     let pieces: Vec<&str> =
         (0..text.len()).step_by(PIECE).map(|at| &text[at..(at + PIECE).min(text.len())]).collect();
     let count = pieces.len();
     let age = LIFETIME.as_secs();
     let piece = |(index, piece)| match index {
-        0 => cookie(0, &format!("{count}.{piece}"), age, secure),
-        index => cookie(index, piece, age, secure),
+        0 => cookie(0, &format!("{count}.{piece}"), age, transport),
+        index => cookie(index, piece, age, transport),
     };
     pieces.into_iter().enumerate().map(piece).collect()
 }
 
 /// What takes it away.
 pub(super) fn unset(secure: bool) -> Vec<String> {
-    (0..PIECES).map(|index| cookie(index, "", 0, secure)).collect()
+    let transport = if secure { Transport::Tls } else { Transport::Plain };
+    (0..PIECES).map(|index| cookie(index, "", 0, transport)).collect()
 }
 
-fn cookie(index: usize, value: &str, age: u64, secure: bool) -> String {
-    let name = piece_name(index, secure);
-    let secure = if secure { "; Secure" } else { "" };
+fn cookie(index: usize, value: &str, age: u64, transport: Transport) -> String {
+    let name = piece_name(index, transport == Transport::Tls);
+    let secure = if transport == Transport::Plain { "" } else { "; Secure" };
     format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
 }
 
@@ -198,7 +221,8 @@ mod tests {
     fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
         let token = "t".repeat(TOKEN_BYTES);
         for secure in [false, true] {
-            let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), secure);
+            let transport = if secure { Transport::Tls } else { Transport::Plain };
+            let set = set(&sessions().seal(&token, "ann", NOW).unwrap(), transport);
             assert_eq!((set.len(), unset(secure).len()), (PIECES, PIECES));
             assert!(set.iter().all(|text| text.len() <= 4096), "{}", set[0].len());
             let text = read(&browser(&set), secure).unwrap();

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::parts::expect_own_page;
 use crate::access::gate::{Gate, LOGIN, LOGOUT, ONCE, local};
-use crate::access::{Access, AccessControl, Known};
+use crate::access::{Access, AccessControl, Known, Transport};
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
@@ -98,7 +98,7 @@ async fn enter(
         response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
         return Ok(response);
     };
-    begin(control, token, &known, *secure, next)
+    begin(control, token, &known, Transport::of(*secure, &headers), next)
 }
 
 /// A new session, and the page that the person wanted.
@@ -106,10 +106,10 @@ fn begin(
     control: &AccessControl,
     token: &str,
     known: &Known,
-    secure: bool,
+    transport: Transport,
     next: &str,
 ) -> Result<Response, Shown> {
-    let cookies = control.begin(token, known, secure).ok_or_else(|| {
+    let cookies = control.begin(token, known, transport).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "The session could not be sealed.",
@@ -123,7 +123,7 @@ fn begin(
 /// this page always asks.
 async fn once_by_address(State(app): State<App>, uri: Uri) -> Result<Response, Shown> {
     let params = Params::read(&uri, &["code"])?;
-    once(&app, params.text("code").unwrap_or_default(), false).await
+    once(&app, params.text("code").unwrap_or_default(), None).await
 }
 
 /// Takes a code from the file that `kubewitness dashboard` opens, or from the page that asks whether to go on. Only the
@@ -136,21 +136,21 @@ async fn once_by_form(
     let Form(fields) = fields?;
     let code = fields.iter().find(|(known, _)| known == "code").map_or("", |(_, value)| value);
     let was_asked = expect_own_page(&headers).is_ok() && !is_foreign(&headers);
-    once(&app, code, was_asked).await
+    once(&app, code, was_asked.then(|| Transport::of(app.gate.secure, &headers))).await
 }
 
 /// Others could bring people into a session of somebody else, and see what they do there. So each person is asked first,
-/// and told whose session it is.
-async fn once(app: &App, code: &str, was_asked: bool) -> Result<Response, Shown> {
-    let Gate { access: Access::Kubernetes(control), secure } = &app.gate else {
+/// and told whose session it is. `asked`: how the browser speaks of whoever was.
+async fn once(app: &App, code: &str, asked: Option<Transport>) -> Result<Response, Shown> {
+    let Access::Kubernetes(control) = &app.gate.access else {
         return Ok(Redirect::to("/").into_response());
     };
-    let token = if was_asked { control.codes.redeem(code) } else { control.codes.token_of(code) };
+    let token = if asked.is_some() { control.codes.redeem(code) } else { control.codes.token_of(code) };
     let Some(token) = token else { return Ok(Redirect::to("/login?used=true").into_response()) };
-    match control.person(&token).await.map_err(Problem::from)? {
-        Some(known) if was_asked => begin(control, &token, &known, *secure, "/"),
-        Some(known) => Ok(go_on(&known.person.user, code).into_response()),
-        None => Ok(Redirect::to("/login?ended=true").into_response()),
+    match (control.person(&token).await.map_err(Problem::from)?, asked) {
+        (Some(known), Some(transport)) => begin(control, &token, &known, transport, "/"),
+        (Some(known), None) => Ok(go_on(&known.person.user, code).into_response()),
+        (None, _) => Ok(Redirect::to("/login?ended=true").into_response()),
     }
 }
 

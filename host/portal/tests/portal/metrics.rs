@@ -253,6 +253,20 @@ fn labels(family: &Family) -> String {
 }
 
 #[tokio::test]
+async fn no_metric_names_an_object_or_a_namespace() {
+    let portal = portal(Fake::default());
+    let (list, page) = (get(&portal, "/api/v1/objects").await.json(), get(&portal, "/metrics").await.text);
+    let objects = list.as_array().unwrap();
+    assert!(objects.len() > 10);
+    for object in objects {
+        for name in ["namespace", "name", "uid"] {
+            let name = object["object"][name].as_str().unwrap();
+            assert!(!page.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_reference_lists_every_metric() {
     let families = parse(&get(&portal(Fake::default()), "/metrics").await.text);
     let mut page = format!(

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use super::{MARK, digest_at, until};
 
+/// What stands between scheme and host. JSON within a text may write its slashes escaped.
+const SIGNS: [&str; 2] = ["://", r":\/\/"];
 /// A number with more digits is no port.
 const PORT_DIGITS: usize = 5;
 
@@ -15,16 +17,16 @@ const PORT_DIGITS: usize = 5;
 /// Each character is looked at a few times at most: the text may be a stranger's.
 pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    if !text.contains("://") {
+    if !SIGNS.iter().any(|sign| text.contains(sign)) {
         return found;
     }
     let mut text = Text::of(text);
     let mut from = 0;
-    for start in std::mem::take(&mut text.starts) {
+    for (sign, start) in std::mem::take(&mut text.starts) {
         if start < from {
             continue;
         }
-        let Some(password) = text.password(start) else { continue };
+        let Some(password) = text.password(sign, start) else { continue };
         from = password.end;
         if !password.is_empty() {
             found.push(password);
@@ -36,8 +38,8 @@ pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
 /// A text with what is asked of it for each address, so that nothing is looked for twice.
 struct Text<'t> {
     text: &'t str,
-    /// After each `://`.
-    starts: Vec<usize>,
+    /// Where each sign between scheme and host begins and ends.
+    starts: Vec<(usize, usize)>,
     /// Where addresses begin that stand apart from what is before them.
     apart: Vec<usize>,
     ats: Vec<usize>,
@@ -50,15 +52,19 @@ struct Text<'t> {
 
 impl<'t> Text<'t> {
     fn of(text: &'t str) -> Self {
-        let signs: Vec<_> = text.match_indices("://").map(|(place, _)| place).collect();
+        let mut starts: Vec<_> = SIGNS
+            .iter()
+            .flat_map(|sign| text.match_indices(sign).map(|(place, sign)| (place, place + sign.len())))
+            .collect();
+        starts.sort_unstable();
         let is_apart = |place: &usize| {
             let before = text[..*place].chars().next_back();
             before.is_none_or(|c| c.is_whitespace() || ",;|=&\"'`<>()[]{}".contains(c))
         };
         Self {
             text,
-            apart: signs.iter().map(|sign| scheme_start(text, *sign)).filter(is_apart).collect(),
-            starts: signs.iter().map(|sign| sign + 3).collect(),
+            apart: starts.iter().map(|(sign, _)| scheme_start(text, *sign)).filter(is_apart).collect(),
+            starts,
             ats: text.match_indices('@').map(|(place, _)| place).collect(),
             digests: text
                 .match_indices(MARK)
@@ -71,14 +77,14 @@ impl<'t> Text<'t> {
         }
     }
 
-    fn password(&mut self, start: usize) -> Option<Range<usize>> {
+    fn password(&mut self, sign: usize, start: usize) -> Option<Range<usize>> {
         let text = self.text;
         if self.word_end < start {
             self.word_end = start + until(&text[start..], char::is_whitespace).len();
         }
         let word = &text[start..self.word_end];
         let host = until(word, |c| "/?#".contains(c));
-        let is_web = is_web(&text[..start - 3]);
+        let is_web = is_web(&text[..sign]);
         let is_of_digest = |colon: &usize| {
             let mark = (start + colon + 1).checked_sub(MARK.len());
             mark.is_some_and(|mark| self.digests.binary_search(&mark).is_ok())
@@ -101,16 +107,16 @@ impl<'t> Text<'t> {
         if let Some(end) = digest_at(text, begin).filter(|end| text[*end..].starts_with('@')) {
             return Some(begin..end);
         }
-        self.last_at(start).filter(|end| *end >= begin).map(|end| begin..end)
+        self.last_at(sign, start).filter(|end| *end >= begin).map(|end| begin..end)
     }
 
     /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.
-    fn last_at(&mut self, start: usize) -> Option<usize> {
+    fn last_at(&mut self, sign: usize, start: usize) -> Option<usize> {
         let text = self.text;
         if self.line_end < start {
             self.line_end = start + until(&text[start..], |c| c == '\n' || c == '\r').len();
         }
-        let scheme = scheme_start(text, start - 3);
+        let scheme = scheme_start(text, sign);
         let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
             Some(quote) => {
                 let close = if quote == '<' { '>' } else { quote };

@@ -268,6 +268,7 @@ fn addresses_lose_their_passwords_wherever_they_stand() {
     for (text, expected) in [
         ("postgres://u:abc@h/db", "postgres://u:redacted:3@h/db"),
         ("redis://:abc@h, mongodb://u:d@h1,h2", "redis://:redacted:3@h, mongodb://u:redacted:1@h1,h2"),
+        (r"redis:\\/\\/:abc@h\\/1", r"redis:\\/\\/:redacted:3@h\\/1"),
         ("https://ghp_abc@github.com/x", "https://redacted:7@github.com/x"),
         ("x HTTP://u:abc@h?a@b", "x HTTP://redacted:9@b"),
         ("amqp://u:a/b@h/v", "amqp://u:redacted:3@h/v"),
