@@ -26,7 +26,7 @@ pub struct Completeness {
 
 impl Completeness {
     pub fn is_complete(&self) -> bool {
-        self.is_settled() && self.paused().next().is_none()
+        self.is_settled() && self.stopped().next().is_none()
     }
 
     /// Whether to wait longer changes nothing.
@@ -39,13 +39,17 @@ impl Completeness {
         };
         self.existed == self.witnessed
             && !self.plugins.is_empty()
-            && self.plugins.iter().all(|plugin| plugin.paused.is_some() || is_even(plugin))
+            && self.plugins.iter().all(|plugin| is_stopped(plugin) || is_even(plugin))
     }
 
-    /// Plugins that get no states until somebody resumes them.
-    pub fn paused(&self) -> impl Iterator<Item = &PluginView> {
-        self.plugins.iter().filter(|plugin| plugin.paused.is_some())
+    /// Plugins that get no states until somebody does something.
+    pub fn stopped(&self) -> impl Iterator<Item = &PluginView> {
+        self.plugins.iter().filter(|plugin| is_stopped(plugin))
     }
+}
+
+fn is_stopped(plugin: &PluginView) -> bool {
+    plugin.paused.is_some() || plugin.state == "failed"
 }
 
 /// One version of one object, or its deletion.

@@ -1,6 +1,7 @@
 //! The data folder of the playground. A simulated cluster ends with its process, so the folder is cleared at the
-//! start: it describes a cluster that no longer exists.
+//! start: what the playground made there describes a cluster that no longer exists.
 
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,21 @@ use super::write;
 use crate::commands::new_key;
 use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 
-/// Compiled plugins. They tell nothing of a cluster, and compiling them again takes seconds.
-const KEPT: &str = "cache";
+/// What a playground makes in its data folder and clears again: with what follows these names, as in `journal.db-wal`.
+/// Compiled plugins stay. They tell nothing of a cluster, and compiling them again takes seconds.
+const MADE: [&str; 11] = [
+    "audit",
+    "ended-sessions",
+    "journal.db",
+    "kubeconfig",
+    "kubewitness.log",
+    "last-good",
+    "notifications.jsonl",
+    "platform.db",
+    "redaction.key",
+    "session.key",
+    "trail.",
+];
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.yaml");
@@ -26,7 +40,8 @@ const LEDGER: &str = "{name: trail, path: audit/trail.jsonl}";
 const KEY: &str = "trail.key";
 pub const PUBLIC_KEY: &str = "trail.pub";
 
-const ABOUT: &str = "This folder belongs to `kubewitness playground`, which clears it at its start.\n";
+const ABOUT: &str = "This folder belongs to `kubewitness playground`. At its start it removes its journal, database, trail and log, and\n\
+     writes `config/host.yaml`, `templates.yaml` and `plugins.yaml` again. Other files stay.\n";
 
 /// A data folder that is one playground's, until this is dropped.
 pub struct Claim {
@@ -70,17 +85,19 @@ impl Claim {
         }
     }
 
-    /// Removes what an earlier playground left.
+    /// Removes what an earlier playground left, and nothing that somebody else put there.
     pub fn clear(&self) -> Result<()> {
-        let marker = self.data.join(MARKER);
-        let kept = [marker.clone(), self.data.join(KEPT)];
-        for path in entries(&self.data)?.into_iter().filter(|path| !kept.contains(path)) {
+        let is_made = |path: &PathBuf| {
+            let name = path.file_name().and_then(OsStr::to_str);
+            name.is_some_and(|name| MADE.iter().any(|made| name.starts_with(made)))
+        };
+        for path in entries(&self.data)?.into_iter().filter(is_made) {
             let removed =
                 if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             removed
                 .with_context(|| format!("clearing {}, which an earlier playground left", path.display()))?;
         }
-        write(&marker, ABOUT)
+        write(&self.data.join(MARKER), ABOUT)
     }
 }
 
@@ -131,14 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn a_playgrounds_own_folder_is_cleared_of_all_but_compiled_plugins() {
+    fn a_playgrounds_own_folder_is_cleared_of_what_it_made_and_of_nothing_else() {
         let data = tempfile::tempdir().unwrap();
         Claim::new(data.path()).unwrap().clear().unwrap();
-        std::fs::write(data.path().join("journal.db"), "old").unwrap();
-        std::fs::create_dir(data.path().join(KEPT)).unwrap();
+        let (made, others) =
+            (["journal.db-wal", "trail.key"], ["mine.txt", "config/shout.wasm", "cache/compiled"]);
+        for folder in ["config", "cache", "audit"] {
+            std::fs::create_dir(data.path().join(folder)).unwrap();
+        }
+        for name in made.iter().chain(&others) {
+            std::fs::write(data.path().join(name), "old").unwrap();
+        }
         Claim::new(data.path()).unwrap().clear().unwrap();
-        assert!(!data.path().join("journal.db").exists());
-        assert!(data.path().join(KEPT).exists());
+        assert!(made.iter().chain(&["audit"]).all(|name| !data.path().join(name).exists()));
+        assert!(others.iter().all(|name| data.path().join(name).exists()));
     }
 
     #[test]

@@ -155,8 +155,14 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
     ));
     if completeness.is_complete() {
         say("Complete: every version was witnessed, and every plugin was handed each of its states.");
-    } else if let Some(plugin) = completeness.paused().next() {
-        say(&format!("NOT complete: {} is paused, so it was not handed what came since.", plugin.name));
+    } else if let Some(plugin) = completeness.stopped().next() {
+        let name = &plugin.name;
+        say(&match plugin.paused {
+            Some(_) => format!("NOT complete: {name} is paused, so it was not handed what came since."),
+            None => {
+                format!("NOT complete: {name} does not run. {}/kubewitness.log says why.", data.display())
+            }
+        });
     } else {
         say(&format!(
             "NOT complete: the figures above show what is missing; {}/kubewitness.log says why.",

@@ -83,7 +83,7 @@ fn plugins(plugins: &[PluginView]) -> Markup {
                 @for count in [plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken] {
                     td.num { (figure(count)) }
                 }
-                td.keep { @if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
+                td.keep { @if plugin.state == "failed" && plugin.observed == 0 { "– it does not run" } @else if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
                 td.num { @if plugin.lag_seq > 0 { (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
             } } }
         } }

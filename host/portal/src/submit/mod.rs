@@ -188,11 +188,10 @@ impl Desk {
         match found {
             Ok(Some(job)) => match marks.is_on(&job) {
                 (true, true) => Ok(SubmitView { uid: uid(&job), ..view }),
-                (true, false) => Err(Problem::new(
-                    StatusCode::UNPROCESSABLE_ENTITY,
+                (true, false) => conflict(
                     format!("This key has made the Job {} from other values.", view.name),
                     "Send other values with a new key.",
-                )),
+                ),
                 (false, _) => conflict(message, "Another Job has this name: send it again with a new key."),
             },
             // A quota that is being changed answers with a conflict, too.

@@ -184,7 +184,7 @@ async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answ
     assert_eq!((again.status.as_u16(), jobs.names().len()), (200, 2), "{}", again.text);
 
     let changed = send(&one, "k", &body(&json!({"size": "large"}))).await;
-    assert_eq!(changed.status, 422);
+    assert_eq!(changed.status, 409);
     assert!(changed.problem().0.contains("from other values"), "{}", changed.text);
     assert_eq!(jobs.names().len(), 2);
     for bad in ["", " ", "a b", &"k".repeat(129)] {

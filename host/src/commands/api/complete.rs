@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use kubewitness_core::views::{ObjectView, PluginView, StatusView};
+use kubewitness_core::views::{ObjectView, PluginView, StatusView, TemplateView};
 
 use super::client::Client;
 use crate::cli::ReachArgs;
@@ -20,6 +20,7 @@ pub enum Wanted {
     Namespaces,
     Plugins,
     Sources,
+    Templates,
     /// Names of objects of this kind that begin with this text.
     Names {
         kind: String,
@@ -44,6 +45,10 @@ pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<Stri
         Wanted::Plugins => {
             let plugins: Vec<PluginView> = client.get("api/v1/plugins", &nothing).await?;
             plugins.into_iter().map(|plugin| plugin.name).collect()
+        }
+        Wanted::Templates => {
+            let templates: Vec<TemplateView> = client.get("api/v1/templates", &nothing).await?;
+            templates.into_iter().map(|template| template.name).collect()
         }
         Wanted::Namespaces => {
             let objects = client.list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;

@@ -24,10 +24,15 @@ const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 const NARROWEST: usize = 12;
 /// Columns that are never shortened: half of a time is none.
 const TIMES: [&str; 6] = ["AT", "CHANGED", "ENDED", "LAST", "OBSERVED", "RECORDED"];
+/// What is typed again: it gives way after all others.
+const NAME: &str = "NAME";
+/// Columns that a narrow terminal goes without, before a name is shortened.
+const SPARE: [&str; 2] = ["READY", "ATTEMPT"];
 /// Spaces between two columns.
 const BETWEEN: usize = 3;
 
-/// Columns as wide as their widest cell. On a terminal that is narrower, the middle of long cells is left out.
+/// Columns as wide as their widest cell. On a terminal that is narrower, the middle of long cells is left out, then spare
+/// columns, and then the middle of names.
 pub struct Table {
     rows: Vec<Vec<String>>,
     /// Columns of characters; `None` where nothing bounds them.
@@ -62,7 +67,7 @@ impl Table {
         let mut text = String::new();
         for row in &self.rows[first..] {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
+            for (cell, width) in row.iter().zip(&widths).filter(|(_, width)| **width > 0) {
                 let cell = shortened(cell, *width);
                 line.push_str(&cell);
                 line.extend(std::iter::repeat_n(' ', width + BETWEEN - cell.chars().count()));
@@ -73,21 +78,21 @@ impl Table {
         text
     }
 
-    /// The widest columns give way first.
+    /// The widest columns give way first. A column of width 0 is left out.
     fn widths(&self) -> Vec<usize> {
-        let columns = self.rows[0].len();
+        let names = &self.rows[0];
         let widest = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
-        let mut widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
+        let mut widths: Vec<usize> = (0..names.len()).map(|column| widest(column).unwrap_or(0)).collect();
         let Some(within) = self.within else { return widths };
-        let between = BETWEEN * columns.saturating_sub(1);
-        while widths.iter().sum::<usize>() + between > within {
-            let may_give = |(name, width): &(&String, &mut usize)| {
-                **width > NARROWEST && !TIMES.contains(&name.as_str())
-            };
-            let columns = self.rows[0].iter().zip(&mut widths).filter(may_give);
-            let Some((_, widest)) = columns.max_by_key(|(_, width)| **width) else { break };
-            *widest -= 1;
+        shrink(names, &mut widths, within, |name| name != NAME);
+        for spare in SPARE {
+            if taken(&widths) > within
+                && let Some(column) = names.iter().position(|name| name == spare)
+            {
+                widths[column] = 0;
+            }
         }
+        shrink(names, &mut widths, within, |_| true);
         widths
     }
 
@@ -101,6 +106,24 @@ impl Table {
         let old = self.rows.len().saturating_sub(rows + 1);
         self.rows.drain(1..=old);
     }
+}
+
+/// Takes from the widest of these columns until all fit, or none has more to give.
+fn shrink(names: &[String], widths: &mut [usize], within: usize, may: impl Fn(&str) -> bool) {
+    while taken(widths) > within {
+        let may_give = |(name, width): &(&String, &mut usize)| {
+            **width > NARROWEST && !TIMES.contains(&name.as_str()) && may(name)
+        };
+        let columns = names.iter().zip(&mut *widths).filter(may_give);
+        let Some((_, widest)) = columns.max_by_key(|(_, width)| **width) else { return };
+        *widest -= 1;
+    }
+}
+
+/// How wide a line is.
+fn taken(widths: &[usize]) -> usize {
+    let shown = widths.iter().filter(|width| **width > 0).count();
+    widths.iter().sum::<usize>() + BETWEEN * shown.saturating_sub(1)
 }
 
 /// Both ends of a text: names differ at their ends, and messages begin with what they are about.
@@ -308,6 +331,22 @@ mod tests {
         assert_eq!(table.render(), "NAME   PHASE\nb      Failed\n");
         table.keep_newest(5);
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_narrow_terminal_keeps_names_whole_and_goes_without_spare_columns() {
+        let mut table = Table::new(&["PHASE", "NAMESPACE", "NAME", "ATTEMPT", "READY", "REASON", "ENDED"]);
+        let name = "llama-70b-464h-ab";
+        let reason = "BackoffLimitExceeded";
+        table
+            .row(["Running", "team-vision", name, "1", "1/1", reason, "2026-11-25 11:04"].map(str::to_owned));
+        for (within, has_attempt) in [(85, true), (80, false)] {
+            table.within = Some(within);
+            let text = table.render();
+            assert!(text.contains(name) && text.contains("ENDED") && !text.contains("READY"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= within), "{text}");
+            assert_eq!(text.contains("ATTEMPT"), has_attempt, "{text}");
+        }
     }
 
     #[test]

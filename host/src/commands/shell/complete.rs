@@ -1,14 +1,18 @@
-//! The completion of words that only the controller knows: kinds, names, namespaces, plugins and sources.
+//! The completion of words that only the controller knows: kinds, names, namespaces, plugins,
+//! sources and templates.
 //!
 //! The controller is asked for at most a second. Where it does not answer, nothing is offered and nothing is said.
 
+use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use kubewitness_core::status::PHASES;
 use tokio::runtime::Builder;
 
 use super::words::Words;
@@ -38,21 +42,36 @@ pub(super) fn command() -> Command {
 }
 
 fn with_completers(command: Command) -> Command {
-    let command = command.mut_args(with_completer);
+    let name = command.get_name().to_owned();
+    let command = command.mut_args(|arg| with_completer(&name, arg));
     command.mut_subcommands(with_completers)
 }
 
-fn with_completer(arg: Arg) -> Arg {
-    let completer = match arg.get_id().as_str() {
-        "namespace" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Namespaces)),
-        "plugin" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Plugins)),
-        "source" => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Sources)),
-        "kind" | "name" | "object" if arg.get_long() != Some("name") => {
-            ArgValueCompleter::new(|typed: &OsStr| offered(typed, object))
+/// `command` is the one that the argument belongs to.
+fn with_completer(command: &str, arg: Arg) -> Arg {
+    if arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
+        return arg;
+    }
+    let is_word = arg.get_long().is_none();
+    let completer = match (arg.get_id().as_str(), command) {
+        ("namespace", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Namespaces)),
+        ("plugin", _) | ("name", "plugins" | "forget") => {
+            ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Plugins))
         }
+        ("source", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Sources)),
+        ("template", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Templates)),
+        ("phase", _) => ArgValueCompleter::new(phases),
+        ("name", "get" | "jobs") if is_word => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
+        ("kind" | "object", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
         _ => return arg,
     };
     arg.add(completer)
+}
+
+fn phases(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let begins = typed.to_str().unwrap_or_default().to_lowercase();
+    let fits = PHASES.into_iter().filter(|phase| phase.to_lowercase().starts_with(&begins));
+    fits.map(CompletionCandidate::new).collect()
 }
 
 /// What names an object: a kind, then a name, in one word or in two.
@@ -138,10 +157,23 @@ mod tests {
     fn every_argument_that_the_controller_knows_has_a_completer() {
         let mut command = command();
         command.build();
-        for (name, arg) in [("get", "namespace"), ("get", "kind"), ("wait", "object"), ("tap", "source")] {
-            let below = command.find_subcommand(name).expect("a command");
+        for (line, arg, has_one) in [
+            ("get", "namespace", true),
+            ("get", "kind", true),
+            ("get", "phase", true),
+            ("wait", "object", true),
+            ("tap", "source", true),
+            ("submit", "template", true),
+            ("plugins", "name", true),
+            ("plugin forget", "name", true),
+            ("plugin new", "name", false),
+            ("plugin run", "plugin", false),
+            ("check", "object", false),
+        ] {
+            let below =
+                line.split(' ').fold(&command, |command, name| command.find_subcommand(name).unwrap());
             let arg = below.get_arguments().find(|found| found.get_id() == arg).expect("an argument");
-            assert!(arg.get::<ArgValueCompleter>().is_some(), "{name} {arg}");
+            assert_eq!(arg.get::<ArgValueCompleter>().is_some(), has_one, "{line} {arg}");
         }
     }
 }
