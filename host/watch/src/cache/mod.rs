@@ -5,6 +5,7 @@
 //! objects out of a search. A reader takes a page of records under the lock and reads them outside of it. Documents stay packed, except those of objects that changed
 //! lately ([`recent`]). Knows nothing about the API server.
 
+mod changes;
 mod fill;
 mod keys;
 pub(crate) mod known;

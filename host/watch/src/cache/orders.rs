@@ -1,16 +1,17 @@
 //! The orders of a source's objects: a page of any of them is read without a look at the other objects.
 //!
 //! A name, a creation and an attempt are entries of eight bytes in chunks. An entry has a number and a slot; where
-//! numbers are equal, the objects themselves are compared. Changes are kept by phase, so that the objects of one phase
-//! are found and counted, too.
+//! numbers are equal, the objects themselves are compared. Changes are kept by phase, of all objects and of those of each
+//! namespace: most people ask for one.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kubewitness_core::order::{By, Order, Place, Placed};
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
 
+use super::changes::{Changes, with};
 use super::multimap::{At, Chunks};
 use super::record::{Read, Uid};
 use super::{Held, Slot};
@@ -22,10 +23,8 @@ pub(super) struct Orders {
     by_name: Sorted,
     by_created: Sorted,
     by_restarts: Sorted,
-    /// Positions of last changes.
-    phases: BTreeMap<String, BTreeSet<(u64, Slot)>>,
-    /// By namespace and phase.
-    counts: BTreeMap<String, BTreeMap<String, u64>>,
+    changes: Changes,
+    namespaces: BTreeMap<String, Changes>,
 }
 
 impl Read<'_> {
@@ -180,13 +179,6 @@ impl Orders {
             self.by_restarts.remove(By::Restarts, slots, &was);
             self.by_restarts.insert(By::Restarts, slots, &Probe { number: probe(held), ..was });
         }
-        if held.status.phase == before.status.phase {
-            if let Some(changes) = self.phases.get_mut(&held.status.phase) {
-                changes.remove(&(before.kept.read().seq, slot));
-                changes.insert((held.kept.read().seq, slot));
-            }
-            return;
-        }
         self.discount(slot, before);
         self.count(slot, held);
     }
@@ -198,122 +190,65 @@ impl Orders {
 
     fn count(&mut self, slot: Slot, held: &Held) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
-        with(&mut self.phases, phase, |changes| {
-            changes.insert((read.seq, slot));
-        });
-        with(&mut self.counts, read.namespace, |phases| with(phases, phase, |count| *count += 1));
+        self.changes.insert(phase, read.seq, slot);
+        with(&mut self.namespaces, read.namespace, |changes| changes.insert(phase, read.seq, slot));
     }
 
     fn discount(&mut self, slot: Slot, held: &Held) {
         let (read, phase) = (held.kept.read(), &held.status.phase);
-        if let Some(changes) = self.phases.get_mut(phase) {
-            changes.remove(&(read.seq, slot));
-            if changes.is_empty() {
-                self.phases.remove(phase);
-            }
-        }
-        let Some(of_namespace) = self.counts.get_mut(read.namespace) else { return };
-        if let Some(count) = of_namespace.get_mut(phase) {
-            *count -= 1;
-            if *count == 0 {
-                of_namespace.remove(phase);
-            }
-        }
-        if of_namespace.is_empty() {
-            self.counts.remove(read.namespace);
+        self.changes.remove(phase, read.seq, slot);
+        let Some(changes) = self.namespaces.get_mut(read.namespace) else { return };
+        changes.remove(phase, read.seq, slot);
+        if changes.is_empty() {
+            self.namespaces.remove(read.namespace);
         }
     }
 
-    /// The slots behind a place, in order, at most so many; of one phase where one is named.
+    /// The slots behind a place, in order, at most so many. Orders by changes and by phases have those of one namespace
+    /// and of one phase apart, where they are named.
     pub fn page(
         &self,
         slots: &Slots,
-        (order, phase): (Order, Option<&str>),
+        order: Order,
+        (namespace, phase): (Option<&str>, Option<&str>),
         beyond: Option<&Place>,
         most: usize,
     ) -> Vec<Slot> {
+        let changes = match namespace {
+            None => Some(&self.changes),
+            Some(namespace) => self.namespaces.get(namespace),
+        };
         match order.by {
             By::Name => self.by_name.beyond(order, slots, beyond, most),
             By::Created => self.by_created.beyond(order, slots, beyond, most),
             By::Restarts => self.by_restarts.beyond(order, slots, beyond, most),
-            By::Changed => self.changed(order, phase, beyond, most),
-            By::Phase => self.by_phase(order, phase, beyond, most),
-        }
-    }
-
-    fn of_phase(
-        &self,
-        phase: Option<&str>,
-    ) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, Slot)>)> {
-        let is_asked = move |name: &str| phase.is_none_or(|phase| phase.eq_ignore_ascii_case(name));
-        self.phases.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
-    }
-
-    /// Of each phase as many as are wanted, and the first of all of these.
-    fn changed(&self, order: Order, phase: Option<&str>, beyond: Option<&Place>, most: usize) -> Vec<Slot> {
-        let mut found: Vec<(u64, Slot)> = Vec::new();
-        for (_, changes) in self.of_phase(phase) {
-            match order.descends() {
-                true => {
-                    let below = (beyond.map_or(u64::MAX, |place| place.number), 0);
-                    found.extend(changes.range(..below).rev().take(most));
-                }
-                false => {
-                    let from = beyond.map_or((0, 0), |place| (place.number.saturating_add(1), 0));
-                    found.extend(changes.range(from..).take(most));
-                }
+            By::Changed => {
+                changes.map_or_else(Vec::new, |changes| changes.changed(order, phase, beyond, most))
+            }
+            By::Phase => {
+                changes.map_or_else(Vec::new, |changes| changes.by_phase(order, phase, beyond, most))
             }
         }
-        match order.descends() {
-            true => found.sort_unstable_by(|a, b| b.cmp(a)),
-            false => found.sort_unstable(),
-        }
-        found.truncate(most);
-        found.into_iter().map(|(_, slot)| slot).collect()
-    }
-
-    /// Phase by phase. A number of a place counts down from the greatest position, so the newest comes first.
-    fn by_phase(&self, order: Order, phase: Option<&str>, beyond: Option<&Place>, most: usize) -> Vec<Slot> {
-        let mut found = Vec::new();
-        let phases: Vec<_> = match order.descends() {
-            false => self.of_phase(phase).collect(),
-            true => self.of_phase(phase).rev().collect(),
-        };
-        for (name, changes) in phases {
-            let of_place = beyond.map(|place| (name.cmp(&place.text), u64::MAX - place.number));
-            let slot = |(_, slot): &(u64, Slot)| *slot;
-            let wanted = most - found.len();
-            match (order.descends(), of_place) {
-                (false, Some((Ordering::Less, _))) | (true, Some((Ordering::Greater, _))) => {}
-                (false, Some((Ordering::Equal, seq))) => {
-                    found.extend(changes.range(..(seq, 0)).rev().take(wanted).map(slot));
-                }
-                (true, Some((Ordering::Equal, seq))) => {
-                    let from = (seq.saturating_add(1), 0);
-                    found.extend(changes.range(from..).take(wanted).map(slot));
-                }
-                (false, _) => found.extend(changes.iter().rev().take(wanted).map(slot)),
-                (true, _) => found.extend(changes.iter().take(wanted).map(slot)),
-            }
-        }
-        found
     }
 
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        let Self { by_name, by_created, by_restarts, phases, counts } = self;
+        let Self { by_name, by_created, by_restarts, changes, namespaces } = self;
         let sorted = [by_name, by_created, by_restarts].map(|sorted| sorted.0.end() == (0, 0));
-        sorted == [true; 3] && phases.is_empty() && counts.is_empty()
+        sorted == [true; 3] && changes.is_empty() && namespaces.is_empty()
     }
 
     /// How many objects are in a phase.
     pub fn in_phase(&self, phase: &str) -> usize {
-        self.of_phase(Some(phase)).map(|(_, changes)| changes.len()).sum()
+        self.changes.of_phase(Some(phase)).map(|(_, changes)| changes.len()).sum()
+    }
+
+    pub fn in_namespace(&self, namespace: &str) -> usize {
+        self.namespaces.get(namespace).map_or(0, Changes::len)
     }
 
     pub fn slots_in_phase(&self, phase: &str) -> Vec<Slot> {
-        let mut slots: Vec<Slot> =
-            self.of_phase(Some(phase)).flat_map(|(_, changes)| changes).map(|(_, slot)| *slot).collect();
+        let mut slots: Vec<Slot> = self.changes.slots(phase).collect();
         slots.sort_unstable();
         slots
     }
@@ -321,25 +256,15 @@ impl Orders {
     /// Adds the objects of a namespace, or of all, and of a phase, or of all.
     pub fn tally(&self, namespace: Option<&str>, phase: Option<&str>, counts: &mut Counts) {
         let is_asked = |name: &str| namespace.is_none_or(|asked| asked == name);
-        for (name, phases) in self.counts.iter().filter(|(name, _)| is_asked(name)) {
+        for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {
             let mut any = false;
-            for (of, count) in phases {
-                if phase.is_none_or(|phase| phase.eq_ignore_ascii_case(of)) {
-                    with(&mut counts.phases, of, |all| *all += count);
-                    any = true;
-                }
+            for (of, changes) in changes.of_phase(phase) {
+                with(&mut counts.phases, of, |all| *all += changes.len() as u64);
+                any = true;
             }
             if any && counts.namespaces.len() < NAMESPACES {
                 counts.namespaces.insert(name.clone());
             }
         }
-    }
-}
-
-/// Changes the value of a name, which is copied only if it is new.
-fn with<T: Default>(map: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
-    match map.get_mut(name) {
-        Some(found) => change(found),
-        None => change(map.entry(name.to_owned()).or_default()),
     }
 }

@@ -65,7 +65,8 @@ impl Cache {
         if let (Some(namespace), Some(name)) = (&selection.namespace, &selection.name) {
             return self.slot_of_name(namespace, name).map_or(Plan::Nothing, Plan::Name);
         }
-        let namespace = selection.namespace.as_deref().map(Key::Namespace);
+        let of_namespace = selection.namespace.as_deref().filter(|_| search.walks_namespaces());
+        let namespace = selection.namespace.as_deref().filter(|_| of_namespace.is_none()).map(Key::Namespace);
         let labels = selection.labels.equalities().map(|(key, value)| Key::Label(key, value));
         let keys = search.key.into_iter().chain(namespace).chain(labels);
         let hashes = keys.filter_map(|key| self.keyer.hash(key));
@@ -76,7 +77,11 @@ impl Cache {
         // Looked through in the order of changes, a phase needs no plan of its own.
         let phase = selection.phase.as_deref().filter(|_| !search.walks_phases());
         let phase = phase.map(|phase| (self.orders.in_phase(phase), phase));
-        let most = if selection.search.is_some() { READ } else { self.len() / 8 };
+        let most = match of_namespace {
+            _ if selection.search.is_some() => READ,
+            Some(namespace) => self.orders.in_namespace(namespace),
+            None => self.len() / 8,
+        };
         let is_few = |few: usize| !is_ordered || few < most;
         match (fewest, phase) {
             (fewest, Some((few, phase))) if is_few(few) && fewest.is_none_or(|(keyed, _)| few < keyed) => {
@@ -91,8 +96,9 @@ impl Cache {
     /// The objects of the selection's order behind a place. An object that changes between two pages may be in
     /// neither.
     pub fn ordered_page(&self, search: &Search<'_>, beyond: Option<&Place>) -> Page {
-        let (order, phase) = (search.order, search.selection.phase.as_deref());
-        let slots = self.orders.page(&self.slots, (order, phase), beyond, PAGE);
+        let (order, selection) = (search.order, search.selection);
+        let among = (selection.namespace.as_deref(), selection.phase.as_deref());
+        let slots = self.orders.page(&self.slots, order, among, beyond, PAGE);
         let last = slots.last().filter(|_| slots.len() == PAGE).and_then(|slot| self.at(*slot));
         let beyond = last.map(|held| held.kept.read().place(order, &held.status));
         Page { found: self.held(search, &slots), kind: self.kind.clone(), next: None, beyond }
@@ -226,6 +232,11 @@ impl<'s> Search<'s> {
     /// Whether its order goes by phases, so that those of one phase lie together.
     fn walks_phases(&self) -> bool {
         self.selection.order.is_some_and(|order| matches!(order.by, By::Changed | By::Phase))
+    }
+
+    /// Whether its order has the objects of a namespace apart.
+    fn walks_namespaces(&self) -> bool {
+        self.walks_phases() && self.selection.search.is_none() && self.selection.limit <= ORDERED
     }
 
     /// Looks at the signatures of all objects, where no index makes the candidates few. `look` is

@@ -1,0 +1,118 @@
+//! The changes of objects by phase, so that the objects of one phase are found and counted, too.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubewitness_core::order::{Order, Place};
+
+use super::Slot;
+
+/// Positions of last changes.
+#[derive(Default)]
+pub(super) struct Changes(BTreeMap<String, BTreeSet<(u64, Slot)>>);
+
+impl Changes {
+    pub fn insert(&mut self, phase: &str, seq: u64, slot: Slot) {
+        with(&mut self.0, phase, |changes| {
+            changes.insert((seq, slot));
+        });
+    }
+
+    pub fn remove(&mut self, phase: &str, seq: u64, slot: Slot) {
+        let Some(changes) = self.0.get_mut(phase) else { return };
+        changes.remove(&(seq, slot));
+        if changes.is_empty() {
+            self.0.remove(phase);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.values().map(BTreeSet::len).sum()
+    }
+
+    pub fn slots(&self, phase: &str) -> impl Iterator<Item = Slot> {
+        self.of_phase(Some(phase)).flat_map(|(_, changes)| changes).map(|(_, slot)| *slot)
+    }
+
+    pub fn of_phase(
+        &self,
+        phase: Option<&str>,
+    ) -> impl DoubleEndedIterator<Item = (&str, &BTreeSet<(u64, Slot)>)> {
+        let is_asked = move |name: &str| phase.is_none_or(|phase| phase.eq_ignore_ascii_case(name));
+        self.0.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
+    }
+
+    /// Of each phase as many as are wanted, and the first of all of these.
+    pub fn changed(
+        &self,
+        order: Order,
+        phase: Option<&str>,
+        beyond: Option<&Place>,
+        most: usize,
+    ) -> Vec<Slot> {
+        let mut found: Vec<(u64, Slot)> = Vec::new();
+        for (_, changes) in self.of_phase(phase) {
+            match order.descends() {
+                true => {
+                    let below = (beyond.map_or(u64::MAX, |place| place.number), 0);
+                    found.extend(changes.range(..below).rev().take(most));
+                }
+                false => {
+                    let from = beyond.map_or((0, 0), |place| (place.number.saturating_add(1), 0));
+                    found.extend(changes.range(from..).take(most));
+                }
+            }
+        }
+        match order.descends() {
+            true => found.sort_unstable_by(|a, b| b.cmp(a)),
+            false => found.sort_unstable(),
+        }
+        found.truncate(most);
+        found.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    /// Phase by phase. A number of a place counts down from the greatest position, so the newest comes first.
+    pub fn by_phase(
+        &self,
+        order: Order,
+        phase: Option<&str>,
+        beyond: Option<&Place>,
+        most: usize,
+    ) -> Vec<Slot> {
+        let mut found = Vec::new();
+        let phases: Vec<_> = match order.descends() {
+            false => self.of_phase(phase).collect(),
+            true => self.of_phase(phase).rev().collect(),
+        };
+        for (name, changes) in phases {
+            let of_place = beyond.map(|place| (name.cmp(&place.text), u64::MAX - place.number));
+            let slot = |(_, slot): &(u64, Slot)| *slot;
+            let wanted = most - found.len();
+            match (order.descends(), of_place) {
+                (false, Some((Ordering::Less, _))) | (true, Some((Ordering::Greater, _))) => {}
+                (false, Some((Ordering::Equal, seq))) => {
+                    found.extend(changes.range(..(seq, 0)).rev().take(wanted).map(slot));
+                }
+                (true, Some((Ordering::Equal, seq))) => {
+                    let from = (seq.saturating_add(1), 0);
+                    found.extend(changes.range(from..).take(wanted).map(slot));
+                }
+                (false, _) => found.extend(changes.iter().rev().take(wanted).map(slot)),
+                (true, _) => found.extend(changes.iter().take(wanted).map(slot)),
+            }
+        }
+        found
+    }
+}
+
+/// Changes the value of a name, which is copied only if it is new.
+pub(super) fn with<T: Default>(map: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
+    match map.get_mut(name) {
+        Some(found) => change(found),
+        None => change(map.entry(name.to_owned()).or_default()),
+    }
+}
