@@ -63,4 +63,5 @@ mod tls;
 mod trying;
 mod versions;
 mod visibility;
+mod windows;
 mod workload;
