@@ -204,8 +204,8 @@ pub struct ObjectQuery {
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub at: Option<String>,
     /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
-    /// `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. With `gone` only
-    /// `changed` and `-changed`, and with `at` none.
+    /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
+    /// gone, an order other than `changed` has the 2,000 objects that ended last. With `at` there is none.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,

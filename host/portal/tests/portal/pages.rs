@@ -102,13 +102,12 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
     assert!(text.contains(
         "aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""
     ));
-    for sort in ["phase", "name", "restarts", "created"] {
+    for sort in ["phase", "name", "namespace", "restarts", "created"] {
         assert!(text.contains(&format!("&amp;sort={sort}\"")), "{sort}");
     }
-    assert!(
-        !text.contains("sort=queued") && !text.contains("sort=running"),
-        "these hold for no more than a page"
-    );
+    let disabled = "<span role=\"link\" aria-disabled=\"true\" aria-describedby=\"no-order\"";
+    assert_eq!(text.matches(disabled).count(), 2, "times that grow order nothing");
+    assert!(text.contains("id=\"no-order\">Waited and Ran can't be sorted"), "{text}");
     let text = get(&portal, "/?sort=name").await.text;
     assert!(text.contains("objects, by name"), "{text}");
     assert!(text.contains("aria-sort=\"ascending\"><a href=\"/?kind=Job&amp;sort=-name\""), "{text}");
@@ -118,6 +117,8 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
     );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
     assert!(text.contains("first those that have ended since then") && !text.contains("sort="), "{text}");
+    assert!(text.contains("id=\"no-order\">What was there at a moment can't be sorted."), "{text}");
+    assert_eq!(text.matches(disabled).count(), 8, "every head that is a link otherwise, and the two times");
 }
 
 #[tokio::test]
@@ -142,12 +143,9 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=-changed\""),
         "the order keeps the question"
     );
-    assert!(!text.contains("sort=name"), "what is gone has one order");
+    assert!(text.contains("newest change first. Objects that are gone are ordered by their ends."), "{text}");
     let by_name = get(&portal, "/?gone=true&sort=name").await.text;
-    assert!(
-        by_name.contains("newest change first. Objects that are gone are ordered by their ends"),
-        "{by_name}"
-    );
+    assert!(by_name.contains("objects, by name. <") && by_name.contains("sort=-name"), "{by_name}");
     let range = get(&portal, "/?range=hour").await.text;
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
     let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;

@@ -2,7 +2,7 @@
 
 use axum::http::Uri;
 use kubewitness_core::calendar;
-use kubewitness_core::order::{By, Order, UnknownOrder};
+use kubewitness_core::order::{Order, UnknownOrder};
 use kubewitness_core::views::{Gone, ObjectQuery};
 
 use crate::answer::params::Params;
@@ -34,11 +34,6 @@ const PARAMETERS: [&str; 12] = [
     "sort",
     "cursor",
 ];
-
-/// The journal knows what is gone by its end, and what was there at a moment in an order of its own.
-fn is_ordered(gone: Gone, at: Option<&str>, by: By) -> bool {
-    at.is_none() && (gone == Gone::No || by == By::Changed)
-}
 
 fn unknown_order(error: &UnknownOrder) -> Problem {
     Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
@@ -82,8 +77,8 @@ impl Asked {
             Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
             None => Order::default(),
         };
-        // A question that has no such order is asked in its own.
-        let order = if is_ordered(gone, at.as_deref(), order.by) { order } else { Order::default() };
+        // What was there at a moment is asked for in its own order.
+        let order = if at.is_none() { order } else { Order::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
@@ -152,11 +147,6 @@ impl Asked {
     /// As an address says it; left out where it goes without saying.
     pub fn sort(&self) -> Option<&'static str> {
         Some(self.order.word()).filter(|_| self.order != Order::default())
-    }
-
-    /// Whether it can be asked for in this order.
-    pub fn has_order(&self, by: By) -> bool {
-        is_ordered(self.gone, self.at.as_deref(), by)
     }
 
     /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.

@@ -32,6 +32,8 @@ fn told(order: Order) -> &'static str {
         (By::Created, true) => "oldest first",
         (By::Name, false) => "by name",
         (By::Name, true) => "by name, from the end",
+        (By::Namespace, false) => "by namespace",
+        (By::Namespace, true) => "by namespace, from the end",
         (By::Phase, false) => "by phase",
         (By::Phase, true) => "by phase, from the end",
         (By::Restarts, false) => "most restarts first",
@@ -55,9 +57,9 @@ impl List<'_> {
                         (self.head(By::Phase, "Phase", ""))
                         (self.head(By::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
-                        th scope="col" { "Namespace" }
-                        th.num scope="col" { "Waited" }
-                        th.num scope="col" { "Ran" }
+                        (self.head(By::Namespace, "Namespace", ""))
+                        th.num scope="col" { (self.no_order("Waited")) }
+                        th.num scope="col" { (self.no_order("Ran")) }
                         (self.head(By::Restarts, "Restarts", "num"))
                         th.num scope="col" { "Ready" }
                         th scope="col" { "Submitter" }
@@ -86,10 +88,25 @@ impl List<'_> {
                 Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
-            (order)
-            @if self.asked.gone != Gone::No {
-                ". Objects that are gone are ordered by their ends, and by nothing else."
+            (order) ". "
+            @if self.asked.at.is_none() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
+                "Objects that are gone are ordered by their ends. "
             }
+            span.hint #no-order { (self.why_no_order()) }
+        }
+    }
+
+    fn why_no_order(&self) -> &'static str {
+        match self.asked.at {
+            Some(_) => "What was there at a moment can't be sorted.",
+            None => "Waited and Ran can't be sorted: while objects wait and run, these times grow.",
+        }
+    }
+
+    /// In place of a link that orders by this column.
+    fn no_order(&self, name: &str) -> Markup {
+        html! {
+            span role="link" aria-disabled="true" aria-describedby="no-order" title=(self.why_no_order()) { (name) }
         }
     }
 
@@ -106,9 +123,9 @@ impl List<'_> {
         };
         html! {
             th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(way)] {
-                @if asked.has_order(by) {
+                @if asked.at.is_none() {
                     a href=(asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
-                } @else { (name) }
+                } @else { (self.no_order(name)) }
             }
         }
     }
