@@ -8,7 +8,8 @@
   const live = document.getElementById("live");
 
   const lower = (text) => (text || "").toLowerCase();
-  const sameKind = (asked, kind) => !asked || [kind, kind + "s"].map(lower).includes(lower(asked));
+  const sameKind = (asked, kind) =>
+    lower(asked) === "all" ? kind !== "Event" : [kind, kind + "s"].map(lower).includes(lower(asked));
 
   // ---- times -----------------------------------------------------------------------------
 
@@ -252,7 +253,13 @@
     const fill = (row, state) => {
       const { object, status } = state;
       const cell = (name) => row.querySelector(`[data-f="${name}"]`) || document.createElement("td");
+      const time = row.querySelector("time");
+      time.dateTime = new Date(state.observed_ms).toISOString();
+      tell(time);
+      row.dataset.seq = state.seq;
       const badge = row.querySelector(".phase");
+      // What an Event says stands in its document alone.
+      if (!badge) return;
       badge.dataset.phase = badge.textContent = status.phase;
       const link = cell("name");
       link.textContent = link.title = object.name;
@@ -262,11 +269,7 @@
       cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
       cell("attempt").textContent = status.attempt > 1 ? status.attempt - 1 : "";
       why(cell("why"), status);
-      const time = row.querySelector("time");
-      time.dateTime = new Date(state.observed_ms).toISOString();
-      tell(time);
       row.dataset.uid = object.uid;
-      row.dataset.seq = state.seq;
     };
 
     // New rows wait for a click, so that nothing moves under the cursor or the finger.
@@ -304,7 +307,7 @@
         return offer();
       }
       const known = waiting.get(object.uid);
-      const before = row ? row.querySelector(".phase").dataset.phase : known && known.status.phase;
+      const before = row ? row.querySelector('[data-f="phase"] [data-phase]')?.dataset.phase : known && known.status.phase;
       if (row && Number(row.dataset.seq) >= state.seq) return;
       const previous = before || (state.previous && state.previous.phase);
       if (previous !== status.phase) {

@@ -91,6 +91,9 @@ pub struct DetailsView {
     /// By plugin, for those that are subscribed to the source. `delivered`: all states were handed over, or not wanted
     /// by the plugin's filter; `waiting`: some are still to be handed over; `dead`: some are dead letters.
     pub plugins: BTreeMap<String, String>,
+    /// What an Event of Kubernetes tells. It has no phase, and neither waits nor runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventView>,
 }
 
 fn is_false(it: &bool) -> bool {
@@ -165,8 +168,8 @@ pub enum Gone {
 pub struct ObjectQuery {
     /// A source by name; one that is not there is refused.
     pub source: Option<String>,
-    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. One that no source witnesses
-    /// is refused.
+    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. `all` is every kind but Events; left out, it
+    /// is every kind. One that no source witnesses is refused.
     pub kind: Option<String>,
     /// A namespace by name.
     pub namespace: Option<String>,

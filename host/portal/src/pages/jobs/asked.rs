@@ -1,7 +1,7 @@
 //! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
-use kubewitness_core::calendar;
+use kubewitness_core::{calendar, kinds};
 use kubewitness_core::order::{Order, UnknownOrder};
 use kubewitness_core::views::{Gone, ObjectQuery};
 
@@ -99,6 +99,10 @@ impl Asked {
         self.kind.eq_ignore_ascii_case("all")
     }
 
+    pub fn is_of_events(&self) -> bool {
+        kinds::is_kind("", "Event", &self.kind)
+    }
+
     /// Whether it is about what is there now, and so is kept up to date.
     pub fn is_now(&self) -> bool {
         self.at.is_none() && self.gone != Gone::Only && self.cursor.is_none()
@@ -127,7 +131,7 @@ impl Asked {
         let since = hours.map(|hours: u64| calendar::rfc3339(now_ms.saturating_sub(hours * 3_600_000)));
         let typed = |text: &Option<String>| text.as_deref().map(time::typed);
         ObjectQuery {
-            kind: Some(self.kind.clone()).filter(|_| !self.every_kind()),
+            kind: Some(self.kind.clone()),
             namespace: self.namespace.clone(),
             label_selector: self.labels.clone(),
             phase: self.phase.map(str::to_owned),

@@ -3,12 +3,12 @@
 use kubewitness_core::calendar::moment;
 use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{Gone, ObjectView};
+use kubewitness_core::views::{EventView, Gone, ObjectView};
 use maud::{Markup, html};
 
 use super::asked::Asked;
 use crate::answer::time::{age, readable, span};
-use crate::pages::parts::{at_text, badge, figure, plural, why};
+use crate::pages::parts::{at_text, badge, figure, object_link, plural, why};
 
 pub(super) struct List<'a> {
     pub asked: &'a Asked,
@@ -45,16 +45,19 @@ impl List<'_> {
     pub fn draw(&self) -> Markup {
         let Self { asked, kind, objects, .. } = self;
         let is_live = asked.is_now();
-        let kind = if asked.every_kind() { "" } else { kind.unwrap_or(&asked.kind) };
+        let kind = if asked.every_kind() { "all" } else { kind.unwrap_or(&asked.kind) };
+        // What the live stream does not tell of an object.
+        let asks_more = asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort());
+        let asks_more = asks_more.or(asked.is_of_events().then_some("type"));
         html! {
             div.over { button #fresh.fresh type="button" hidden {} }
             div.scroll {
                 table.dense.stacked id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
-                    data-labels=[asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort())] data-namespace=[asked.namespace.as_deref()]
+                    data-labels=[asks_more] data-namespace=[asked.namespace.as_deref()]
                     data-phase=[asked.phase] data-gone=[(asked.gone != Gone::No).then_some("")] {
                     caption { (self.caption()) }
                     thead { tr {
-                        (self.head(By::Phase, "Phase", ""))
+                        (self.head(By::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
                         (self.head(By::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
                         (self.head(By::Namespace, "Namespace", ""))
@@ -150,7 +153,13 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
-            td data-label="Phase" data-f="phase" { (badge(before.unwrap_or(&status.phase))) (known(view)) }
+            td data-label="Phase" data-f="phase" {
+                @match &details.event {
+                    Some(event) => span.mark.doubt[event.kind == "Warning"] { (event.kind) },
+                    None => (badge(before.unwrap_or(&status.phase))),
+                }
+                (known(view))
+            }
             th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td.keep data-label="Kind" data-f="kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
@@ -160,10 +169,19 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
             td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
             td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
             td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
-            td.wide data-label="Reason" data-f="why" { (why(status)) @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            td.wide data-label="Reason" data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(status)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
             td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
         }
+    }
+}
+
+fn of_event(event: &EventView) -> Markup {
+    let repeated = event.repeated();
+    html! {
+        span.reason { (event.reason) } " "
+        @if !repeated.is_empty() { span.note { "(" (repeated) ")" } " " }
+        (object_link(&event.about)) " " span.message title=(event.message) { (event.message) }
     }
 }
 
