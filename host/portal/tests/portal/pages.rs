@@ -154,6 +154,22 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
 }
 
 #[tokio::test]
+async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
+    let text = get(&portal(Fake::default()), "/?kind=Event").await.text;
+    for words in [
+        "Type</a>",
+        "<span class=\"mark doubt\">Warning</span>",
+        "<span class=\"reason\">BackOff</span> <span class=\"note\">(x3 over 1 m 0 s)</span>",
+        "href=\"/objects/uid-pod\"",
+        "Back-off &lt;b&gt;restarting&lt;/b&gt;",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    let row = text.split("data-uid=\"uid-event\"").nth(1).and_then(|rest| rest.split("</tr>").next()).unwrap();
+    assert!(!row.contains("Unknown") && !text.contains("aria-label=\"By phase\""), "{row}");
+}
+
+#[tokio::test]
 async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
     let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
     assert!(text.contains(">2026-11-20 12:00:00 UTC</time>"), "{text}");
