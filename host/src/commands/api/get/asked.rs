@@ -272,7 +272,7 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 mod tests {
     use clap::Parser;
     use kubewitness_core::status::Rules;
-    use kubewitness_core::views::{DetailsView, ThenView};
+    use kubewitness_core::views::{DetailsView, EventView, ThenView};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -388,6 +388,7 @@ mod tests {
             submitter: Some("ada@example.com".into()),
             cut: true,
             plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
+            event: None,
         };
         let told = ObjectView { details: Some(told), ..view("jobs", "x") };
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
@@ -398,6 +399,13 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
+        let event = EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+        let text = asked(&["ev"]).unwrap();
+        assert!(text.query.details, "what an Event tells is a detail");
+        let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
+        let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"), "{text}");
     }
 
     #[test]
