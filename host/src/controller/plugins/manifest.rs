@@ -1,6 +1,6 @@
 //! The manifest of a running plugin, as people see it.
 
-use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, fields};
+use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, config_fields};
 use kubewitness_core::views::{GrantView, ManifestView};
 
 /// Interfaces that take a grant. The others, such as `log`, every plugin has.
@@ -24,7 +24,7 @@ pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginS
         granted: granted(&spec.grants),
         sources: spec.subscribe.iter().map(|subscribe| subscribe.source.clone()).collect(),
         config: Some(spec.config.clone()),
-        fields: fields(schema),
+        fields: config_fields(schema),
         memory_limit: spec.limits.memory.0,
         call_limit_ms: u64::try_from(spec.limits.call.0.as_millis()).unwrap_or(u64::MAX),
     }

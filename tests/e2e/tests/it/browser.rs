@@ -332,6 +332,11 @@ impl Browser {
         self.devtools(&format!("Emulation.{what}"), params).await
     }
 
+    /// Scripts of pages do not run from the next page on; those of a driver do.
+    pub async fn without_scripts(&self) -> Result<()> {
+        self.emulate("setScriptExecutionDisabled", &json!({"value": true})).await
+    }
+
     async fn devtools(&self, command: &str, params: &Value) -> Result<()> {
         self.ask("goog/cdp/execute", &json!({"cmd": command, "params": params})).await?;
         Ok(())

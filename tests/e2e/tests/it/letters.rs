@@ -59,7 +59,7 @@ async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<
     Ok(())
 }
 
-async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
+pub async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
     let config = example_copy(scratch)?;
     let host = std::fs::read_to_string(config.join("host.yaml"))?;
     write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;

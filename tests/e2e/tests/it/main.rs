@@ -47,6 +47,7 @@ mod retention;
 mod rollback;
 mod rules;
 mod run;
+mod scriptless;
 mod seals;
 mod secrets;
 mod shells;

@@ -35,7 +35,7 @@ pub struct ConfigField {
 }
 
 /// The fields of a schema, each below the one that it is in. What is no schema has none.
-pub fn fields(schema: &str) -> Vec<ConfigField> {
+pub fn config_fields(schema: &str) -> Vec<ConfigField> {
     let root = serde_json::from_str(schema).unwrap_or_default();
     let mut walk = Walk { root: &root, found: Vec::new(), steps: 0 };
     walk.below(&root, "", 0);
@@ -186,7 +186,7 @@ mod tests {
         );
         for (plugin, schema) in SHIPPED {
             write!(page, "\n## {plugin}\n\n| field | type | default | meaning |\n|---|---|---|---|\n").unwrap();
-            let found = fields(schema);
+            let found = config_fields(schema);
             assert!(!found.is_empty() && found.len() < FIELDS, "{plugin}: {}", found.len());
             for it in found {
                 assert!(!it.meaning.is_empty(), "{plugin}: {} has no description", it.field);
@@ -207,7 +207,7 @@ mod tests {
             let default = if it.required { "required".to_owned() } else { it.default };
             [it.field, it.kind, default, it.meaning].join(" | ")
         };
-        fields(&schema.to_string()).into_iter().map(line).collect()
+        config_fields(&schema.to_string()).into_iter().map(line).collect()
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
                 "sign | `true` or `false` | false | ",
             ]
         );
-        assert!(fields("").is_empty() && fields("[1]").is_empty() && fields("{\"type\":\"object\"}").is_empty());
+        assert!(["", "[1]", "{\"type\":\"object\"}"].iter().all(|none| config_fields(none).is_empty()));
     }
 
     #[test]
@@ -250,11 +250,11 @@ mod tests {
             "properties": {"a": again, "b": {"$ref": "#/none"}},
             "items": {"$ref": "#"},
         });
-        let found = fields(&schema.to_string());
+        let found = config_fields(&schema.to_string());
         assert!(!found.is_empty() && found.len() <= FIELDS, "{}", found.len());
         let many: Map<String, Value> =
             (0..1_000).map(|index| (format!("f{index}"), json!({"description": "x".repeat(5_000)}))).collect();
-        let found = fields(&json!({"properties": many}).to_string());
+        let found = config_fields(&json!({"properties": many}).to_string());
         assert_eq!(found.len(), FIELDS);
         assert!(found.iter().all(|it| it.meaning.len() <= TEXT + 3), "{}", found[0].meaning.len());
         let turns = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "properties": {"x": {"$ref": "#/$defs/a"}}});
