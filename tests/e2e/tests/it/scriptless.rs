@@ -1,12 +1,11 @@
-//! The portal in a browser that runs no script: each page shows its content, and the forms work.
+//! The portal in a browser that runs no script: each page shows its content, and the forms work. Dead letters are
+//! replayed so in `letters.rs`.
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, Scratch, http, in_scratch, until};
+use kubewitness_harness::{Scratch, http, in_scratch, until};
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
-use crate::letters;
 
 #[tokio::test]
 async fn every_page_and_form_works_in_a_browser_without_script() {
@@ -27,34 +26,6 @@ async fn every_page_and_form_works_in_a_browser_without_script() {
             reader.browser.close().await
         })
         .await
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn dead_letters_are_replayed_in_a_browser_without_script() {
-    if !has_driver("scriptless::dead_letters_are_replayed").await {
-        return;
-    }
-    in_scratch("scriptless-letters", async |scratch| {
-        let (_simulator, options) = letters::lab(scratch).await?;
-        let mut run = Kubewitness::start("run", &options, scratch.path())?;
-        let four = |status: &StatusView| status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4);
-        run.status_when(WITHIN, "four dead letters", four).await?;
-        let reader = Reader::start(scratch, &format!("http://{}", run.address())).await?;
-        reader.open("/deadletters?plugin=probe").await?;
-        reader.reads("4 dead letters").await?;
-        reader.press("[name='seq']").await?;
-        reader.fill("[name='reason']", "the database is back").await?;
-        reader.press("form.replay button[name='dry_run']").await?;
-        reader.reads("1 would be taken; nothing was changed.").await?;
-        reader.press("[name='seq']").await?;
-        reader.fill("[name='reason']", "the database is back").await?;
-        reader.press("form.replay button.strong").await?;
-        reader.reads("1 state was taken back into their lanes.").await?;
-        reader.reads("the database is back").await?;
-        reader.browser.close().await?;
-        run.stop().await
     })
     .await;
 }

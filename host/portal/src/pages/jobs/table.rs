@@ -1,6 +1,7 @@
 //! The table of objects on the page of jobs.
 
 use kubewitness_core::calendar::moment;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{EventView, Gone, ObjectView};
@@ -156,6 +157,7 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
             td data-label="Phase" data-f="phase" {
                 @match &details.event {
                     Some(event) => span.mark.doubt[event.kind == "Warning"] { (event.kind) },
+                    None if is_event(&view.object.group, &view.object.kind) => {}
                     None => (badge(before.unwrap_or(&status.phase))),
                 }
                 (known(view))

@@ -135,6 +135,7 @@ impl Asked {
         let event = view.details.as_ref().and_then(|details| details.event.as_ref());
         let (shown, reason) = match event {
             Some(event) => (event.kind.clone(), format!("{} {}", event.reason, event.repeated())),
+            None if kinds::is_event(&object.group, &object.kind) => Default::default(),
             None => (shown, reason(status, change)),
         };
         let ready =
