@@ -9,7 +9,7 @@ use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind, or KIND/NAME
+    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind but Events, or KIND/NAME
     pub kind: String,
     /// Only the object with this name
     pub name: Option<String>,
@@ -21,7 +21,7 @@ pub struct GetArgs {
 pub struct JobsArgs {
     /// Only the job with this name
     pub name: Option<String>,
-    /// The kind; `all` for every kind
+    /// The kind; `all` for every kind but Events
     #[arg(long, default_value = "Job")]
     pub kind: String,
     #[command(flatten)]

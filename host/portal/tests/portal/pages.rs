@@ -165,7 +165,8 @@ async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    let row = text.split("data-uid=\"uid-event\"").nth(1).and_then(|rest| rest.split("</tr>").next()).unwrap();
+    let row =
+        text.split("data-uid=\"uid-event\"").nth(1).and_then(|rest| rest.split("</tr>").next()).unwrap();
     assert!(!row.contains("Unknown") && !text.contains("aria-label=\"By phase\""), "{row}");
 }
 

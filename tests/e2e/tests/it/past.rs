@@ -317,7 +317,10 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
         ensure!(names(&sorted).is_sorted_by(|a, b| a > b), "{:?}", names(&sorted));
         let notices = objects(&lab, "kind=Job&gone=only&limit=1&sort=-name").await?.notices;
         let oldest = sorted.iter().filter_map(|view| view["ended_at"].as_str()).min().context("ends")?;
-        ensure!(notices.iter().any(|notice| notice.contains(&format!("ended at {oldest} or later"))), "{notices:?}");
+        ensure!(
+            notices.iter().any(|notice| notice.contains(&format!("ended at {oldest} or later"))),
+            "{notices:?}"
+        );
         lab.kubewitness.stop().await
     })
     .await;

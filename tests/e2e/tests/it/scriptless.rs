@@ -63,12 +63,16 @@ impl<'p> Reader<'p> {
     }
 
     async fn fill(&self, field: &str, value: &str) -> Result<()> {
-        let script = format!("document.querySelector({}).value = {}; return true", json!(field), json!(value));
+        let script =
+            format!("document.querySelector({}).value = {}; return true", json!(field), json!(value));
         self.browser.script(&script).await.map(drop)
     }
 
     async fn press(&self, what: &str) -> Result<()> {
-        self.browser.script(&format!("document.querySelector({}).click(); return true", json!(what))).await.map(drop)
+        self.browser
+            .script(&format!("document.querySelector({}).click(); return true", json!(what)))
+            .await
+            .map(drop)
     }
 
     async fn sign_in(&self, token: &str) -> Result<()> {
@@ -80,7 +84,9 @@ impl<'p> Reader<'p> {
 
     /// What the rows of a list have in a column.
     async fn column(&self, name: &str) -> Result<Vec<String>> {
-        let cells = format!("return [...document.querySelectorAll('tbody [data-f={name}]')].map((it) => it.innerText)");
+        let cells = format!(
+            "return [...document.querySelectorAll('tbody [data-f={name}]')].map((it) => it.innerText)"
+        );
         Ok(serde_json::from_value(self.browser.script(&cells).await?)?)
     }
 }
@@ -94,7 +100,8 @@ async fn pages(reader: &Reader<'_>, token: &str) -> Result<()> {
         let jobs = get("/api/v1/objects?kind=Job&phase=Running").await?;
         let Some(uid) = jobs[0]["object"]["uid"].as_str() else { return Ok(None) };
         let story = get(&format!("/api/v1/timeline?uid={uid}")).await?;
-        Ok((story["states"][1].is_object() && story["events"][0].is_object()).then_some((uid.to_owned(), story)))
+        Ok((story["states"][1].is_object() && story["events"][0].is_object())
+            .then_some((uid.to_owned(), story)))
     });
     let (uid, story) = story.await?;
     let (first, last) = (&story["states"][0]["seq"], &story["states"][1]["seq"]);

@@ -157,7 +157,13 @@ fn alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
 fn words(schema: &Value) -> Vec<String> {
     let listed = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
     let constants = alternatives(schema).chain([schema]).filter_map(|one| one.get("const"));
-    listed.iter().chain(constants).filter_map(Value::as_str).take(WORDS).map(|word| format!("`{word}`")).collect()
+    listed
+        .iter()
+        .chain(constants)
+        .filter_map(Value::as_str)
+        .take(WORDS)
+        .map(|word| format!("`{word}`"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -185,7 +191,8 @@ mod tests {
              what is set.\n"
         );
         for (plugin, schema) in SHIPPED {
-            write!(page, "\n## {plugin}\n\n| field | type | default | meaning |\n|---|---|---|---|\n").unwrap();
+            write!(page, "\n## {plugin}\n\n| field | type | default | meaning |\n|---|---|---|---|\n")
+                .unwrap();
             let found = config_fields(schema);
             assert!(!found.is_empty() && found.len() < FIELDS, "{plugin}: {}", found.len());
             for it in found {
@@ -195,7 +202,8 @@ mod tests {
                     (false, "") => String::new(),
                     (false, default) => format!("`{default}`"),
                 };
-                let cells = [&format!("`{}`", it.field), &it.kind, &default, &it.meaning].map(|text| cell(text));
+                let cells =
+                    [&format!("`{}`", it.field), &it.kind, &default, &it.meaning].map(|text| cell(text));
                 writeln!(page, "| {} |", cells.join(" | ")).unwrap();
             }
         }
@@ -252,8 +260,9 @@ mod tests {
         });
         let found = config_fields(&schema.to_string());
         assert!(!found.is_empty() && found.len() <= FIELDS, "{}", found.len());
-        let many: Map<String, Value> =
-            (0..1_000).map(|index| (format!("f{index}"), json!({"description": "x".repeat(5_000)}))).collect();
+        let many: Map<String, Value> = (0..1_000)
+            .map(|index| (format!("f{index}"), json!({"description": "x".repeat(5_000)})))
+            .collect();
         let found = config_fields(&json!({"properties": many}).to_string());
         assert_eq!(found.len(), FIELDS);
         assert!(found.iter().all(|it| it.meaning.len() <= TEXT + 3), "{}", found[0].meaning.len());

@@ -1,9 +1,9 @@
 //! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
-use kubewitness_core::{calendar, kinds};
 use kubewitness_core::order::{Order, UnknownOrder};
 use kubewitness_core::views::{Gone, ObjectQuery};
+use kubewitness_core::{calendar, kinds};
 
 use crate::answer::params::Params;
 use crate::answer::{Problem, time};

@@ -80,7 +80,8 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
 #[tokio::test(start_paused = true)]
 async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
     let portal = Portal::new();
-    let (left, stays) = (cookies(&enter(&portal, "red", "").await), cookies(&enter(&portal, "red", "").await));
+    let (left, stays) =
+        (cookies(&enter(&portal, "red", "").await), cookies(&enter(&portal, "red", "").await));
     let mut streams = [
         open_with(&portal, ("cookie", &left), 0).await,
         open_with(&portal, ("cookie", &left), 0).await,

@@ -400,13 +400,17 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
-        let event = EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let event =
+            EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
         let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
         let text = asked(&["ev"]).unwrap();
         assert!(text.query.details, "what an Event tells is a detail");
         let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"), "{text}");
+        assert!(
+            columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
+            "{text}"
+        );
     }
 
     #[test]

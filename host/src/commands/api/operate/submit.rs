@@ -177,7 +177,10 @@ mod tests {
         let told = |error: anyhow::Error, dry_run| format!("{:#}", explained(error, dry_run, "k1"));
         for refused in [Usage::error("no such field"), Refused::told("quota exceeded").into()] {
             let told = told(refused, false);
-            assert!(told.starts_with("the submission did not succeed: ") && !told.contains("--key"), "{told}");
+            assert!(
+                told.starts_with("the submission did not succeed: ") && !told.contains("--key"),
+                "{told}"
+            );
         }
         let lost = anyhow::anyhow!("the connection broke");
         assert!(told(lost, false).contains("add `--key k1`"));
