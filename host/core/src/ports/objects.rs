@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::calendar;
 use crate::ports::Within;
 use crate::state::{ObjectRef, Seq, State, Status};
+use crate::status::story::events::EventView;
 
 /// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! The schema is a guest's: nothing in it costs more than its bounds.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::model::fault::shortened;
 
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
             self.below(alternative, at, depth + 1);
         }
         let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
-        for (name, field) in schema["properties"].as_object().unwrap_or(&Map::new()) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             let place = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
             if self.found.len() >= FIELDS {
                 return;
@@ -171,7 +171,7 @@ mod tests {
     use std::fmt::Write;
 
     use kubewitness_harness::{GENERATED, cell, reference};
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
