@@ -132,9 +132,12 @@ async fn lists(reader: &Reader<'_>) -> Result<()> {
     reader.open("/?kind=Pod&gone=true").await?;
     reader.fill("[name='namespace']", "team-vision").await?;
     reader.press("form.filters button").await?;
-    reader.reads("Clear").await?;
-    let namespaces = reader.column("namespace").await?;
-    ensure!(!namespaces.is_empty() && namespaces.iter().all(|it| it == "team-vision"), "{namespaces:?}");
+    let narrowed = async || {
+        let namespaces = reader.column("namespace").await?;
+        let is_narrowed = !namespaces.is_empty() && namespaces.iter().all(|it| it == "team-vision");
+        Ok(is_narrowed.then_some(()))
+    };
+    until(WITHIN, "the pods of one namespace", narrowed).await?;
     reader.press("thead a[href*='sort=name']").await?;
     reader.reads("by name").await?;
     let names = reader.column("name").await?;
@@ -177,7 +180,7 @@ async fn pauses(reader: &Reader<'_>) -> Result<()> {
         reader.open(&format!("/plugins/audit/{verb}")).await?;
         reader.fill("[name='reason']", "the disk moves").await?;
         reader.press("form.replay button.strong").await?;
-        let state = "const card = document.querySelector('[aria-labelledby=plugin-audit] .state'); return card && card.innerText";
+        let state = "const card = document.querySelector('[aria-labelledby=plugin-audit] .state'); return card && card.textContent";
         let changed = async || {
             reader.open("/plugins").await?;
             Ok((reader.browser.script(state).await? == told).then_some(()))
