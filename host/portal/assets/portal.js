@@ -8,7 +8,8 @@
   const live = document.getElementById("live");
 
   const lower = (text) => (text || "").toLowerCase();
-  const sameKind = (asked, kind) => !asked || [kind, kind + "s"].map(lower).includes(lower(asked));
+  const sameKind = (asked, kind) =>
+    lower(asked) === "all" ? kind !== "Event" : [kind, kind + "s"].map(lower).includes(lower(asked));
 
   // ---- times -----------------------------------------------------------------------------
 
@@ -94,50 +95,121 @@
 
   // ---- the stream ------------------------------------------------------------------------
 
-  // One connection a page, and none while nobody looks: browsers allow few to one host.
+  // One connection a browser, and none while nobody looks. Of the pages that somebody looks at, one holds the stream and
+  // a lock, and tells the others. The browser gives the lock to another page once this one is hidden, closed or gone.
+  // Where a browser has no locks, each page has a stream of its own.
   function follow(after, onState) {
-    let stream = null;
-    let last = after;
+    const reader = document.querySelector(".person b");
+    // What somebody else may see is for the pages that they have opened.
+    const name = `kubewitness stream ${reader ? reader.title : ""}`;
+    const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
+    let last = Number(after);
     let paused = false;
+    let looking = null;
+    let lead = null;
+
     const show = (state, text) => {
       live.hidden = false;
       live.dataset.state = state;
       live.textContent = text;
       live.title = paused ? "Go on" : "Pause";
     };
-    const close = () => {
-      if (stream) stream.close();
-      stream = null;
-    };
-    const open = () => {
-      if (stream || paused || document.hidden) return;
-      stream = new EventSource(`/api/v1/events?after=${last}`);
-      stream.addEventListener("open", () => show("open", "Live"));
-      stream.addEventListener("error", () => {
+    const take = ({ type, id, data }) => {
+      if (type === "state" && id > last) {
+        last = id;
+        onState(JSON.parse(data));
+      } else if (type === "open") {
+        show("open", "Live");
+      } else if (type === "waiting") {
         show("waiting", "Reconnecting");
-        // A refusal is final for the browser; it is not for us.
-        if (stream && stream.readyState === EventSource.CLOSED) {
-          stream = null;
-          // Whoever is signed out is led to where they sign in.
-          fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && location.reload(), () => {});
-          setTimeout(open, 5000);
-        }
-      });
-      stream.addEventListener("state", (event) => {
-        last = event.lastEventId;
-        onState(JSON.parse(event.data));
-      });
-      stream.addEventListener("reset", () => location.reload());
+      } else if (type === "refused") {
+        show("waiting", "Reconnecting");
+        // Whoever is signed out is led to where they sign in.
+        fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && location.reload(), () => {});
+      } else if (type === "reset") {
+        location.reload();
+      }
     };
-    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-    // What comes meanwhile is not lost: the stream goes on from the last state.
+    const tell = (message) => {
+      if (channel) channel.postMessage(message);
+      take(message);
+    };
+
+    // Holds the stream until nobody looks at this page.
+    const hold = (signal) =>
+      new Promise((done) => {
+        let [stream, again, from, type] = [null, null, last, "waiting"];
+        const open = () => {
+          stream = new EventSource(`/api/v1/events?after=${from}`);
+          stream.addEventListener("open", () => tell({ type: (type = "open") }));
+          stream.addEventListener("error", () => {
+            type = "waiting";
+            // A refusal is final for the browser; it is not for us.
+            const isRefused = stream.readyState === EventSource.CLOSED;
+            if (isRefused) again = setTimeout(open, 5000);
+            tell({ type: isRefused ? "refused" : type });
+          });
+          stream.addEventListener("state", (event) => {
+            from = Number(event.lastEventId);
+            tell({ type: "state", id: from, data: event.data });
+          });
+          stream.addEventListener("reset", () => tell({ type: "reset" }));
+        };
+        const close = () => {
+          clearTimeout(again);
+          stream.close();
+        };
+        // A page that lacks older states gets them. The others know by their positions that they have them.
+        lead = (position) => {
+          if (position >= from) return tell({ type });
+          close();
+          from = position;
+          open();
+        };
+        signal.addEventListener("abort", () => {
+          close();
+          lead = null;
+          done();
+        });
+        open();
+        if (channel) channel.postMessage({ type: "lead" });
+      });
+
+    const look = () => {
+      if (looking || paused || document.hidden) return;
+      looking = new AbortController();
+      const { signal } = looking;
+      if (!channel) return hold(signal);
+      navigator.locks.request(name, { signal }, () => signal.aborted || hold(signal)).catch(() => {
+        // It was given up before it was this page's turn; or the browser keeps its locks from this page.
+        if (!signal.aborted) hold(signal);
+      });
+      join();
+    };
+    const leave = () => {
+      if (looking) looking.abort();
+      looking = null;
+    };
+    const join = () => channel.postMessage({ type: "join", id: last });
+    if (channel) {
+      channel.onmessage = ({ data }) => {
+        if (data.type === "join") return lead && lead(data.id);
+        // Nobody goes on from a position of a journal that was replaced.
+        if (!looking && data.type !== "reset") return;
+        if (data.type === "lead") join();
+        else take(data);
+      };
+    }
+
+    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : look()));
+    // What comes meanwhile is not lost: the page goes on from the last state that it has.
     live.addEventListener("click", () => {
       paused = !paused;
-      if (!paused) return open();
-      close();
+      if (!paused) return look();
+      leave();
       show("paused", "Paused");
     });
-    open();
+    look();
   }
 
   // ---- the list --------------------------------------------------------------------------
@@ -181,7 +253,13 @@
     const fill = (row, state) => {
       const { object, status } = state;
       const cell = (name) => row.querySelector(`[data-f="${name}"]`) || document.createElement("td");
+      const time = row.querySelector("time");
+      time.dateTime = new Date(state.observed_ms).toISOString();
+      tell(time);
+      row.dataset.seq = state.seq;
       const badge = row.querySelector(".phase");
+      // What an Event says stands in its document alone.
+      if (!badge) return;
       badge.dataset.phase = badge.textContent = status.phase;
       const link = cell("name");
       link.textContent = link.title = object.name;
@@ -191,11 +269,7 @@
       cell("ready").textContent = status.total > 0 ? `${status.ready}/${status.total}` : "";
       cell("attempt").textContent = status.attempt > 1 ? status.attempt - 1 : "";
       why(cell("why"), status);
-      const time = row.querySelector("time");
-      time.dateTime = new Date(state.observed_ms).toISOString();
-      tell(time);
       row.dataset.uid = object.uid;
-      row.dataset.seq = state.seq;
     };
 
     // New rows wait for a click, so that nothing moves under the cursor or the finger.
@@ -233,7 +307,7 @@
         return offer();
       }
       const known = waiting.get(object.uid);
-      const before = row ? row.querySelector(".phase").dataset.phase : known && known.status.phase;
+      const before = row ? row.querySelector('[data-f="phase"] [data-phase]')?.dataset.phase : known && known.status.phase;
       if (row && Number(row.dataset.seq) >= state.seq) return;
       const previous = before || (state.previous && state.previous.phase);
       if (previous !== status.phase) {

@@ -33,7 +33,7 @@ impl App {
         let traffic = options.traffic.clone();
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
         let submitter = options.submitter.clone();
-        let streams = StreamPlaces::new(streams);
+        let streams = StreamPlaces::new(streams, traffic.portal.clone());
         Self { views, streams, stop, traffic, gate, ages: Arc::default(), submitter }
     }
 }

@@ -9,7 +9,7 @@ use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind, or KIND/NAME
+    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind but Events, or KIND/NAME
     pub kind: String,
     /// Only the object with this name
     pub name: Option<String>,
@@ -21,7 +21,7 @@ pub struct GetArgs {
 pub struct JobsArgs {
     /// Only the job with this name
     pub name: Option<String>,
-    /// The kind; `all` for every kind
+    /// The kind; `all` for every kind but Events
     #[arg(long, default_value = "Job")]
     pub kind: String,
     #[command(flatten)]
@@ -73,9 +73,9 @@ pub struct ListArgs {
     /// With --gone: only objects that ended before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
     pub until: Option<Moment>,
-    /// The order: changed, created, name, phase or restarts. A `-` before it reverses it. Without it: by source,
-    /// kind, namespace and name. Objects that are gone can only be ordered by changed and -changed, which is when
-    /// they ended
+    /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
+    /// source, kind, namespace and name. Of objects that are gone, `changed` is when they ended; any other order sorts
+    /// the 2,000 of them that ended last
     #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many

@@ -15,21 +15,25 @@ pub enum By {
     Changed,
     Created,
     Name,
+    /// And within a namespace the name.
+    Namespace,
     Phase,
     /// The attempt of the status.
     Restarts,
 }
 
 /// The words of the orders. A `-` before one turns it around.
-pub const ORDERS: [&str; 10] = [
+pub const ORDERS: [&str; 12] = [
     "changed",
     "created",
     "name",
+    "namespace",
     "phase",
     "restarts",
     "-changed",
     "-created",
     "-name",
+    "-namespace",
     "-phase",
     "-restarts",
 ];
@@ -44,7 +48,8 @@ pub struct Order {
 /// Where an object stands in an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Of names and phases.
+    /// Of names and phases. Of a namespace: it, a space, which no name has and which comes before all that names have,
+    /// and the name.
     pub text: String,
     /// Of a phase: a newer change has a lower number.
     pub number: u64,
@@ -58,12 +63,13 @@ pub struct Placed<'a> {
     pub seq: Seq,
     /// In seconds; 0 where it is not known.
     pub created_s: u32,
+    pub namespace: &'a str,
     pub name: &'a str,
     pub status: &'a Status,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is no order: there are {list}, and each with a `-` before it to turn it around", list = ORDERS[..5].join(", "))]
+#[error("`{0}` is no order: there are {list}, and each with a `-` before it to turn it around", list = ORDERS[..ORDERS.len() / 2].join(", "))]
 pub struct UnknownOrder(pub String);
 
 impl Order {
@@ -73,6 +79,7 @@ impl Order {
             "changed" => By::Changed,
             "created" => By::Created,
             "name" => By::Name,
+            "namespace" => By::Namespace,
             "phase" => By::Phase,
             "restarts" => By::Restarts,
             _ => return Err(UnknownOrder(text.to_owned())),
@@ -85,8 +92,9 @@ impl Order {
             By::Changed => 0,
             By::Created => 1,
             By::Name => 2,
-            By::Phase => 3,
-            By::Restarts => 4,
+            By::Namespace => 3,
+            By::Phase => 4,
+            By::Restarts => 5,
         };
         ORDERS[by + if self.turned { ORDERS.len() / 2 } else { 0 }]
     }
@@ -106,6 +114,10 @@ impl Order {
             By::Created => Place { number: object.created_s.into(), uid: uid(), ..Place::default() },
             By::Restarts => Place { number: object.status.attempt.into(), uid: uid(), ..Place::default() },
             By::Name => Place { text: text(object.name), uid: uid(), ..Place::default() },
+            By::Namespace => {
+                let text = format!("{} {}", object.namespace, object.name);
+                Place { text, uid: uid(), ..Place::default() }
+            }
         }
     }
 
@@ -150,7 +162,7 @@ mod tests {
         assert_eq!(Order::parse("changed").unwrap(), Order::default());
         for wrong in ["", "-", "--name", "queued", "Name"] {
             let told = Order::parse(wrong).unwrap_err().to_string();
-            assert!(told.contains("there are changed, created, name, phase, restarts"), "{told}");
+            assert!(told.contains("there are changed, created, name, namespace, phase, restarts"), "{told}");
         }
     }
 
@@ -160,6 +172,7 @@ mod tests {
             Place::at(7),
             Place { text: "a/b c".into(), number: 0, uid: "u-1".into() },
             Place { text: "Running".into(), number: u64::MAX, uid: String::new() },
+            Place { text: "a b".into(), number: 0, uid: "u-2".into() },
         ];
         for place in places {
             assert_eq!(Place::parse(&place.cursor()), Some(place));
@@ -176,9 +189,16 @@ mod tests {
         assert!(before("name", &named("a"), &named("b")) && before("-name", &named("b"), &named("a")));
         let status = Status { phase: "Failed".into(), ..Status::default() };
         let of = |seq| {
-            let placed = Placed { seq, created_s: 0, name: "x", status: &status };
+            let placed = Placed { seq, created_s: 0, namespace: "n", name: "x", status: &status };
             Order { by: By::Phase, turned: false }.place(&placed, String::new)
         };
         assert!(before("phase", &of(9), &of(8)), "within a phase the newest change comes first");
+        let in_namespace = |namespace, name| {
+            let placed = Placed { seq: 1, created_s: 0, namespace, name, status: &status };
+            Order { by: By::Namespace, turned: false }.place(&placed, String::new)
+        };
+        let wanted = [("a", "x"), ("a", "z"), ("a-b", "y"), ("a.b", "y"), ("ab", "a")];
+        let places = wanted.map(|(namespace, name)| in_namespace(namespace, name));
+        assert!(places.is_sorted_by(|a, b| before("namespace", a, b)), "{places:?}");
     }
 }

@@ -42,9 +42,17 @@ const SHORT: [(&str, &str); 37] = [
     ("wl", "Workload"),
 ];
 
-/// Whether `wanted` means this kind.
+/// What is told of other objects, and has no progress of its own.
+pub fn is_event(group: &str, kind: &str) -> bool {
+    kind == "Event" && matches!(group, "" | "events.k8s.io")
+}
+
+/// Whether `wanted` means this kind. `all` means every kind but Events, as for kubectl.
 pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();
+    if wanted == "all" {
+        return !is_event(group, kind);
+    }
     let (name, rest) = wanted.split_once('.').unwrap_or((&wanted, ""));
     let kind = kind.to_ascii_lowercase();
     in_group(group, rest) && (name == kind || name == plural(&kind) || is_short(group, &kind, name))

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::calendar;
 use crate::ports::Within;
 use crate::state::{ObjectRef, Seq, State, Status};
+use crate::status::story::events::EventView;
 
 /// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -91,6 +92,9 @@ pub struct DetailsView {
     /// By plugin, for those that are subscribed to the source. `delivered`: all states were handed over, or not wanted
     /// by the plugin's filter; `waiting`: some are still to be handed over; `dead`: some are dead letters.
     pub plugins: BTreeMap<String, String>,
+    /// What an Event of Kubernetes tells. It has no phase, and neither waits nor runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventView>,
 }
 
 fn is_false(it: &bool) -> bool {
@@ -165,8 +169,8 @@ pub enum Gone {
 pub struct ObjectQuery {
     /// A source by name; one that is not there is refused.
     pub source: Option<String>,
-    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. One that no source witnesses
-    /// is refused.
+    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. `all` is every kind but Events; left out, it
+    /// is every kind. One that no source witnesses is refused.
     pub kind: Option<String>,
     /// A namespace by name.
     pub namespace: Option<String>,
@@ -204,8 +208,8 @@ pub struct ObjectQuery {
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub at: Option<String>,
     /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
-    /// `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. With `gone` only
-    /// `changed` and `-changed`, and with `at` none.
+    /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
+    /// gone, an order other than `changed` has the 2,000 objects that ended last. With `at` there is none.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigField;
+
 /// For each plugin: observed = delivered + filtered + dead + waiting + taken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Plugin"))]
@@ -119,6 +121,9 @@ pub struct ManifestView {
     /// secret's. It is left out for who may not `get` the plugin, and where the key of the digests is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Map<String, serde_json::Value>>,
+    /// What its configuration may have, as the component says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<ConfigField>,
     /// Bytes of memory that one instance may have.
     pub memory_limit: u64,
     /// How long one call may take.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::files;
+use tokio::sync::Notify;
 
 use super::session::{Id, LIFETIME, PERSON_BYTES, Session};
 
@@ -47,6 +48,8 @@ struct Inner {
     ids: Mutex<Ids>,
     /// Who holds it writes the file.
     writing: tokio::sync::Mutex<()>,
+    /// Wakes streams of sessions, which may be among those that have just ended.
+    news: Notify,
 }
 
 impl EndedSessions {
@@ -76,6 +79,20 @@ impl EndedSessions {
         ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
     }
 
+    /// Returns once this session is among them.
+    pub(super) async fn until_it_has(&self, session: &Session) {
+        loop {
+            let news = self.0.news.notified();
+            tokio::pin!(news);
+            // Before the look, so that no end comes in between.
+            news.as_mut().enable();
+            if self.has(session) {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// From now on, and from the answer on also after a restart.
     pub(super) async fn add(&self, session: &Session, now_ms: u64) -> io::Result<()> {
         {
@@ -84,6 +101,7 @@ impl EndedSessions {
             ids.insert(session.id, session.ends_ms);
             make_room(&mut ids, MOST);
         }
+        self.0.news.notify_waiters();
         self.write().await
     }
 
@@ -103,6 +121,7 @@ impl EndedSessions {
             (is_news, is_more.then(|| text(&ids)))
         };
         if is_news {
+            self.0.news.notify_waiters();
             self.write().await?;
         }
         Ok(more)

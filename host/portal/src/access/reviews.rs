@@ -214,6 +214,11 @@ impl AccessControl {
         self.sessions.goes_on(session, self.clock.now_ms())
     }
 
+    /// Returns once somebody has ended the session before its time.
+    pub(super) async fn ended(&self, session: &Session) {
+        self.sessions.ended.until_it_has(session).await;
+    }
+
     pub(super) async fn end(&self, session: &Session) {
         if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
             warn!(

@@ -126,6 +126,17 @@ impl Viewer {
         Ok(known.is_some_and(|known| known.person == person.known.person))
     }
 
+    /// Returns once their session has been ended. Whoever has none can't end it.
+    pub(crate) async fn left(&self) {
+        match self {
+            Self::Person(person) => match &person.proof {
+                Proof::Session(session) => person.control.ended(session).await,
+                Proof::Token(_) | Proof::Proxy => std::future::pending().await,
+            },
+            Self::Everybody | Self::Nobody => std::future::pending().await,
+        }
+    }
+
     /// What Kubernetes lets them do; `None` where nobody asks it.
     pub(crate) async fn allows(&self, attempt: &Attempt) -> Result<bool, Unanswered> {
         match self {

@@ -90,8 +90,13 @@ pub(crate) async fn events(
         _place: place,
     };
     let stream = stream::unfold(live, |mut live| async {
-        let event = live.next().await?;
-        Some((Ok::<_, Infallible>(event), live))
+        let viewer = live.viewer.clone();
+        let event = tokio::select! {
+            biased;
+            () = viewer.left() => None,
+            event = live.next() => event,
+        };
+        Some((Ok::<_, Infallible>(event?), live))
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }

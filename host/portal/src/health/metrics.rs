@@ -287,6 +287,8 @@ fn connections(page: &mut Page, traffic: &Traffic) {
     for (listener, counts) in listeners {
         page.sample("http_connections", &[("listener", listener)], counts.open() as f64);
     }
+    page.family("http_streams", "Live streams of clients that are open.", Gauge);
+    page.sample("http_streams", &[], traffic.portal.streams() as f64);
     let (name, help) = (
         "http_connections_refused_total",
         "Connections that found no place, since all have requests under way.",

@@ -11,8 +11,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, PoisonQuery, PoisonView, TimelineQuery,
-    TimelineView, ViewError, Views,
+    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
+    TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
@@ -325,7 +325,24 @@ impl Sight {
                 .filter_map(|view| view.details.as_mut())
                 .for_each(|told| told.plugins.clear());
         }
+        if !self.is_whole() {
+            self.keep_seen_events(&mut page.objects).await?;
+        }
         Ok(page)
+    }
+
+    /// What an Event tells is for whoever may also get the object that it is about.
+    async fn keep_seen_events(&self, objects: &mut [ObjectView]) -> Result<(), Problem> {
+        let events = objects.iter_mut().filter_map(|view| view.details.as_mut()?.event.take());
+        let events = self.of_events(events.collect()).await?.into_iter();
+        let mut seen: HashMap<String, EventView> =
+            events.map(|event| (event.object.uid.clone(), event)).collect();
+        for view in objects {
+            if let Some(details) = &mut view.details {
+                details.event = seen.remove(&view.object.uid);
+            }
+        }
+        Ok(())
     }
 
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::traffic::Counts;
+
 /// One person holds a quarter of the places at most, so that three others find room.
 const SHARE: usize = 4;
 
@@ -14,6 +16,7 @@ pub(crate) struct StreamPlaces {
     a_person: usize,
     /// By name. It holds no more names than there are places.
     held: Arc<Mutex<HashMap<String, usize>>>,
+    counts: Arc<Counts>,
 }
 
 /// A place; it is free again once this is dropped.
@@ -21,12 +24,13 @@ pub(crate) struct StreamPlace {
     _permit: OwnedSemaphorePermit,
     held: Arc<Mutex<HashMap<String, usize>>>,
     person: Option<String>,
+    counts: Arc<Counts>,
 }
 
 impl StreamPlaces {
-    pub(crate) fn new(all: usize) -> Self {
+    pub(crate) fn new(all: usize, counts: Arc<Counts>) -> Self {
         let a_person = all.div_ceil(SHARE);
-        Self { all: Arc::new(Semaphore::new(all)), a_person, held: Arc::default() }
+        Self { all: Arc::new(Semaphore::new(all)), a_person, held: Arc::default(), counts }
     }
 
     /// None where all places are taken, or all that one person may hold. Where nobody signs in, nobody is told
@@ -41,12 +45,15 @@ impl StreamPlaces {
             }
             *count += 1;
         }
-        Some(StreamPlace { _permit: permit, held: self.held.clone(), person: person.map(str::to_owned) })
+        self.counts.stream_began();
+        let (held, counts) = (self.held.clone(), self.counts.clone());
+        Some(StreamPlace { _permit: permit, held, person: person.map(str::to_owned), counts })
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
+        self.counts.stream_ended();
         let Some(person) = &self.person else { return };
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = held.get_mut(person) {
@@ -64,10 +71,10 @@ mod tests {
 
     #[test]
     fn one_person_leaves_places_to_others_and_places_come_back() {
-        let places = StreamPlaces::new(8);
+        let places = StreamPlaces::new(8, Arc::default());
         let of = |person: &str| places.take(Some(person));
         let ann: Vec<_> = std::iter::from_fn(|| of("ann")).collect();
-        assert_eq!(ann.len(), 2);
+        assert_eq!((ann.len(), places.counts.streams()), (2, 2));
         let others: Vec<_> =
             ["bea", "bea", "cid", "cid", "dan", "dan"].map(|person| of(person).unwrap()).into();
         assert!(of("eva").is_none(), "all are taken");
@@ -75,7 +82,7 @@ mod tests {
         let eva = of("eva");
         assert!(eva.is_some() && places.held.lock().unwrap().get("ann").is_none());
         drop((others, eva));
-        assert!(places.held.lock().unwrap().is_empty());
+        assert!(places.held.lock().unwrap().is_empty() && places.counts.streams() == 0);
         assert_eq!(std::iter::from_fn(|| places.take(None)).collect::<Vec<_>>().len(), 8);
     }
 }

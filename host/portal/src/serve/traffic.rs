@@ -1,4 +1,4 @@
-//! Counts how connections end, for the metrics.
+//! Counts connections and live streams, and how connections end, for the metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ pub(crate) struct Counts {
     crowded_out: AtomicU64,
     headerless: AtomicU64,
     stalled: AtomicU64,
+    streams: AtomicU64,
 }
 
 impl Counts {
@@ -42,6 +43,18 @@ impl Counts {
     /// It did not read what was sent.
     pub(crate) fn stalled(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_began(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_ended(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn streams(&self) -> u64 {
+        self.streams.load(Ordering::Relaxed)
     }
 
     pub(crate) fn open(&self) -> u64 {

@@ -195,7 +195,7 @@ impl Desk {
                 (false, _) => conflict(message, "Another Job has this name: send it again with a new key."),
             },
             // A quota that is being changed answers with a conflict, too.
-            Ok(None) => conflict(message, "Send it again with the same key."),
+            Ok(None) => conflict(message, "No Job was created: send it again."),
             Err(SubmitError::Refused { status: 403, .. }) => conflict(
                 message,
                 "It is probably yours, from an earlier request with this key, and you may not read it.",

@@ -102,13 +102,12 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
     assert!(text.contains(
         "aria-sort=\"descending\"><a href=\"/?kind=Job&amp;namespace=research&amp;sort=-changed\""
     ));
-    for sort in ["phase", "name", "restarts", "created"] {
+    for sort in ["phase", "name", "namespace", "restarts", "created"] {
         assert!(text.contains(&format!("&amp;sort={sort}\"")), "{sort}");
     }
-    assert!(
-        !text.contains("sort=queued") && !text.contains("sort=running"),
-        "these hold for no more than a page"
-    );
+    let disabled = "<span role=\"link\" aria-disabled=\"true\" aria-describedby=\"no-order\"";
+    assert_eq!(text.matches(disabled).count(), 2, "times that grow order nothing");
+    assert!(text.contains("id=\"no-order\">Waited and Ran can't be sorted"), "{text}");
     let text = get(&portal, "/?sort=name").await.text;
     assert!(text.contains("objects, by name"), "{text}");
     assert!(text.contains("aria-sort=\"ascending\"><a href=\"/?kind=Job&amp;sort=-name\""), "{text}");
@@ -118,6 +117,8 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
     );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
     assert!(text.contains("first those that have ended since then") && !text.contains("sort="), "{text}");
+    assert!(text.contains("id=\"no-order\">What was there at a moment can't be sorted."), "{text}");
+    assert_eq!(text.matches(disabled).count(), 8, "every head that is a link otherwise, and the two times");
 }
 
 #[tokio::test]
@@ -142,17 +143,31 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=-changed\""),
         "the order keeps the question"
     );
-    assert!(!text.contains("sort=name"), "what is gone has one order");
+    assert!(text.contains("newest change first. Objects that are gone are ordered by their ends."), "{text}");
     let by_name = get(&portal, "/?gone=true&sort=name").await.text;
-    assert!(
-        by_name.contains("newest change first. Objects that are gone are ordered by their ends"),
-        "{by_name}"
-    );
+    assert!(by_name.contains("objects, by name. <") && by_name.contains("sort=-name"), "{by_name}");
     let range = get(&portal, "/?range=hour").await.text;
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
     let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;
     assert!(custom.contains("deleted-yesterday") && custom.contains("value=\"custom\" selected"), "{custom}");
     assert!(custom.contains("value=\"2026-11-20 11:00\"") && custom.contains("value=\"2026-11-20 13:00\""));
+}
+
+#[tokio::test]
+async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
+    let text = get(&portal(Fake::default()), "/?kind=Event").await.text;
+    for words in [
+        "Type</a>",
+        "<span class=\"mark doubt\">Warning</span>",
+        "<span class=\"reason\">BackOff</span> <span class=\"note\">(x3 over 1 m 0 s)</span>",
+        "href=\"/objects/uid-pod\"",
+        "Back-off &lt;b&gt;restarting&lt;/b&gt;",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    let row =
+        text.split("data-uid=\"uid-event\"").nth(1).and_then(|rest| rest.split("</tr>").next()).unwrap();
+    assert!(!row.contains("Unknown") && !text.contains("aria-label=\"By phase\""), "{row}");
 }
 
 #[tokio::test]
@@ -358,6 +373,9 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
     }
     assert!(text.contains("calls of 7 states have ended, 1 s each on average"), "{text}");
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
+    let field = "<tr><th scope=\"row\"><code>table</code></th><td><code>&quot;kw_states&quot;</code></td><td>text</td>\
+                 <td><code>&quot;states&quot;</code></td><td>Where &lt;rows&gt; go.</td></tr>";
+    assert!(text.contains(field), "{text}");
     assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
     assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
+use kubewitness_core::Change;
 use kubewitness_core::config::{Credentials, HostSpec};
 use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
 use kubewitness_portal::PortalOptions;
@@ -289,6 +290,37 @@ async fn a_value_of_a_template_that_is_a_secret_is_shown_nowhere_and_goes_into_t
     let request = json!({"template": "hush", "namespace": "research"}).to_string();
     assert_eq!(send(&router, "k", &request).await.status, 201);
     assert_eq!(jobs.only().pointer(&value(0)), Some(&json!("hush-1")));
+}
+
+#[tokio::test]
+async fn the_link_to_a_job_waits_until_it_is_witnessed_and_no_longer_than_two_minutes() {
+    let (jobs, fake) = (Arc::new(Jobs::new(Credentials::Controller)), Arc::new(Fake::default()));
+    let router = kubewitness_portal::router(fake.clone(), &with(&jobs)(options()));
+    let done = fill(&router, "key=k&namespace=research&p.size=small&who=ada").await.text;
+    let link = done.split("id=\"job\" href=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let uid = jobs.only()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let (path, now) = link.split_once("?submitted=").unwrap();
+    assert_eq!(path, format!("/objects/{uid}"));
+    let now: u64 = now.parse().unwrap();
+    for at in [now, now + 60_000] {
+        let waiting = crate::get(&router, &format!("{path}?submitted={at}")).await;
+        assert_eq!((waiting.status.as_u16(), waiting.header("refresh")), (200, "2"));
+        assert!(waiting.text.contains("Not seen yet, waiting"), "{}", waiting.text);
+    }
+    for (query, words) in [
+        (format!("?submitted={}", now - 121_000), "whether a source watches Jobs"),
+        (format!("?submitted={}", u64::MAX), "whether a source watches Jobs"),
+        (String::new(), "keep their page after their deletion"),
+    ] {
+        let given_up = crate::get(&router, &format!("{path}{query}")).await;
+        assert_eq!((given_up.status.as_u16(), given_up.header("refresh")), (404, ""), "{query}");
+        assert!(given_up.text.contains(words), "{}", given_up.text);
+    }
+    let object = fake::object("Job", "research", "train-x", &uid);
+    fake.push(fake::state(19, &object, Change::Present, 1000, fake::status("Queued", "", "")));
+    let seen = crate::get(&router, link).await;
+    assert_eq!((seen.status.as_u16(), seen.header("location")), (303, path));
+    assert_eq!(crate::get(&router, path).await.status, 200);
 }
 
 #[tokio::test]

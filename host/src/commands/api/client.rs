@@ -2,6 +2,7 @@
 //! error that says what to do.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -64,6 +65,25 @@ pub struct Seen {
     /// Of the portal, in DER; `None` without TLS.
     pub certificate: Option<Vec<u8>>,
 }
+
+/// The controller has answered, and has done nothing.
+#[derive(Debug)]
+pub struct Refused(String);
+
+#[cfg(test)]
+impl Refused {
+    pub fn told(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// What a list has, and whether it has more.
 pub struct Listed<T> {
@@ -288,6 +308,8 @@ impl To {
             // The controller looks at what was typed, such as a selector.
             return Err(if status == StatusCode::BAD_REQUEST {
                 Usage::error(refusal)
+            } else if status.is_client_error() {
+                Refused(refusal).into()
             } else {
                 anyhow!(refusal)
             });

@@ -1,12 +1,13 @@
 //! The manifest of a running plugin, as people see it.
 
-use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec};
+use kubewitness_core::config::{DocumentsGrant, GrantsSpec, PluginSpec, config_fields};
 use kubewitness_core::views::{GrantView, ManifestView};
 
 /// Interfaces that take a grant. The others, such as `log`, every plugin has.
 const CAPABILITIES: [&str; 7] = ["sql", "http", "mail", "ledger", "kv", "lister", "documents"];
 
-pub fn view(imports: &[String], needs: Vec<String>, spec: &PluginSpec) -> ManifestView {
+/// `schema` is that of the configuration, as the component brings it.
+pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginSpec) -> ManifestView {
     let mut declared = needs;
     for import in imports.iter().filter(|import| CAPABILITIES.contains(&import.as_str())) {
         // The interface of ledgers is that of keys, too.
@@ -23,6 +24,7 @@ pub fn view(imports: &[String], needs: Vec<String>, spec: &PluginSpec) -> Manife
         granted: granted(&spec.grants),
         sources: spec.subscribe.iter().map(|subscribe| subscribe.source.clone()).collect(),
         config: Some(spec.config.clone()),
+        fields: config_fields(schema),
         memory_limit: spec.limits.memory.0,
         call_limit_ms: u64::try_from(spec.limits.call.0.as_millis()).unwrap_or(u64::MAX),
     }
@@ -67,7 +69,9 @@ mod tests {
         }))
         .unwrap();
         let imports = ["sql", "ledger", "kv", "documents", "log"].map(String::from);
-        let view = view(&imports, vec!["sql:main".into(), "key:sign".into()], &spec);
+        let schema = r#"{"properties":{"table":{"type":"string"}}}"#;
+        let view = view(&imports, vec!["sql:main".into(), "key:sign".into()], schema, &spec);
+        assert_eq!((view.fields[0].field.as_str(), view.fields[0].kind.as_str()), ("table", "text"));
         assert_eq!(view.declared, ["sql:main", "key:sign", "kv", "documents"]);
         let granted: Vec<_> = view.granted.iter().map(|it| (it.name.as_str(), it.of.as_str())).collect();
         assert_eq!(

@@ -32,7 +32,8 @@ impl Version {
         let spec = &candidate.parsed.spec;
         let described = candidate.component.describe().await.context("asking what it needs")?;
         let needs = described.needs_with(&spec.config);
-        let manifest = manifest::view(candidate.component.imports(), needs.clone(), spec);
+        let manifest =
+            manifest::view(candidate.component.imports(), needs.clone(), &described.config_schema, spec);
         let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));
         let probation = Probation::new(Arc::clone(failed));

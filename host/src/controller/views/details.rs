@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use kubewitness_capability::RedactionError;
 use kubewitness_core::clock::Clock;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::Progress;
 use kubewitness_core::search::About;
 use kubewitness_core::story::Times;
-use kubewitness_core::views::{Deliveries, DetailsView, ObjectView, Told, ViewError};
-use kubewitness_core::{Seq, State};
+use kubewitness_core::views::{Deliveries, DetailsView, EventView, ObjectView, Told, ViewError};
+use kubewitness_core::{Change, Seq, State};
 
 use super::{HostViews, unavailable};
 
@@ -30,7 +31,8 @@ impl HostViews {
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
-            let times = Times::of(states, now_ms);
+            let event = self.event(states).await?;
+            let times = if event.is_some() { Times::default() } else { Times::of(states, now_ms) };
             let about = match states.last() {
                 Some(last) => self.about(last).await?,
                 None => About::default(),
@@ -45,9 +47,19 @@ impl HostViews {
                 submitter: about.submitter,
                 cut: is_cut,
                 plugins: worst(&deliveries, states),
+                event,
             });
         }
         Ok(())
+    }
+
+    /// What an Event tells. The document of its end may be empty.
+    async fn event(&self, states: &[Arc<State>]) -> Result<Option<EventView>, ViewError> {
+        let last = states.iter().rfind(|state| state.change == Change::Present);
+        let Some(last) = last.filter(|state| is_event(&state.object.group, &state.object.kind)) else {
+            return Ok(None);
+        };
+        Ok(self.events(vec![last.clone()]).await?.pop())
     }
 
     /// What a page of objects shows of a document.
@@ -109,7 +121,7 @@ fn worst(deliveries: &Deliveries, states: &[Arc<State>]) -> BTreeMap<String, Str
 #[cfg(test)]
 mod tests {
     use kubewitness_core::ports::SourceStart;
-    use kubewitness_core::{Change, ObjectRef, StateId, Version};
+    use kubewitness_core::{ObjectRef, StateId, Version};
 
     use super::*;
 

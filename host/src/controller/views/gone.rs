@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::document::unpack;
-use kubewitness_core::order::Place;
+use kubewitness_core::order::{By, Order, Place, Placed};
 use kubewitness_core::ports::{Documents, Lister, Selection, Shown, created_ms};
 use kubewitness_core::search::About;
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
@@ -21,54 +21,144 @@ pub(super) const DOCUMENTS: usize = 2_000;
 /// So often one page asks the journal for more, which looks at some thousands of objects each time.
 pub(super) const ROUNDS: usize = 5;
 
+/// The journal's index finds objects by their ends. So many of them, those that ended last, one page sorts by anything else.
+const SORTED: usize = 2_000;
+
+/// Which ends a page looks at.
+struct Range {
+    after: Seq,
+    before: Seq,
+    oldest_first: bool,
+    limit: usize,
+}
+
 impl HostViews {
     pub(super) async fn gone(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
-        let sources = self.asked(query);
-        let mut after = match &query.since {
+        let after = match &query.since {
             Some(text) => self.before(time("since", text)?).await?,
             None => 0,
         };
+        let before = match &query.until {
+            Some(text) => self.before(time("until", text)?).await? + 1,
+            None => Seq::MAX,
+        };
+        match selection.order.unwrap_or_default().by {
+            By::Changed => self.by_end(query, selection, (after, before)).await,
+            _ => self.sorted(query, selection, (after, before)).await,
+        }
+    }
+
+    async fn by_end(
+        &self,
+        query: &ObjectQuery,
+        selection: &Selection,
+        (mut after, mut before): (Seq, Seq),
+    ) -> Result<Part, ViewError> {
         let oldest_first = !selection.order.unwrap_or_default().descends();
-        let mut before = Seq::MAX;
         match &selection.beyond {
             Some(place) if oldest_first => after = after.max(place.number),
-            Some(place) => before = place.number,
+            Some(place) => before = before.min(place.number),
             None => {}
         }
-        if let Some(text) = &query.until {
-            before = before.min(self.before(time("until", text)?).await? + 1);
+        let range = Range { after, before, oldest_first, limit: selection.limit };
+        let (ends, next) = self.ends(query, selection, range).await?;
+        let mut part = Part { floor: next.map(Place::at), ..Part::default() };
+        for end in ends {
+            part.objects.push((Place::at(end.position), self.ended_view(&end.state).await?));
         }
-        let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
+        Ok(part)
+    }
+
+    /// In an order that no index has: of those that ended last.
+    async fn sorted(
+        &self,
+        query: &ObjectQuery,
+        selection: &Selection,
+        (after, before): (Seq, Seq),
+    ) -> Result<Part, ViewError> {
+        let order = selection.order.unwrap_or_default();
+        let range = Range { after, before, oldest_first: false, limit: SORTED };
+        let (ends, next) = self.ends(query, selection, range).await?;
         let mut part = Part::default();
-        let mut documents = DOCUMENTS;
+        if next.is_some() {
+            part.notices.push(not_sorted(ends.last()));
+        }
+        let mut placed = Vec::new();
+        for end in ends {
+            let place = self.place_of(order, &end).await?;
+            if selection.beyond.as_ref().is_none_or(|beyond| order.is_before(beyond, &place)) {
+                placed.push((place, end.state));
+            }
+        }
+        placed.sort_by(|(a, _), (b, _)| if order.descends() { b.cmp(a) } else { a.cmp(b) });
+        if placed.len() > selection.limit {
+            placed.truncate(selection.limit);
+            part.floor = placed.last().map(|(place, _)| place.clone());
+        }
+        for (place, state) in placed {
+            part.objects.push((place, self.ended_view(&state).await?));
+        }
+        Ok(part)
+    }
+
+    /// Those that are asked for, and the end behind which there may be more.
+    async fn ends(
+        &self,
+        query: &ObjectQuery,
+        selection: &Selection,
+        range: Range,
+    ) -> Result<(Vec<Ended>, Option<Seq>), ViewError> {
+        let Range { mut after, mut before, oldest_first, limit } = range;
+        let sources = self.asked(query);
+        let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
+        let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
+        let mut rest = None;
         for _ in 0..ROUNDS {
-            let limit = selection.limit - part.objects.len();
-            let ended = EndedQuery { sources: &sources, after, before, oldest_first, limit, fits: &fits };
+            let wanted = limit - found.len();
+            let ended =
+                EndedQuery { sources: &sources, after, before, oldest_first, limit: wanted, fits: &fits };
             let page = self.journal.ended(&ended).await.map_err(unavailable)?;
-            for Ended { position, state } in page.objects {
-                part.floor = Some(Place::at(position));
-                if self.is_there_again(&state)
-                    || !self.is_meant(&state, query, selection, &mut documents).await?
-                {
-                    continue;
-                }
-                let ended_at = Some(calendar::rfc3339(state.observed_ms));
-                let state = self.shown(&state).await?;
-                part.objects
-                    .push((Place::at(position), ObjectView { ended_at, ..ObjectView::from(&*state) }));
+            for end in page.objects {
+                let is_meant = !self.is_there_again(&end.state)
+                    && self.is_meant(&end.state, query, selection, &mut documents).await?;
+                let position = end.position;
+                found.extend(is_meant.then_some(end));
                 if documents == 0 {
-                    return Ok(part);
+                    return Ok((found, Some(position)));
                 }
             }
-            part.floor = page.next.map(Place::at);
-            match page.next {
-                Some(_) if part.objects.len() >= selection.limit || documents == 0 => break,
+            rest = page.next;
+            match rest {
+                Some(_) if found.len() >= limit => break,
                 Some(next) if oldest_first => after = next,
                 Some(next) => before = next,
                 None => break,
             }
         }
-        Ok(part)
+        Ok((found, rest))
+    }
+
+    async fn ended_view(&self, state: &Arc<State>) -> Result<ObjectView, ViewError> {
+        let ended_at = Some(calendar::rfc3339(state.observed_ms));
+        Ok(ObjectView { ended_at, ..ObjectView::from(&*self.shown(state).await?) })
+    }
+
+    /// Among those that are there. One that was deleted has the phase that it had before.
+    async fn place_of(&self, order: Order, end: &Ended) -> Result<Place, ViewError> {
+        let Ended { position, state } = end;
+        let created = match order.by {
+            By::Created => created_ms(&self.last_document(state).await?),
+            _ => None,
+        };
+        let before = state.previous.as_ref().filter(|_| state.change == Change::Gone);
+        let placed = Placed {
+            seq: *position,
+            created_s: created.and_then(|ms| u32::try_from(ms / 1_000).ok()).unwrap_or_default(),
+            namespace: &state.object.namespace,
+            name: &state.object.name,
+            status: before.unwrap_or(&state.status),
+        };
+        Ok(order.place(&placed, || state.object.uid.clone()))
     }
 
     /// Adds the namespaces of the objects of a source that ended last.
@@ -164,6 +254,18 @@ impl HostViews {
         let before = self.journal.document_before(state.seq).await.map_err(unavailable)?;
         Ok(before.unwrap_or_default().into())
     }
+}
+
+/// Said of those that an order leaves out.
+fn not_sorted(last: Option<&Ended>) -> String {
+    let which = match last {
+        Some(end) => format!("those that ended at {} or later", calendar::rfc3339(end.state.observed_ms)),
+        None => "those that ended last".to_owned(),
+    };
+    format!(
+        "Of the objects that are gone, this order has {which}. Name a time before which the others ended, or take the \
+         order of changes, which has all of them."
+    )
 }
 
 /// From when on objects of a namespace may be shown; `None` where all of them may.

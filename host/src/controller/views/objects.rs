@@ -4,7 +4,7 @@
 use kubewitness_core::calendar;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::index::IndexError;
-use kubewitness_core::order::{By, Order, Place};
+use kubewitness_core::order::Place;
 use kubewitness_core::ports::{SelectError, Selection};
 use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView, ViewError};
 use kubewitness_watch::SourceHandle;
@@ -23,6 +23,8 @@ pub(super) struct Part {
     pub objects: Vec<(Place, ObjectView)>,
     /// Objects behind this place may have been left out.
     pub floor: Option<Place>,
+    /// What makes the part less than all.
+    pub notices: Vec<String>,
 }
 
 impl HostViews {
@@ -49,8 +51,9 @@ impl HostViews {
 
     async fn now(&self, query: &ObjectQuery, mut selection: Selection) -> Result<ObjectPage, ViewError> {
         let (limit, order) = (selection.limit, selection.order.unwrap_or_default());
-        if query.gone != Gone::No {
-            refuse_with_gone(&selection, order)?;
+        if query.gone != Gone::No && selection.index.is_some() {
+            let told = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
+            return Err(ViewError::Invalid(told.into()));
         }
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
@@ -72,7 +75,8 @@ impl HostViews {
         };
         objects.truncate(limit);
         let objects = objects.into_iter().map(|(_, view)| view).collect();
-        let notices = if query.gone == Gone::Only { Vec::new() } else { self.behind(query) };
+        let mut notices = if query.gone == Gone::Only { Vec::new() } else { self.behind(query) };
+        notices.extend(gone.notices);
         Ok(ObjectPage { objects, next: next.map(|next| next.cursor()), notices })
     }
 
@@ -161,19 +165,6 @@ impl HostViews {
 
 fn place(cursor: &str) -> Result<Place, ViewError> {
     Place::parse(cursor).ok_or_else(|| wrong_cursor(cursor))
-}
-
-/// The journal finds what is gone by its end alone.
-fn refuse_with_gone(selection: &Selection, order: Order) -> Result<(), ViewError> {
-    let told = match (selection.index.is_some(), order.by) {
-        (true, _) => "`index` looks up what is there: with `gone`, give `labelSelector` or `search`",
-        (false, By::Changed) => return Ok(()),
-        (false, _) => {
-            "this `sort` is for what is there: with `gone`, there are `changed`, which is the order of ends, and \
-             `-changed`"
-        }
-    };
-    Err(ViewError::Invalid(told.into()))
 }
 
 pub(super) fn wrong_cursor(cursor: &str) -> ViewError {

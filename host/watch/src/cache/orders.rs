@@ -1,8 +1,8 @@
 //! The orders of a source's objects: a page of any of them is read without a look at the other objects.
 //!
-//! A name, a creation and an attempt are entries of eight bytes in chunks. An entry has a number and a slot; where
-//! numbers are equal, the objects themselves are compared. Changes are kept by phase, of all objects and of those of each
-//! namespace: most people ask for one.
+//! A name, a namespace, a creation and an attempt are entries of eight bytes in chunks. An entry has a number and a slot;
+//! where numbers are equal, the objects themselves are compared. Changes are kept by phase, of all objects and of those of
+//! each namespace: most people ask for one.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ type Slots = [Option<Held>];
 #[derive(Default)]
 pub(super) struct Orders {
     by_name: Sorted,
+    by_namespace: Sorted,
     by_created: Sorted,
     by_restarts: Sorted,
     changes: Changes,
@@ -29,7 +30,8 @@ pub(super) struct Orders {
 
 impl Read<'_> {
     pub(super) fn place(&self, order: Order, status: &Status) -> Place {
-        let placed = Placed { seq: self.seq, created_s: self.created_s, name: self.name, status };
+        let Self { seq, created_s, namespace, name, .. } = *self;
+        let placed = Placed { seq, created_s, namespace, name, status };
         order.place(&placed, || self.uid.text())
     }
 }
@@ -38,7 +40,7 @@ impl Read<'_> {
 struct Probe<'a> {
     number: u32,
     slot: Slot,
-    name: &'a str,
+    names: [&'a str; 2],
     uid: Uid<'a>,
 }
 
@@ -49,8 +51,7 @@ impl<'a> Probe<'a> {
             By::Restarts => status.attempt,
             _ => 0,
         };
-        let name = if by == By::Name { read.name } else { "" };
-        Self { number, slot, name, uid: read.uid }
+        Self { number, slot, names: names(by, read), uid: read.uid }
     }
 
     fn word(&self) -> u64 {
@@ -58,7 +59,16 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// Entries by number, and then by the name, if it is the order of names, and the uid.
+/// Of an order of names: the namespace, if it is one of namespaces, and the name.
+fn names<'a>(by: By, read: &Read<'a>) -> [&'a str; 2] {
+    match by {
+        By::Name => ["", read.name],
+        By::Namespace => [read.namespace, read.name],
+        By::Changed | By::Created | By::Phase | By::Restarts => ["", ""],
+    }
+}
+
+/// Entries by number, and then by the names, if it is an order of names, and the uid.
 #[derive(Default)]
 struct Sorted(Chunks);
 
@@ -68,7 +78,7 @@ impl Sorted {
             let held = held.as_ref()?;
             let (slot, read) = (slot as Slot, held.kept.read());
             let probe = Probe::of(by, slot, &read, &held.status);
-            Some((probe.number, probe.name, probe.uid, probe.word()))
+            Some((probe.number, probe.names, probe.uid, probe.word()))
         };
         let mut entries: Vec<_> = slots.iter().enumerate().filter_map(entry).collect();
         entries.sort_unstable();
@@ -84,8 +94,7 @@ impl Sorted {
                     None => Ordering::Equal,
                     Some(held) => {
                         let read = held.kept.read();
-                        let name = if by == By::Name { read.name } else { "" };
-                        name.cmp(probe.name).then_with(|| read.uid.cmp(&probe.uid))
+                        names(by, &read).cmp(&probe.names).then_with(|| read.uid.cmp(&probe.uid))
                     }
                 }
             })
@@ -107,10 +116,14 @@ impl Sorted {
     /// The slots behind a place, at most so many.
     fn beyond(&self, order: Order, slots: &Slots, place: Option<&Place>, most: usize) -> Vec<Slot> {
         let at = place.map(|place| {
+            let (namespace, name) = match order.by {
+                By::Namespace => place.text.split_once(' ').unwrap_or_default(),
+                _ => ("", &*place.text),
+            };
             let probe = Probe {
                 number: u32::try_from(place.number).unwrap_or(u32::MAX),
                 slot: Slot::MAX,
-                name: &place.text,
+                names: [namespace, name],
                 uid: Uid::of(&place.uid),
             };
             self.place(order.by, slots, &probe)
@@ -138,6 +151,7 @@ impl Orders {
     pub fn of(slots: &Slots) -> Self {
         let mut orders = Self {
             by_name: Sorted::of(By::Name, slots),
+            by_namespace: Sorted::of(By::Namespace, slots),
             by_created: Sorted::of(By::Created, slots),
             by_restarts: Sorted::of(By::Restarts, slots),
             ..Self::default()
@@ -183,9 +197,14 @@ impl Orders {
         self.count(slot, held);
     }
 
-    fn sorted(&mut self) -> [(By, &mut Sorted); 3] {
-        let Self { by_name, by_created, by_restarts, .. } = self;
-        [(By::Name, by_name), (By::Created, by_created), (By::Restarts, by_restarts)]
+    fn sorted(&mut self) -> [(By, &mut Sorted); 4] {
+        let Self { by_name, by_namespace, by_created, by_restarts, .. } = self;
+        [
+            (By::Name, by_name),
+            (By::Namespace, by_namespace),
+            (By::Created, by_created),
+            (By::Restarts, by_restarts),
+        ]
     }
 
     fn count(&mut self, slot: Slot, held: &Held) {
@@ -220,6 +239,7 @@ impl Orders {
         };
         match order.by {
             By::Name => self.by_name.beyond(order, slots, beyond, most),
+            By::Namespace => self.by_namespace.beyond(order, slots, beyond, most),
             By::Created => self.by_created.beyond(order, slots, beyond, most),
             By::Restarts => self.by_restarts.beyond(order, slots, beyond, most),
             By::Changed => {
@@ -233,9 +253,9 @@ impl Orders {
 
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        let Self { by_name, by_created, by_restarts, changes, namespaces } = self;
-        let sorted = [by_name, by_created, by_restarts].map(|sorted| sorted.0.end() == (0, 0));
-        sorted == [true; 3] && changes.is_empty() && namespaces.is_empty()
+        let Self { by_name, by_namespace, by_created, by_restarts, changes, namespaces } = self;
+        let sorted = [by_name, by_namespace, by_created, by_restarts].map(|it| it.0.end() == (0, 0));
+        sorted == [true; 4] && changes.is_empty() && namespaces.is_empty()
     }
 
     /// How many objects are in a phase.

@@ -329,8 +329,47 @@ impl Browser {
     }
 
     async fn emulate(&self, what: &str, params: &Value) -> Result<()> {
-        let command = format!("Emulation.{what}");
+        self.devtools(&format!("Emulation.{what}"), params).await
+    }
+
+    /// Scripts of pages do not run from the next page on; those of a driver do.
+    pub async fn without_scripts(&self) -> Result<()> {
+        self.emulate("setScriptExecutionDisabled", &json!({"value": true})).await
+    }
+
+    async fn devtools(&self, command: &str, params: &Value) -> Result<()> {
         self.ask("goog/cdp/execute", &json!({"cmd": command, "params": params})).await?;
+        Ok(())
+    }
+
+    /// Runs in this window before the scripts of each page that it opens.
+    pub async fn before_each_page(&self, script: &str) -> Result<()> {
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({"source": script})).await
+    }
+
+    /// The window that is looked at.
+    pub async fn window(&self) -> Result<String> {
+        let answer = self.client.get(format!("{}/window", self.session)).send().await?;
+        let answer: Value = answer.error_for_status()?.json().await?;
+        Ok(answer["value"].as_str().context("a window")?.to_owned())
+    }
+
+    /// Opens a window beside the others and looks at it.
+    pub async fn another_window(&self) -> Result<String> {
+        let made = self.ask("window/new", &json!({"type": "window"})).await?;
+        let window = made["handle"].as_str().context("a new window")?.to_owned();
+        self.look_at(&window).await?;
+        Ok(window)
+    }
+
+    pub async fn look_at(&self, window: &str) -> Result<()> {
+        self.ask("window", &json!({"handle": window})).await?;
+        Ok(())
+    }
+
+    /// Closes the window that is looked at.
+    pub async fn close_window(&self) -> Result<()> {
+        self.client.delete(format!("{}/window", self.session)).send().await?.error_for_status()?;
         Ok(())
     }
 

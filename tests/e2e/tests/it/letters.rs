@@ -194,7 +194,7 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
 }
 
 #[tokio::test]
-async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser() {
+async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script() {
     if !has_driver("letters::a_dead_letter_is_chosen").await {
         return;
     }
@@ -207,6 +207,7 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser() {
         let list = async || command_json(&["deadletters", "list", "--server", &portal, "-o", "json"]).await;
         let seq = named(&list().await?, "traps")["seq"].to_string();
         let browser = Browser::start(scratch.path()).await?;
+        browser.without_scripts().await?;
         browser.open(&format!("{portal}/deadletters?plugin=probe")).await?;
         let press = async |button: &str, wanted: &str| {
             let choose = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";

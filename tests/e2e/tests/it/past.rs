@@ -76,20 +76,16 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
         .await?;
 
         // Page by page, those that are gone and those that are there in one order.
-        let (mut query, mut found) = ("kind=Job&gone=true&limit=1".to_owned(), Vec::new());
-        loop {
-            let page = objects(&lab, &query).await?;
-            found.extend(page.objects);
-            let Some(next) = page.next else { break };
-            query = next;
-        }
+        let found = every_page(&lab, "kind=Job&gone=true&limit=1").await?;
         ensure!(names(&found) == ["past-1", "past-2", "past-3"], "{found:?}");
+        what_is_gone_is_sorted_with_what_is_there(&lab).await?;
         ensure!(found[0]["ended_at"].is_string() && found[2]["ended_at"].is_null(), "{found:?}");
         for (query, wanted) in [
             (format!("kind=Job&gone=only&since={then}"), vec!["past-1", "past-2"]),
             (format!("kind=Job&gone=only&until={then}"), vec![]),
             ("kind=Job&gone=only&search=AST-1".into(), vec!["past-1"]),
             ("kind=Job&gone=only&sort=-changed".into(), vec!["past-2", "past-1"]),
+            ("kind=Job&gone=only&sort=-name".into(), vec!["past-2", "past-1"]),
             ("kind=Job&gone=true&search=past&sort=-changed".into(), vec!["past-3", "past-2", "past-1"]),
         ] {
             let found = objects(&lab, &query).await?.objects;
@@ -113,6 +109,16 @@ async fn a_job_that_was_deleted_is_found_and_shown_as_it_was() {
     .await;
 }
 
+async fn every_page(lab: &Lab<'_>, query: &str) -> Result<Vec<Value>> {
+    let (mut query, mut found) = (query.to_owned(), Vec::new());
+    loop {
+        let page = objects(lab, &query).await?;
+        found.extend(page.objects);
+        let Some(next) = page.next else { return Ok(found) };
+        query = next;
+    }
+}
+
 /// Of three jobs, of which the second changed last.
 async fn orders_hold_over_all_pages(lab: &Lab<'_>) -> Result<()> {
     for (sort, wanted) in [
@@ -121,21 +127,34 @@ async fn orders_hold_over_all_pages(lab: &Lab<'_>) -> Result<()> {
         ("name", ["past-1", "past-2", "past-3"]),
         ("-name", ["past-3", "past-2", "past-1"]),
     ] {
-        let (mut query, mut found) = (format!("kind=Job&limit=1&sort={sort}"), Vec::new());
-        loop {
-            let page = objects(lab, &query).await?;
-            found.extend(page.objects);
-            let Some(next) = page.next else { break };
-            query = next;
-        }
+        let found = every_page(lab, &format!("kind=Job&limit=1&sort={sort}")).await?;
         ensure!(names(&found) == wanted, "{sort}: {found:?}");
         let told = lab.ask(&["jobs", "--sort", sort, "-o", "name"]).await?;
         let told: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("job.batch/")).collect();
         ensure!(told == wanted, "{sort}: {told:?}");
     }
-    for refused in ["sort=queued", "sort=name&gone=true", "sort=name&at=2026-01-01T00:00:00Z"] {
+    for refused in ["sort=queued", "sort=name&at=2026-01-01T00:00:00Z"] {
         let answer = http().get(format!("{}/api/v1/objects?{refused}", lab.url())).send().await?;
         ensure!(answer.status() == 400, "{refused}: {}", answer.text().await?);
+    }
+    Ok(())
+}
+
+async fn what_is_gone_is_sorted_with_what_is_there(lab: &Lab<'_>) -> Result<()> {
+    let of = async |sort: &str| every_page(lab, &format!("kind=Job&gone=true&limit=1&sort={sort}")).await;
+    let ascending = ["past-1", "past-2", "past-3"];
+    for sort in ["name", "namespace"] {
+        let found = of(sort).await?;
+        ensure!(names(&found) == ascending, "{sort}: {found:?}");
+        let found = of(&format!("-{sort}")).await?;
+        ensure!(names(&found).into_iter().rev().eq(ascending), "-{sort}: {found:?}");
+    }
+    // Within a second they have no order that a test could know, and each of them comes once.
+    for sort in ["created", "-created", "phase", "-restarts"] {
+        let found = of(sort).await?;
+        let mut told = names(&found);
+        told.sort_unstable();
+        ensure!(told == ascending, "{sort}: {found:?}");
     }
     Ok(())
 }
@@ -267,14 +286,7 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
             delete(&lab.simulator, &name).await?;
         }
         until_ok(WITHIN, "the ends to be witnessed", async || {
-            let mut query = "kind=Job&gone=only&limit=1000".to_owned();
-            let mut found = 0;
-            loop {
-                let page = objects(&lab, &query).await?;
-                found += page.objects.len();
-                let Some(next) = page.next else { break };
-                query = next;
-            }
+            let found = every_page(&lab, "kind=Job&gone=only&limit=1000").await?.len();
             ensure!(found == ENDED, "{found}");
             Ok(())
         })
@@ -300,6 +312,15 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
         ensure!(rounds == ENDED - 5, "one object in each of five rounds: {rounds}");
         let documents = behind("kind=Job&gone=only&limit=1000&search=nobody").await?;
         ensure!(documents == ENDED - 2_000, "each with its document: {documents}");
+        let sorted = every_page(&lab, "kind=Job&gone=only&limit=700&sort=-name").await?;
+        ensure!(sorted.len() == 2_000, "those that ended last: {}", sorted.len());
+        ensure!(names(&sorted).is_sorted_by(|a, b| a > b), "{:?}", names(&sorted));
+        let notices = objects(&lab, "kind=Job&gone=only&limit=1&sort=-name").await?.notices;
+        let oldest = sorted.iter().filter_map(|view| view["ended_at"].as_str()).min().context("ends")?;
+        ensure!(
+            notices.iter().any(|notice| notice.contains(&format!("ended at {oldest} or later"))),
+            "{notices:?}"
+        );
         lab.kubewitness.stop().await
     })
     .await;

@@ -41,9 +41,7 @@ pub struct EventView {
     pub seq: Seq,
 }
 
-pub fn is_event(group: &str, kind: &str) -> bool {
-    kind == "Event" && matches!(group, "" | "events.k8s.io")
-}
+pub use crate::kinds::is_event;
 
 /// Both forms of an Event: that of `v1`, and that of `events.k8s.io/v1`.
 #[derive(Default, Deserialize)]

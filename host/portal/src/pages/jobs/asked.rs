@@ -1,9 +1,9 @@
 //! The query of the page of jobs, and the addresses of related queries.
 
 use axum::http::Uri;
-use kubewitness_core::calendar;
-use kubewitness_core::order::{By, Order, UnknownOrder};
+use kubewitness_core::order::{Order, UnknownOrder};
 use kubewitness_core::views::{Gone, ObjectQuery};
+use kubewitness_core::{calendar, kinds};
 
 use crate::answer::params::Params;
 use crate::answer::{Problem, time};
@@ -34,11 +34,6 @@ const PARAMETERS: [&str; 12] = [
     "sort",
     "cursor",
 ];
-
-/// The journal knows what is gone by its end, and what was there at a moment in an order of its own.
-fn is_ordered(gone: Gone, at: Option<&str>, by: By) -> bool {
-    at.is_none() && (gone == Gone::No || by == By::Changed)
-}
 
 fn unknown_order(error: &UnknownOrder) -> Problem {
     Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
@@ -82,8 +77,8 @@ impl Asked {
             Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
             None => Order::default(),
         };
-        // A question that has no such order is asked in its own.
-        let order = if is_ordered(gone, at.as_deref(), order.by) { order } else { Order::default() };
+        // What was there at a moment is asked for in its own order.
+        let order = if at.is_none() { order } else { Order::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
@@ -102,6 +97,10 @@ impl Asked {
 
     pub fn every_kind(&self) -> bool {
         self.kind.eq_ignore_ascii_case("all")
+    }
+
+    pub fn is_of_events(&self) -> bool {
+        kinds::is_kind("", "Event", &self.kind)
     }
 
     /// Whether it is about what is there now, and so is kept up to date.
@@ -132,7 +131,7 @@ impl Asked {
         let since = hours.map(|hours: u64| calendar::rfc3339(now_ms.saturating_sub(hours * 3_600_000)));
         let typed = |text: &Option<String>| text.as_deref().map(time::typed);
         ObjectQuery {
-            kind: Some(self.kind.clone()).filter(|_| !self.every_kind()),
+            kind: Some(self.kind.clone()),
             namespace: self.namespace.clone(),
             label_selector: self.labels.clone(),
             phase: self.phase.map(str::to_owned),
@@ -152,11 +151,6 @@ impl Asked {
     /// As an address says it; left out where it goes without saying.
     pub fn sort(&self) -> Option<&'static str> {
         Some(self.order.word()).filter(|_| self.order != Order::default())
-    }
-
-    /// Whether it can be asked for in this order.
-    pub fn has_order(&self, by: By) -> bool {
-        is_ordered(self.gone, self.at.as_deref(), by)
     }
 
     /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.

@@ -68,7 +68,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
-        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more { (counts_bar(&asked, &counts)) }
+        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (held(&now_held))
         p #summary.quiet-live aria-live="polite" {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }

@@ -7,6 +7,7 @@ use axum::extract::rejection::FormRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::submit::{ParameterSpec, ParameterType, TemplateSpec};
 use kubewitness_core::views::{SubmitRequest, SubmitView};
 use maud::{Markup, html};
@@ -258,15 +259,16 @@ fn text(value: &Value) -> String {
 }
 
 fn done(view: &SubmitView) -> Page {
+    let now_ms = SystemClock::default().now_ms();
     let title = if view.created { "The Job is created" } else { "The Job was created before" };
     let content = html! {
         div.head { h1 { (title) } }
         p {
-            a #job href={ "/objects/" (encode(&view.uid)) } { "Job/" (view.name) } " in " (view.namespace)
+            a #job href={ "/objects/" (encode(&view.uid)) "?submitted=" (now_ms) } { "Job/" (view.name) } " in " (view.namespace)
             ", submitted by " (view.submitter) "."
         }
         @if !view.created { p.hint { "The form was sent twice, and one Job was made." } }
-        p.hint { "The page of the Job is there once the first state is witnessed. On the command line:" }
+        p.hint { "The page of the Job waits for its first state. On the command line:" }
         pre { "kubewitness wait job/" (view.name) " -n " (view.namespace) }
         p { a href="/submit" { "Submit another one" } }
     };

@@ -1,14 +1,15 @@
 //! The table of objects on the page of jobs.
 
 use kubewitness_core::calendar::moment;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{Gone, ObjectView};
+use kubewitness_core::views::{EventView, Gone, ObjectView};
 use maud::{Markup, html};
 
 use super::asked::Asked;
 use crate::answer::time::{age, readable, span};
-use crate::pages::parts::{at_text, badge, figure, plural, why};
+use crate::pages::parts::{at_text, badge, figure, object_link, plural, why};
 
 pub(super) struct List<'a> {
     pub asked: &'a Asked,
@@ -32,6 +33,8 @@ fn told(order: Order) -> &'static str {
         (By::Created, true) => "oldest first",
         (By::Name, false) => "by name",
         (By::Name, true) => "by name, from the end",
+        (By::Namespace, false) => "by namespace",
+        (By::Namespace, true) => "by namespace, from the end",
         (By::Phase, false) => "by phase",
         (By::Phase, true) => "by phase, from the end",
         (By::Restarts, false) => "most restarts first",
@@ -43,21 +46,24 @@ impl List<'_> {
     pub fn draw(&self) -> Markup {
         let Self { asked, kind, objects, .. } = self;
         let is_live = asked.is_now();
-        let kind = if asked.every_kind() { "" } else { kind.unwrap_or(&asked.kind) };
+        let kind = if asked.every_kind() { "all" } else { kind.unwrap_or(&asked.kind) };
+        // What the live stream does not tell of an object.
+        let asks_more = asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort());
+        let asks_more = asks_more.or(asked.is_of_events().then_some("type"));
         html! {
             div.over { button #fresh.fresh type="button" hidden {} }
             div.scroll {
                 table.dense.stacked id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
-                    data-labels=[asked.labels.as_deref().or(asked.search.as_deref()).or(asked.sort())] data-namespace=[asked.namespace.as_deref()]
+                    data-labels=[asks_more] data-namespace=[asked.namespace.as_deref()]
                     data-phase=[asked.phase] data-gone=[(asked.gone != Gone::No).then_some("")] {
                     caption { (self.caption()) }
                     thead { tr {
-                        (self.head(By::Phase, "Phase", ""))
+                        (self.head(By::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
                         (self.head(By::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
-                        th scope="col" { "Namespace" }
-                        th.num scope="col" { "Waited" }
-                        th.num scope="col" { "Ran" }
+                        (self.head(By::Namespace, "Namespace", ""))
+                        th.num scope="col" { (self.no_order("Waited")) }
+                        th.num scope="col" { (self.no_order("Ran")) }
                         (self.head(By::Restarts, "Restarts", "num"))
                         th.num scope="col" { "Ready" }
                         th scope="col" { "Submitter" }
@@ -86,10 +92,25 @@ impl List<'_> {
                 Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
-            (order)
-            @if self.asked.gone != Gone::No {
-                ". Objects that are gone are ordered by their ends, and by nothing else."
+            (order) ". "
+            @if self.asked.at.is_none() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
+                "Objects that are gone are ordered by their ends. "
             }
+            span.hint #no-order { (self.why_no_order()) }
+        }
+    }
+
+    fn why_no_order(&self) -> &'static str {
+        match self.asked.at {
+            Some(_) => "What was there at a moment can't be sorted.",
+            None => "Waited and Ran can't be sorted: while objects wait and run, these times grow.",
+        }
+    }
+
+    /// In place of a link that orders by this column.
+    fn no_order(&self, name: &str) -> Markup {
+        html! {
+            span role="link" aria-disabled="true" aria-describedby="no-order" title=(self.why_no_order()) { (name) }
         }
     }
 
@@ -106,9 +127,9 @@ impl List<'_> {
         };
         html! {
             th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(way)] {
-                @if asked.has_order(by) {
+                @if asked.at.is_none() {
                     a href=(asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
-                } @else { (name) }
+                } @else { (self.no_order(name)) }
             }
         }
     }
@@ -133,7 +154,14 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
-            td data-label="Phase" data-f="phase" { (badge(before.unwrap_or(&status.phase))) (known(view)) }
+            td data-label="Phase" data-f="phase" {
+                @match &details.event {
+                    Some(event) => span.mark.doubt[event.kind == "Warning"] { (event.kind) },
+                    None if is_event(&view.object.group, &view.object.kind) => {}
+                    None => (badge(before.unwrap_or(&status.phase))),
+                }
+                (known(view))
+            }
             th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td.keep data-label="Kind" data-f="kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
@@ -143,10 +171,19 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
             td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
             td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
             td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
-            td.wide data-label="Reason" data-f="why" { (why(status)) @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            td.wide data-label="Reason" data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(status)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
             td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
         }
+    }
+}
+
+fn of_event(event: &EventView) -> Markup {
+    let repeated = event.repeated();
+    html! {
+        span.reason { (event.reason) } " "
+        @if !repeated.is_empty() { span.note { "(" (repeated) ")" } " " }
+        (object_link(&event.about)) " " span.message title=(event.message) { (event.message) }
     }
 }
 

@@ -4,12 +4,14 @@ mod events;
 mod lanes;
 mod moment;
 mod states;
+mod unseen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
 use kubewitness_core::views::{Deliveries, TimelineQuery};
@@ -18,12 +20,13 @@ use maud::{Markup, html};
 
 use self::lanes::Lane;
 use self::states::Table;
+use self::unseen::SUBMITTED;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
+use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::time;
-use crate::answer::{Problem, Shown};
 use crate::api::MOST_ROWS;
 use crate::app::App;
 use crate::scope::Sight;
@@ -41,9 +44,9 @@ pub(super) async fn page(
     viewer: Viewer,
     Path(uid): Path<String>,
     uri: Uri,
-) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &["limit", "at", "state", "all"])?;
-    let (all, chosen) = (params.yes("all")?, params.number("state")?);
+) -> Result<Response, Shown> {
+    let params = Params::read(&uri, &["limit", "at", "state", "all", SUBMITTED])?;
+    let (all, chosen, submitted) = (params.yes("all")?, params.number("state")?, params.number(SUBMITTED)?);
     let limit = params.limit(STATES, MOST_ROWS)?;
     let after = *app.views.newest().borrow();
     let query = TimelineQuery {
@@ -56,12 +59,11 @@ pub(super) async fn page(
     let sight = Sight::new(&app, &viewer);
     let view = sight.of_story(whole).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
-        return Err(Shown(Problem::new(
-            StatusCode::NOT_FOUND,
-            format!("Nothing was witnessed of an object with the uid {uid}."),
-            "Objects keep their page after their deletion, as long as the journal keeps their states.",
-        )));
+        return unseen::page(&uid, submitted).map_err(Shown);
     };
+    if submitted.is_some() {
+        return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());
+    }
     let object = &last.object;
     let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
@@ -108,7 +110,7 @@ pub(super) async fn page(
             }
         }
     };
-    Ok(Page::new(name.clone(), "/", content))
+    Ok(Page::new(name.clone(), "/", content).into_response())
 }
 
 /// What each gap of the story says of itself: that is its document.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use kubewitness_core::shortened;
 use kubewitness_core::views::{GrantUseView, ManifestView};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -11,6 +12,8 @@ use crate::pages::parts::figure;
 
 /// Bytes of a configuration that are shown. The manifest has all of it.
 const SHOWN: usize = 16 * 1024;
+/// Bytes of one value beside its field.
+const SET: usize = 80;
 
 pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let names: BTreeSet<&str> = manifest
@@ -45,8 +48,46 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
                 Some(config) if config.is_empty() => p { "It has no configuration of its own." },
                 Some(config) => pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (text(config)) },
             }
+            @if !manifest.fields.is_empty() { (fields(plugin, manifest)) }
         }
     }
+}
+
+/// Beside the schema, what is set.
+fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label={ "Fields of the configuration of " (plugin) } {
+            table.plain.grants {
+                caption { "What its configuration may have, as the component says" }
+                thead { tr {
+                    th scope="col" { "Field" }
+                    th scope="col" { "Set to" }
+                    th scope="col" { "Type" }
+                    th scope="col" { "Default" }
+                    th scope="col" { "Meaning" }
+                } }
+                tbody {
+                    @for field in &manifest.fields {
+                        tr {
+                            th scope="row" { code { (field.field) } }
+                            td { @if let Some(set) = set(&field.field, manifest.config.as_ref()) { code { (set) } } }
+                            td { (field.kind.replace('`', "")) }
+                            td { @if field.required { "required" } @else if !field.default.is_empty() { code { (field.default) } } }
+                            td { (field.meaning) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The value of a field, if there is one of it. Items of lists and values of maps are many.
+fn set(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
+    let mut names = path.split('.');
+    let first = config?.get(names.next()?)?;
+    let value = names.try_fold(first, |value, name| value.get(name))?;
+    Some(shortened(&value.to_string(), SET).into_owned())
 }
 
 fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {

@@ -7,15 +7,15 @@ use super::tenants::Tenants;
 use super::{Portal, Server};
 use crate::Answer;
 
-const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
-const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
+pub const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+pub const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 
-async fn enter(portal: &Portal, token: &str, next: &str) -> Answer {
+pub async fn enter(portal: &Portal, token: &str, next: &str) -> Answer {
     portal.ask("POST", "/login", &[FORM, OWN], &format!("token={token}&next={next}")).await
 }
 
 /// What a browser sends back of the cookies that it was given.
-fn cookies(answer: &Answer) -> String {
+pub fn cookies(answer: &Answer) -> String {
     let set = answer.headers.get_all("set-cookie").iter().map(|value| value.to_str().unwrap());
     let pairs: Vec<_> = set.map(|text| text.split(';').next().unwrap().to_owned()).collect();
     pairs.join("; ")

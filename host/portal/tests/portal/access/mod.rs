@@ -68,6 +68,13 @@ impl Portal {
         self.ask("GET", path, headers, "").await
     }
 
+    /// The live streams that are open, as the metrics tell an operator.
+    pub async fn streams(&self) -> u64 {
+        let page = self.as_token("boss", "/metrics").await.text;
+        let value = page.lines().find_map(|line| line.strip_prefix("kubewitness_http_streams "));
+        value.expect("the metric").parse().expect("a number")
+    }
+
     pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = request(method, path);
         for (name, value) in headers {

@@ -7,12 +7,17 @@ use kubewitness_portal::PortalOptions;
 use tower::ServiceExt;
 
 use super::Portal;
+use super::login::{FORM, OWN, cookies, enter};
 use super::tenants::{MADE_MS, Server};
 use crate::request;
 
 async fn open(portal: &Portal, token: &str, after: u64) -> Body {
+    open_with(portal, ("authorization", &format!("Bearer {token}")), after).await
+}
+
+async fn open_with(portal: &Portal, (name, value): (&str, &str), after: u64) -> Body {
     let request = request("GET", &format!("/api/v1/events?after={after}"));
-    let request = request.header("authorization", format!("Bearer {token}")).body(Body::empty()).unwrap();
+    let request = request.header(name, value).body(Body::empty()).unwrap();
     let response = portal.router.clone().oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body()
@@ -70,6 +75,34 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
         withdraw(&portal);
         assert!(read(&mut stream, MINUTE).await.1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
+    let portal = Portal::new();
+    let (left, stays) =
+        (cookies(&enter(&portal, "red", "").await), cookies(&enter(&portal, "red", "").await));
+    let mut streams = [
+        open_with(&portal, ("cookie", &left), 0).await,
+        open_with(&portal, ("cookie", &left), 0).await,
+        open_with(&portal, ("cookie", &stays), 0).await,
+        open(&portal, "red", 0).await,
+    ];
+    for stream in &mut streams {
+        assert!(!read(stream, Duration::from_secs(1)).await.1);
+    }
+    assert_eq!(portal.streams().await, 4);
+    portal.ask("POST", "/logout", &[FORM, OWN, ("cookie", &left)], "").await;
+    portal.views.push("red");
+    let mut ended = Vec::new();
+    for stream in &mut streams {
+        let (text, has_ended) = read(stream, Duration::from_secs(1)).await;
+        assert_eq!(has_ended, text.is_empty(), "{text}");
+        ended.push(has_ended);
+    }
+    assert_eq!(ended, [true, true, false, false]);
+    drop(streams);
+    assert_eq!(portal.streams().await, 0);
 }
 
 #[tokio::test(start_paused = true)]

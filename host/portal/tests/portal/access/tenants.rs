@@ -62,6 +62,18 @@ fn events(state: &State) -> Vec<EventView> {
     TENANTS.map(event).into()
 }
 
+/// What an object tells of one of the other tenant, if it is an Event.
+fn of_the_other(object: &ObjectRef) -> EventView {
+    let other = TENANTS.into_iter().find(|tenant| *tenant != object.namespace).unwrap_or_default();
+    EventView {
+        object: object.clone(),
+        about: job(other),
+        reason: format!("{other}-reason"),
+        message: format!("{other}-message"),
+        ..EventView::default()
+    }
+}
+
 pub struct Tenants {
     pub states: Mutex<Vec<Arc<State>>>,
     pub newest: watch::Sender<Seq>,
@@ -227,6 +239,7 @@ impl Views for Tenants {
             observed_at: calendar::rfc3339(MADE_MS),
             details: query.details.then(|| DetailsView {
                 plugins: [("hidden-plugin".to_owned(), "delivered".to_owned())].into(),
+                event: Some(of_the_other(&object)),
                 ..DetailsView::default()
             }),
             object,

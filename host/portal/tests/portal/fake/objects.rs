@@ -1,6 +1,7 @@
 //! Jobs in every phase, and how lists of them are answered.
 
-use kubewitness_core::kinds::is_kind;
+use kubewitness_core::ObjectRef;
+use kubewitness_core::kinds::{is_event, is_kind};
 use kubewitness_core::views::*;
 
 use super::story::{object, status};
@@ -48,11 +49,30 @@ pub fn jobs() -> Vec<ObjectView> {
         .collect()
 }
 
+fn event(view: &ObjectView) -> EventView {
+    EventView {
+        object: view.object.clone(),
+        about: object("Pod", "research", "llm-train-7-0", "uid-pod"),
+        kind: "Warning".into(),
+        reason: "BackOff".into(),
+        message: "Back-off <b>restarting</b>".into(),
+        count: 3,
+        last_ms: 60_000,
+        seq: view.seq,
+        ..EventView::default()
+    }
+}
+
 pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError> {
     let fits = |asked: &Option<String>, value: &str| {
         asked.as_ref().is_none_or(|asked| asked.eq_ignore_ascii_case(value))
     };
     let mut jobs = if is_empty { Vec::new() } else { jobs() };
+    if query.kind.as_deref() == Some("Event") {
+        let object =
+            ObjectRef { group: String::new(), ..object("Event", "research", "llm-train-7-0.1", "uid-event") };
+        jobs.push(ObjectView { object, status: status("Unknown", "Event", ""), seq: 1, ..jobs[0].clone() });
+    }
     if query.label_selector.as_deref().is_some_and(|text| text.contains("==="))
         || query.index.as_deref().is_some_and(|text| !text.contains('='))
     {
@@ -95,8 +115,12 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
             submitter: Some("ana@example.com".into()),
             cut: false,
             plugins,
+            event: None,
         };
-        page.objects.iter_mut().for_each(|view| view.details = Some(details.clone()));
+        for view in &mut page.objects {
+            let event = is_event(&view.object.group, &view.object.kind).then(|| event(view));
+            view.details = Some(DetailsView { event, ..details.clone() });
+        }
     }
     let limit = query.limit.unwrap_or(usize::MAX);
     if page.objects.len() > limit {

@@ -164,6 +164,13 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             ],
             sources: vec!["jobs".into(), "pods".into()],
             config: serde_json::json!({"table": "kw_states"}).as_object().cloned(),
+            fields: vec![kubewitness_core::config::ConfigField {
+                field: "table".into(),
+                kind: "text".into(),
+                default: "\"states\"".into(),
+                meaning: "Where <rows> go.".into(),
+                ..Default::default()
+            }],
             memory_limit: 64 << 20,
             call_limit_ms: 2000,
         })),

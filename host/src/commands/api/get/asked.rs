@@ -52,7 +52,7 @@ impl Asked {
         let at = list.at.map(Moment::ms);
         let query = ObjectQuery {
             source: list.source.clone(),
-            kind: (!every_kind).then(|| kind.to_owned()),
+            kind: Some(kind.to_owned()),
             namespace: list.namespace.clone(),
             name: name.map(str::to_owned),
             label_selector: list.selector.clone(),
@@ -68,7 +68,7 @@ impl Asked {
             until: time(list.until),
             at: at.map(calendar::rfc3339),
             sort: list.sort.clone(),
-            details: list.output == GetOutput::Wide && !list.watch,
+            details: (list.output == GetOutput::Wide || is_of_events(kind)) && !list.watch,
             ..ObjectQuery::default()
         };
         let when = match (at, list.gone) {
@@ -113,6 +113,9 @@ impl Asked {
             When::Gone => &["ENDED"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });
+        if is_of_events(&self.kind) {
+            header[2] = "TYPE";
+        }
         if self.every_kind {
             header.insert(0, "KIND");
         }
@@ -129,6 +132,12 @@ impl Asked {
             Change::Present | Change::Gone => status.phase.clone(),
             other => format!("{} ({})", status.phase, other.as_str()),
         };
+        let event = view.details.as_ref().and_then(|details| details.event.as_ref());
+        let (shown, reason) = match event {
+            Some(event) => (event.kind.clone(), format!("{} {}", event.reason, event.repeated())),
+            None if kinds::is_event(&object.group, &object.kind) => Default::default(),
+            None => (shown, reason(status, change)),
+        };
         let ready =
             if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
         let attempt = if status.attempt > 0 { status.attempt.to_string() } else { String::new() };
@@ -138,7 +147,7 @@ impl Asked {
             shown,
             ready,
             attempt,
-            reason(status, change),
+            reason.trim_end().to_owned(),
         ];
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
@@ -190,6 +199,10 @@ fn details(view: &ObjectView) -> [String; 6] {
         details.submitter.clone().unwrap_or_default(),
         told.collect::<Vec<_>>().join(" "),
     ]
+}
+
+fn is_of_events(kind: &str) -> bool {
+    kinds::is_kind("", "Event", kind)
 }
 
 /// The parameters of the API, whose names are those of kubectl and Kubernetes.
@@ -260,7 +273,7 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 mod tests {
     use clap::Parser;
     use kubewitness_core::status::Rules;
-    use kubewitness_core::views::{DetailsView, ThenView};
+    use kubewitness_core::views::{DetailsView, EventView, ThenView};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -285,7 +298,7 @@ mod tests {
             let query = asked(arguments).unwrap().query;
             assert_eq!((query.kind.as_deref(), query.name.as_deref()), (Some("job"), Some("x")));
         }
-        assert_eq!(asked(&["all"]).unwrap().query.kind, None);
+        assert_eq!(asked(&["all"]).unwrap().query.kind.as_deref(), Some("all"));
         for wrong in [&["job/"][..], &["/x"], &["job/x", "y"], &[""]] {
             assert!(asked(wrong).is_err(), "{wrong:?}");
         }
@@ -376,6 +389,7 @@ mod tests {
             submitter: Some("ada@example.com".into()),
             cut: true,
             plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
+            event: None,
         };
         let told = ObjectView { details: Some(told), ..view("jobs", "x") };
         let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
@@ -386,6 +400,17 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
+        let event =
+            EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+        let text = asked(&["ev"]).unwrap();
+        assert!(text.query.details, "what an Event tells is a detail");
+        let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
+        let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod tap;
 mod wait;
 
 pub use tap::tap;
-pub use wait::wait;
+pub use wait::{wait, wait_for_new};
 
 pub(super) use again::again;
 pub(super) use stream::{Heard, Live};

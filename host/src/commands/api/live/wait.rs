@@ -7,9 +7,10 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use kubewitness_core::status::phase;
 use kubewitness_core::{Change, Seq, State};
+use tokio::time::{Instant, timeout_at};
 
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
@@ -24,10 +25,22 @@ const STATES: usize = 100;
 /// The phases that are an end for every kind; the reason of a deletion names the phase before it.
 const ENDS: [&str; 3] = [phase::SUCCEEDED, phase::FAILED, phase::CANCELLED];
 
+/// The first state of an object that is there arrives within seconds, unless nothing watches it.
+const SEEN_WITHIN: Duration = Duration::from_secs(120);
+
 pub async fn wait(args: WaitArgs) -> Ended {
+    wait_until(args, None).await
+}
+
+/// For an object that was created a moment ago.
+pub async fn wait_for_new(args: WaitArgs) -> Ended {
+    wait_until(args, Some(Instant::now() + SEEN_WITHIN)).await
+}
+
+async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> Ended {
     let named = Named::only(&args.object)?;
     let client = Client::reach(&args.reach).await?;
-    let mut waited = Waited::new(named, args.namespace);
+    let mut waited = Waited { seen_by, ..Waited::new(named, args.namespace) };
     let over = {
         let waiting = waited.until_over(&client);
         match args.timeout {
@@ -66,11 +79,13 @@ struct Waited {
     /// The newest position that was looked at.
     seen: Seq,
     phase: Option<String>,
+    /// An object that is there is waited for no longer than this, as long as nothing was witnessed of it.
+    seen_by: Option<Instant>,
 }
 
 impl Waited {
     fn new(named: Named, namespace: Option<String>) -> Self {
-        Self { named, namespace, seen: 0, phase: None }
+        Self { named, namespace, seen: 0, phase: None, seen_by: None }
     }
 
     fn told(&self) -> String {
@@ -81,6 +96,15 @@ impl Waited {
         clean(&nothing(&self.named, self.namespace.as_deref())).into_owned()
     }
 
+    fn unseen(&self) -> anyhow::Error {
+        anyhow!(
+            "{} is created, and its first state was not witnessed within {}: `kubewitness status` says what the sources \
+             watch and what holds them up",
+            self.told(),
+            print::age(SEEN_WITHIN.as_secs_f64())
+        )
+    }
+
     /// The phase in which it ended.
     async fn until_over(&mut self, client: &Client) -> Result<String> {
         let (mut live, over) = self.begin(client).await?;
@@ -88,7 +112,11 @@ impl Waited {
             return Ok(phase);
         }
         loop {
-            let over = match live.next().await? {
+            let heard = match self.seen_by.filter(|_| self.phase.is_none()) {
+                Some(by) => timeout_at(by, live.next()).await.map_err(|_| self.unseen())?,
+                None => live.next().await,
+            };
+            let over = match heard? {
                 Heard::State(state, _) if self.named.is(&state.object, self.namespace.as_deref()) => {
                     self.takes(&state)
                 }

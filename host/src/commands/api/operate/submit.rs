@@ -8,7 +8,7 @@ use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
-use super::super::client::Client;
+use super::super::client::{Client, Refused};
 use super::super::live;
 use super::dead_letters::user;
 use crate::cli::{Output, SubmitArgs, WaitArgs};
@@ -29,19 +29,26 @@ pub async fn submit(args: SubmitArgs) -> Ended {
     };
     let request = request(&args)?;
     let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
-    let view: SubmitView = sent.with_context(|| match args.dry_run {
-        true => "the Job was not checked".to_owned(),
-        false => {
-            format!("the submission did not succeed (to repeat it safely, add `--key {key}`)")
-        }
-    })?;
+    let view: SubmitView = sent.map_err(|error| explained(error, args.dry_run, &key))?;
     print::value(args.output, &view, text)?;
     if !args.watch {
         return Ok(End::Fine);
     }
     let SubmitArgs { timeout, reach, .. } = args;
     let object = vec![format!("job/{}", view.name)];
-    live::wait(WaitArgs { object, namespace: Some(view.namespace), timeout, reach }).await
+    live::wait_for_new(WaitArgs { object, namespace: Some(view.namespace), timeout, reach }).await
+}
+
+/// A request that was refused has made nothing, and the refusal says what helps.
+fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
+    let is_refused = error.is::<Refused>() || error.is::<Usage>();
+    error.context(match (dry_run, is_refused) {
+        (true, _) => "the Job was not checked".to_owned(),
+        (false, true) => "the submission did not succeed".to_owned(),
+        (false, false) => {
+            format!("the submission did not succeed (to repeat it safely, add `--key {key}`)")
+        }
+    })
 }
 
 fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
@@ -163,6 +170,21 @@ mod tests {
         for part in ["train", "Trains.", "gpus", "int 0..8", "Of one pod.", "choice s|l", "(required)"] {
             assert!(told.contains(part), "{part}: {told}");
         }
+    }
+
+    #[test]
+    fn only_where_nobody_knows_whether_there_is_a_job_a_key_is_advised() {
+        let told = |error: anyhow::Error, dry_run| format!("{:#}", explained(error, dry_run, "k1"));
+        for refused in [Usage::error("no such field"), Refused::told("quota exceeded").into()] {
+            let told = told(refused, false);
+            assert!(
+                told.starts_with("the submission did not succeed: ") && !told.contains("--key"),
+                "{told}"
+            );
+        }
+        let lost = anyhow::anyhow!("the connection broke");
+        assert!(told(lost, false).contains("add `--key k1`"));
+        assert_eq!(told(anyhow::anyhow!("no"), true), "the Job was not checked: no");
     }
 
     #[test]

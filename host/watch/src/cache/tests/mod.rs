@@ -74,7 +74,8 @@ impl Model {
     fn place(&self, order: Order, uid: &str) -> Place {
         let status = Status { phase: self.phase.clone(), attempt: self.attempt, ..Status::default() };
         let (seq, created_s) = (self.seq, self.created_s);
-        order.place(&Placed { seq, created_s, name: &self.name, status: &status }, || uid.to_owned())
+        let (namespace, name) = (&*self.namespace, &*self.name);
+        order.place(&Placed { seq, created_s, namespace, name, status: &status }, || uid.to_owned())
     }
 
     fn document(&self) -> String {
