@@ -49,6 +49,7 @@ mod rules;
 mod run;
 mod seals;
 mod secrets;
+mod shadows;
 mod shells;
 mod signals;
 mod simulator;
