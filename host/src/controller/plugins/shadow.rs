@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use kubewitness_capability::Redaction;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::config::{DocumentsGrant, PluginSpec};
+use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
 use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Tick};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
 use kubewitness_core::{State, calendar, shortened};
@@ -38,6 +38,8 @@ const FAILURE: usize = 1024;
 /// What a round may leave in databases, ledgers and `kv` of a trial. Then both versions begin with empty ones.
 const ROUND_BYTES: usize = 16 << 20;
 const ROUND_STATES: u64 = 10_000;
+/// A file holds what a round leaves. One statement of a plugin may double a table.
+const DATABASE: Bytes = Bytes(32 << 20);
 /// Until what can't be opened is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -241,6 +243,7 @@ impl Comparing {
             clock: now.clone(),
             kv: kv.into_iter().filter(|(key, _)| !key.starts_with(NOTE)).collect(),
             newest: *self.journal.newest().borrow(),
+            database: Some(DATABASE),
         };
         let (hiding, keep) = (Hiding::Same(redaction.clone()), Keep::Bytes(TOLD_BYTES, Vec::new()));
         let stage = Stage::open(&self.plugin, &side.spec, &side.component, lent, hiding, keep).await?;

@@ -32,8 +32,6 @@ pub use recorder::{Keep, Recorder};
 const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
 /// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
 const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// A file of 32 MiB holds what some thousand states of a trial leave.
-const DATABASE: Bytes = Bytes(32 << 20);
 
 /// What stands in for the journal, the cache and the clock.
 pub struct Lent {
@@ -43,6 +41,8 @@ pub struct Lent {
     /// What the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
     pub newest: Seq,
+    /// The largest that its database may grow.
+    pub database: Option<Bytes>,
 }
 
 /// What hides secrets from the plugin.
@@ -75,7 +75,10 @@ impl Stage {
             Hiding::Rules(rules) => (*rules, None),
             Hiding::Same(redaction) => (RedactionSpec::default(), Some(redaction)),
         };
-        let host = host(spec, rules, folder.path())?;
+        let mut host = host(spec, rules, folder.path())?;
+        for sqlite in host.databases.iter_mut().filter_map(|database| database.sqlite.as_mut()) {
+            sqlite.size = lent.database;
+        }
         let capabilities = Capabilities::open(&host, folder.path()).await;
         let capabilities = capabilities.map_err(|faults| {
             let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
@@ -175,7 +178,7 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
             .into_iter()
             .map(|g| DatabaseSpec {
                 name: g.database,
-                sqlite: Some(SqliteSpec { path: "unchecked.db".into(), size: Some(DATABASE) }),
+                sqlite: Some(SqliteSpec { path: "unchecked.db".into(), size: None }),
                 ..DatabaseSpec::default()
             })
             .collect(),

@@ -72,8 +72,9 @@ impl Writer {
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         connection.execute_batch(PRAGMAS)?;
         if let Some(Bytes(size)) = self.size {
-            let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-            connection.pragma_update(None, "max_page_count", size / page.max(1))?;
+            let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+            let pages = i64::try_from(size).unwrap_or(i64::MAX) / page.max(1);
+            connection.pragma_update(None, "max_page_count", pages)?;
         }
         let deadline = self.deadline.clone();
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;

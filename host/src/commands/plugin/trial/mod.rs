@@ -152,6 +152,7 @@ impl Stage {
             clock: stand_ins.clone(),
             kv: Vec::new(),
             newest: stand_ins.newest(),
+            database: None,
         };
         let hiding = Hiding::Rules(trial.redaction.unwrap_or_default().into());
         let keep = match trial.is_measured {
