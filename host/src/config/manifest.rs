@@ -206,7 +206,13 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
         return Err(fault("metadata.name", message));
     }
-    Ok(Parsed { name: manifest.metadata.name, spec: manifest.spec, entry: entry.clone(), tree, is_shadow: false })
+    Ok(Parsed {
+        name: manifest.metadata.name,
+        spec: manifest.spec,
+        entry: entry.clone(),
+        tree,
+        is_shadow: false,
+    })
 }
 
 /// The name that a document gives itself, where that much of it can be read.

@@ -406,7 +406,9 @@ fn tls_refusal(error: &reqwest::Error) -> Option<String> {
         inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| error.downcast_ref())
     })?;
     Some(match found {
-        rustls::Error::AlertReceived(alert) => format!("the destination refuses the host over TLS: {alert:?}"),
+        rustls::Error::AlertReceived(alert) => {
+            format!("the destination refuses the host over TLS: {alert:?}")
+        }
         rustls::Error::InvalidCertificate(_) => "the destination's certificate is not trusted".into(),
         _ => "the destination and the host do not agree on TLS".into(),
     })

@@ -164,7 +164,11 @@ impl Outbound {
             Decision::Doubtful(why) => {
                 // No state of a tick could be parked with it.
                 if asked.seqs == [TICK] {
-                    tracing::warn!(plugin = outbox.plugin, to = asked.to, "a request of a tick is not sent: {why}");
+                    tracing::warn!(
+                        plugin = outbox.plugin,
+                        to = asked.to,
+                        "a request of a tick is not sent: {why}"
+                    );
                 }
                 self.doubt(&asked.seqs, &why);
                 Err(GrantError::Denied(why))

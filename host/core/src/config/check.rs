@@ -3,8 +3,8 @@
 use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
-    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec, RetentionSpec,
-    TickSpec, components, destinations, ledgers, streams,
+    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
+    RetentionSpec, TickSpec, components, destinations, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
@@ -83,7 +83,8 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
         Some(DatabaseKind::Sqlite(sqlite)) => {
             if sqlite.size.is_some_and(|size| size.0 < SQLITE_LEAST) {
                 let least = super::Bytes(SQLITE_LEAST);
-                faults.push(fault(format!("{place}.sqlite.size"), format!("is less than {least}, the least")));
+                faults
+                    .push(fault(format!("{place}.sqlite.size"), format!("is less than {least}, the least")));
             }
         }
         Some(DatabaseKind::Postgres(server) | DatabaseKind::Mysql(server)) => {

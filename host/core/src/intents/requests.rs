@@ -212,8 +212,7 @@ impl Requests {
 
     /// A tick that has used these notes is kept. What has no answer may have been sent, whatever comes.
     pub fn end_tick(&mut self, used: &BTreeSet<u64>) -> Vec<KvWrite> {
-        let is_settled =
-            |number: &u64| self.notes.get(number).is_some_and(|note| note.fate != Fate::Sent);
+        let is_settled = |number: &u64| self.notes.get(number).is_some_and(|note| note.fate != Fate::Sent);
         let settled: Vec<u64> = used.iter().copied().filter(is_settled).collect();
         self.remove(settled)
     }

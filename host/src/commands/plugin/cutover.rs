@@ -16,7 +16,9 @@ pub async fn cutover(args: CutoverPluginArgs) -> Ended {
     let map = config_map.unwrap_or_else(|| name.clone());
     // It becomes a part of an address.
     if !is_name(&name) || !is_name(&map) {
-        return Err(Usage::error(format!("`{name}` in the ConfigMap `{map}` is no plugin: check both names")));
+        return Err(Usage::error(format!(
+            "`{name}` in the ConfigMap `{map}` is no plugin: check both names"
+        )));
     }
     let take_over = |data: &mut std::collections::BTreeMap<String, String>| {
         cut_over(&name, data).map_err(|error| format!("{error:#}"))
@@ -43,7 +45,9 @@ fn cut_over<'a>(name: &str, data: impl IntoIterator<Item = (&'a String, &'a mut 
         *text = texts.join("---\n");
         return Ok(());
     }
-    Err(anyhow!("none of its texts is the manifest of a plugin `{name}`: `--config-map` names the one that has it"))
+    Err(anyhow!(
+        "none of its texts is the manifest of a plugin `{name}`: `--config-map` names the one that has it"
+    ))
 }
 
 #[cfg(test)]
@@ -59,7 +63,8 @@ mod tests {
 
     #[test]
     fn the_component_of_the_shadow_takes_the_place_of_the_one_at_work() {
-        let spec = "{module: {file: a.wasm, sha256: aa}, shadow: {module: {oci: 'r/b:2'}}, config: {phase: Failed}}";
+        let spec =
+            "{module: {file: a.wasm, sha256: aa}, shadow: {module: {oci: 'r/b:2'}}, config: {phase: Failed}}";
         let mut data = data(spec);
         cut_over("shout", &mut data).unwrap();
         let now: Value = serde_saphyr::from_str(&data["plugin.yaml"]).unwrap();

@@ -272,8 +272,8 @@ fn add(side: &mut ShadowSideView, act: &Act, tally: &Tally) {
 
 fn take(view: &mut ShadowView, state: &State, [active, shadow]: [Act; 2], redaction: &Redaction) {
     view.states += 1;
-    let same = active.verdict == shadow.verdict
-        && active.noted.digest().as_ref() == shadow.noted.digest().as_ref();
+    let same =
+        active.verdict == shadow.verdict && active.noted.digest().as_ref() == shadow.noted.digest().as_ref();
     if same {
         view.same += 1;
         return;

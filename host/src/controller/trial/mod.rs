@@ -25,7 +25,7 @@ use kubewitness_sandbox::{Component, Plugin, Tally};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use done::{Effect, HttpReply, MailReply, Noted, RefusedReply, Reply};
+pub use done::{Effect, HttpReply, MailReply, Noted, Reply};
 pub use recorder::{Keep, Recorder};
 
 /// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.

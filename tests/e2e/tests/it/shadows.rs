@@ -25,7 +25,9 @@ async fn is_told(run: &Kubewitness) -> Result<()> {
     let server = format!("http://{}", run.address());
     let (code, stdout, stderr) = command(&["plugin", "shadow", "probe", "--server", &server]).await?;
     ensure!(code == Some(3), "{code:?}: {stdout}{stderr}");
-    for part in ["Job default/one (present)", "+++ in the shadow", "of-another-version", "same: 0, different: 3"] {
+    for part in
+        ["Job default/one (present)", "+++ in the shadow", "of-another-version", "same: 0, different: 3"]
+    {
         ensure!(stdout.contains(part), "{part} is not in {stdout}");
     }
     let (_, api) = run.get("/api/v1/plugins").await?;
@@ -73,13 +75,18 @@ async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect()
 async fn a_shadow_that_traps_or_never_ends_hurts_nobody() {
     in_scratch("shadow-harm", async |scratch| {
         let lab = Lab::new(scratch, "limits: {call: 300ms}\nshadow: {module: {file: harm.wasm}}\n").await?;
-        let harm = |word: &str| std::fs::rename(lab.config.join(hanging(&lab.config, word)?), lab.config.join("harm.wasm")).context("the harm");
+        let harm = |word: &str| {
+            std::fs::rename(lab.config.join(hanging(&lab.config, word)?), lab.config.join("harm.wasm"))
+                .context("the harm")
+        };
         harm("trap")?;
         lab.version("{command: ledger.append notes mine}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
         let told = |text: &'static str, delivered| {
             move |status: &StatusView| {
-                let failed = shadow(status).and_then(|it| it.differences.last()).map(|it| &it.shadow.verdict["failed"]);
+                let failed = shadow(status)
+                    .and_then(|it| it.differences.last())
+                    .map(|it| &it.shadow.verdict["failed"]);
                 is_well(status, delivered)
                     && failed.and_then(|it| it.as_str()).is_some_and(|failed| failed.contains(text))
             }

@@ -74,7 +74,9 @@ impl Front {
                             tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop)
                         }
                         // The client hears why only while its bytes are read.
-                        Err((_, mut client)) => tokio::io::copy(&mut client, &mut tokio::io::sink()).await.map(drop),
+                        Err((_, mut client)) => {
+                            tokio::io::copy(&mut client, &mut tokio::io::sink()).await.map(drop)
+                        }
                     }
                 });
             }

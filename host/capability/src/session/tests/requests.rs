@@ -241,9 +241,15 @@ async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a
     let killed = world.started(&capabilities, &sender()).await;
     let mut tick = killed.open(&[]).await.unwrap();
     tick.http_send("bank", post("one", Some("digest-1"))).await.unwrap();
-    assert!(matches!(tick.http_send("bank", post("silent", Some("digest-2"))).await, Err(GrantError::Timeout(_))));
+    assert!(matches!(
+        tick.http_send("bank", post("silent", Some("digest-2"))).await,
+        Err(GrantError::Timeout(_))
+    ));
     let unnamed = tick.http_send("bank", post("two", None)).await;
-    assert!(matches!(&unnamed, Err(GrantError::Invalid(why)) if why.contains("`Idempotency-Key`")), "{unnamed:?}");
+    assert!(
+        matches!(&unnamed, Err(GrantError::Invalid(why)) if why.contains("`Idempotency-Key`")),
+        "{unnamed:?}"
+    );
     drop((tick, killed));
 
     let plugin = world.started(&capabilities, &sender()).await;

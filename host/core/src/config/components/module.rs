@@ -38,10 +38,7 @@ pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, fa
             faults.push(fault(of("url"), message));
         }
         if module.sha256.is_none() {
-            faults.push(fault(
-                of("sha256"),
-                "is missing: whoever has the address could change the file",
-            ));
+            faults.push(fault(of("sha256"), "is missing: whoever has the address could change the file"));
         }
     }
     let is_unsigned = module.config_map_key.is_some() || module.url.is_some();

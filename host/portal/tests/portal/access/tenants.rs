@@ -172,7 +172,10 @@ impl Views for Tenants {
                 ..ManifestView::default()
             })),
             shadow: Some(ShadowView {
-                differences: vec![ShadowDifferenceView { object: "Job compared-job".into(), ..Default::default() }],
+                differences: vec![ShadowDifferenceView {
+                    object: "Job compared-job".into(),
+                    ..Default::default()
+                }],
                 ..ShadowView::default()
             }),
             ..Default::default()

@@ -5,8 +5,8 @@ mod calls;
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, ShadowView, SourceView,
-    StatusView, StreamView, TickView,
+    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, ShadowView, SourceView, StatusView,
+    StreamView, TickView,
 };
 
 use super::client::Client;
@@ -364,7 +364,8 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let grants = plugins.iter().filter(|_| columns == Columns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
     let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
-    let remarks = pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(shadows).chain(grants);
+    let remarks =
+        pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(shadows).chain(grants);
     table.render() + &self::remarks(remarks) + &calls
 }
 
@@ -626,7 +627,8 @@ mod tests {
     #[test]
     fn a_shadow_is_told_where_it_differs_and_in_the_wide_table() {
         let beside = |different| {
-            let shadow = ShadowView { digest: "0123456789abcdef".into(), states: 9, different, ..Default::default() };
+            let shadow =
+                ShadowView { digest: "0123456789abcdef".into(), states: 9, different, ..Default::default() };
             PluginView { name: "audit".into(), shadow: Some(shadow), ..PluginView::default() }
         };
         let told = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \

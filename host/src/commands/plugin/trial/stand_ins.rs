@@ -12,9 +12,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::PluginSpec;
 use kubewitness_core::document::pack_quickly;
 use kubewitness_core::index::{Indexes, Key};
-use kubewitness_core::ports::{
-    Current, Documents, JournalError, Lister, SelectError, Selected, Selection,
-};
+use kubewitness_core::ports::{Current, Documents, JournalError, Lister, SelectError, Selected, Selection};
 use kubewitness_core::status::Rules;
 use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};

@@ -78,9 +78,8 @@ pub async fn change(
     let api = signed_in.api();
     let address = config_maps(namespace).member(name);
     let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
-    let of_data = |there: &mut ConfigMap| {
-        change(there.data.get_or_insert_default()).map_err(InstallError::Failed)
-    };
+    let of_data =
+        |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Failed);
     replace(&api, &address, there, label, dry_run, of_data).await
 }
 
