@@ -5,12 +5,10 @@
 mod bench;
 mod build;
 mod compare;
-mod cutover;
 mod new;
-mod pack;
+mod release;
 mod replay;
 mod run;
-mod shadow;
 mod subject;
 mod test;
 mod trial;
@@ -26,10 +24,10 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::Replay(args) => replay::replay(*args).await,
         Plugin::Bench(args) => bench::bench(args).await,
         Plugin::Test(args) => test::test(args).await,
-        Plugin::Shadow(args) => shadow::shadow(args).await,
-        Plugin::Cutover(args) => cutover::cutover(args).await,
+        Plugin::Shadow(args) => release::shadow(args).await,
+        Plugin::Cutover(args) => release::cutover(args).await,
         Plugin::Forget(args) => journal::forget(*args).await,
-        Plugin::Pack(args) => pack::pack(args).await,
-        Plugin::Install(args) => pack::install(args).await,
+        Plugin::Pack(args) => release::pack(args).await,
+        Plugin::Install(args) => release::install(args).await,
     }
 }

@@ -9,8 +9,9 @@ use kubewitness_watch::configmaps::{InstallError, Installed, install as write};
 use kubewitness_watch::{ConnectOptions, SignedIn};
 use serde_json::{Value, json};
 
-use super::subject::{self, Examined};
 use crate::cli::{InstallPluginArgs, IntoClusterArgs, PackPluginArgs};
+use crate::commands::plugin::subject::{self, Examined};
+use crate::commands::plugin::trial::base64_of;
 use crate::commands::{End, Ended, Usage, print};
 use crate::config::tree::Tree;
 
@@ -88,7 +89,7 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
             "labels": {PLUGIN_LABEL: "true"},
         },
         "data": {"plugin.yaml": print::yaml(&manifest)?},
-        "binaryData": {key: super::trial::base64_of(&bytes)},
+        "binaryData": {key: base64_of(&bytes)},
     });
     Ok((parsed.name, map))
 }
