@@ -28,8 +28,9 @@ pub use objects::{
 };
 pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
-    BenchPluginArgs, BuildPluginArgs, ForgetPluginArgs, InstallPluginArgs, Language, NewPluginArgs,
-    PackPluginArgs, Plugin, ReplayPluginArgs, RunPluginArgs, TestPluginArgs, TriedPluginArgs,
+    BenchPluginArgs, BuildPluginArgs, CutoverPluginArgs, ForgetPluginArgs, InstallPluginArgs,
+    IntoClusterArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs, RunPluginArgs,
+    ShadowPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
 pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};

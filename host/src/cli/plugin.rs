@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
-use super::reach::Output;
+use super::reach::{Output, QueryArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -29,6 +29,11 @@ pub enum Plugin {
     Pack(PackPluginArgs),
     /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
     Install(InstallPluginArgs),
+    /// Shows how the version in a plugin's shadow differs from the version at work. It ends with 3 if something differs
+    Shadow(ShadowPluginArgs),
+    /// Lets the version in a plugin's shadow take over: in the plugin's ConfigMap, its component takes the place of the
+    /// component at work
+    Cutover(CutoverPluginArgs),
     /// Takes away what a plugin left in the journal and in granted databases, after it was taken out and while the
     /// controller is stopped. Without `--yes` it says what that would be
     Forget(Box<ForgetPluginArgs>),
@@ -171,10 +176,38 @@ pub struct ForgetPluginArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct ShadowPluginArgs {
+    /// The name of the plugin
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CutoverPluginArgs {
+    /// The name of the plugin
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The ConfigMap with its manifest. Without it: one with the name of the plugin
+    #[arg(long, value_name = "NAME")]
+    pub config_map: Option<String>,
+    #[command(flatten)]
+    pub into: IntoClusterArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct InstallPluginArgs {
     /// The folder of the plugin, which has its `plugin.yaml`
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
+    #[command(flatten)]
+    pub into: IntoClusterArgs,
+}
+
+/// Where a ConfigMap is written.
+#[derive(Debug, Args)]
+pub struct IntoClusterArgs {
     /// The namespace of Kubewitness, in which the ConfigMap is written
     #[arg(short, long, default_value = "kubewitness")]
     pub namespace: String,

@@ -101,14 +101,33 @@ pub struct Parsed<Spec> {
     pub spec: Spec,
     pub entry: Entry,
     tree: Tree,
+    /// Its component is that of the manifest's shadow.
+    is_shadow: bool,
 }
 
 impl<Spec> Parsed<Spec> {
     pub fn problems(&self, faults: Vec<Fault>) -> Vec<Problem> {
         faults
             .into_iter()
+            .map(|fault| if self.is_shadow { of_shadow(fault) } else { fault })
             .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, fault.message))
             .collect()
+    }
+}
+
+impl Parsed<PluginSpec> {
+    /// The same plugin, with the component of its shadow.
+    pub fn shadow(&self) -> Option<Self> {
+        let module = self.spec.shadow.as_ref()?.module.clone();
+        let spec = PluginSpec { module, shadow: None, ..self.spec.clone() };
+        Some(Self { spec, is_shadow: true, ..self.clone() })
+    }
+}
+
+fn of_shadow(fault: Fault) -> Fault {
+    match fault.field.strip_prefix("spec.module") {
+        Some(rest) => Fault { field: format!("spec.shadow.module{rest}"), ..fault },
+        None => Fault { message: format!("the component of `spec.shadow`: {}", fault.message), ..fault },
     }
 }
 
@@ -187,7 +206,13 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         let message = format!("`{name}` is not a name: use up to 63 lower-case letters, digits and dashes");
         return Err(fault("metadata.name", message));
     }
-    Ok(Parsed { name: manifest.metadata.name, spec: manifest.spec, entry: entry.clone(), tree })
+    Ok(Parsed {
+        name: manifest.metadata.name,
+        spec: manifest.spec,
+        entry: entry.clone(),
+        tree,
+        is_shadow: false,
+    })
 }
 
 /// The name that a document gives itself, where that much of it can be read.

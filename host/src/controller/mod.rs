@@ -8,6 +8,7 @@ mod reconcile;
 mod shared;
 mod sources;
 mod submitter;
+pub mod trial;
 mod views;
 
 use std::net::SocketAddr;

@@ -8,12 +8,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kubewitness_capability::{Redaction, Uses};
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
-use kubewitness_core::views::ManifestView;
+use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_dispatch::DispatchHandle;
 use kubewitness_journal::Holder;
 use kubewitness_sandbox::Tally;
 use kubewitness_stream::CarrierHandle;
 use kubewitness_watch::{Listers, SourceHandle};
+use tokio::sync::watch;
 
 kubewitness_core::words! {
     /// How a plugin stands, apart from its figures.
@@ -52,6 +53,8 @@ pub struct PluginState {
     pub needs: Arc<[String]>,
     /// What its calls came to, over all versions that ran here.
     pub tally: Arc<Tally>,
+    /// What the version in its shadow does.
+    pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
 impl PluginState {
@@ -67,6 +70,7 @@ impl PluginState {
             uses: Arc::default(),
             needs: Arc::default(),
             tally: Arc::default(),
+            shadow: None,
         }
     }
 }

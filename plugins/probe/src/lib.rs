@@ -49,6 +49,10 @@ impl Plugin for Probe {
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
+        harm::hangs_in("handle");
+        if harm::is("trap") {
+            panic!("as this version does");
+        }
         let mut verdicts = Vec::with_capacity(states.len());
         for state in states {
             let command =
@@ -116,6 +120,11 @@ fn occasion(due_ms: u64) -> State {
 
 /// Runs a command. Its first word is the command's name.
 fn obey(command: &str, state: &State) -> Verdict {
+    // Another version, whose effects are others.
+    if harm::is("other") {
+        log::info("another version", &[("password", "hunter2")]);
+        capabilities::obey("ledger.append", &["notes", "of-another-version"], state);
+    }
     let mut words = command.split(' ');
     let name = words.next().unwrap_or_default();
     let words: Vec<&str> = words.collect();

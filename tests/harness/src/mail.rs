@@ -1,13 +1,9 @@
 //! A mail server for tests: plain, with STARTTLS or encrypted from its first byte. It keeps what it is given.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -52,23 +48,13 @@ impl Drop for MailServer {
     }
 }
 
-fn acceptor(certificates: &Certificates) -> Result<TlsAcceptor> {
-    let read = |path: &Path| std::fs::read(path).with_context(|| format!("reading {}", path.display()));
-    let chain =
-        CertificateDer::pem_slice_iter(&read(&certificates.certificate)?).collect::<Result<_, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&certificates.key)?)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key)?)))
-}
-
 impl MailServer {
     /// Recipients whose name begins with `nobody` are refused for good, and with `later` for now. A subject with
     /// `spam` refuses the message, and the sender `flood@…` is answered without an end.
     pub async fn start(encryption: Encryption, certificates: Option<&Certificates>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("binding a mail server")?;
         let address = listener.local_addr()?;
-        let acceptor = certificates.map(acceptor).transpose()?;
+        let acceptor = certificates.map(|it| it.acceptor(false)).transpose()?;
         let mailbox = Arc::new(Mailbox {
             encryption,
             acceptor,

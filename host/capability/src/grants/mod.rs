@@ -116,6 +116,11 @@ impl Capabilities {
         self.redaction.clone()
     }
 
+    /// With secrets hidden as somebody else hides them.
+    pub fn hiding_as(self, redaction: Arc<Redaction>) -> Self {
+        Self { redaction, ..self }
+    }
+
     /// What can't be opened now, as faults of the settings.
     pub fn closed(&self) -> Vec<Fault> {
         self.closed.values().cloned().collect()

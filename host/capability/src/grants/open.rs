@@ -90,7 +90,7 @@ pub async fn open_database(
             if sqlite.path.is_empty() || sqlite.path.starts_with(':') {
                 return Err(at("names no file".into()));
             }
-            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path)).await;
+            let opened = sql::sqlite::Sqlite::open(&data.join(&sqlite.path), sqlite.size).await;
             Ok(Arc::new(opened.map_err(at)?))
         }
         Some(DatabaseKind::Postgres(server)) => {

@@ -6,27 +6,28 @@
 
 pub mod resolver;
 mod schemes;
+mod tls;
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use kubewitness_core::StateId;
 use kubewitness_core::bucket::Bucket;
 use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method, Url, redirect};
+use reqwest::{Client, Method, Url};
 use tokio::time::Instant;
 
 use crate::secrets::{self, Secret};
 use resolver::{Forbidden, Guard, Unresolved};
 use schemes::Outgoing;
+use tls::Clients;
 
 const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
 const HEADER_BYTES: usize = 8 * 1024;
-const CONNECT: Duration = Duration::from_secs(5);
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Headers that a plugin may send, besides those that begin with one of [`SENT_PREFIXES`].
@@ -64,6 +65,7 @@ const SEEN_PREFIX: &str = "x-ratelimit-";
 
 /// A request that the destination takes.
 pub struct Prepared {
+    client: Client,
     method: Method,
     url: Url,
     headers: HeaderMap,
@@ -84,7 +86,7 @@ pub struct Destination {
     /// The names of the headers that the host sets: those with secrets, whose values are read for each request, and the
     /// scheme's.
     own_headers: Vec<HeaderName>,
-    client: Client,
+    clients: Clients,
     rates: Mutex<Vec<Bucket>>,
     opened: Instant,
 }
@@ -127,10 +129,9 @@ impl Destination {
         if let Some(secret) = spec.scheme().and_then(Scheme::secret) {
             secrets::resolve(secret).await.map_err(|message| wrong("scheme", message))?;
         }
-        let client = client(spec.timeout.0, guard)
-            .map_err(|error| wrong("url", format!("has no usable client: {error}")))?;
+        let clients = Clients::open(spec.tls.as_ref(), spec.timeout.0, guard).await?;
         let rates = Mutex::new(rates(spec));
-        Ok(Self { spec: spec.clone(), base, own_headers, client, rates, opened: Instant::now() })
+        Ok(Self { spec: spec.clone(), base, own_headers, clients, rates, opened: Instant::now() })
     }
 
     /// `id` is sent as the idempotency key where the plugin sends none.
@@ -149,14 +150,18 @@ impl Destination {
         self.sign(&mut outgoing, now_ms).await?;
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
-        Ok(Prepared { method, url, headers, body })
+        let client = self.clients.client().await.map_err(|(field, message)| {
+            tracing::warn!(destination = self.spec.name, field, message, "its TLS can't be used");
+            GrantError::Unavailable("the destination's certificates can't be used".into())
+        })?;
+        Ok(Prepared { client, method, url, headers, body })
     }
 
     pub async fn send(
         &self,
-        Prepared { method, url, headers, body }: Prepared,
+        Prepared { client, method, url, headers, body }: Prepared,
     ) -> Result<HttpResponse, Unanswered> {
-        let sent = self.client.request(method, url).headers(headers).body(body).send().await;
+        let sent = client.request(method, url).headers(headers).body(body).send().await;
         let sent =
             sent.map_err(|error| Unanswered { is_unsent: error.is_connect(), error: refusal(&error) })?;
         let received = receive(sent, self.spec.response_size.0).await;
@@ -310,24 +315,6 @@ fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<Header
     Ok(headers)
 }
 
-fn client(timeout: Duration, guard: Guard) -> Result<Client, reqwest::Error> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been first; either way there is one now.
-        rustls::crypto::ring::default_provider().install_default().ok();
-    }
-    Client::builder()
-        .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
-        // A redirect could lead the secrets elsewhere: the plugin sees it as what it is.
-        .redirect(redirect::Policy::none())
-        // A proxy would resolve the name itself.
-        .no_proxy()
-        .dns_resolver(Arc::new(guard))
-        .referer(false)
-        .timeout(timeout)
-        .connect_timeout(CONNECT.min(timeout))
-        .build()
-}
-
 fn may_send(name: &str) -> bool {
     SENT.contains(&name)
         || SENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -402,9 +389,28 @@ fn refusal(error: &reqwest::Error) -> GrantError {
             "the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         ));
     }
+    if let Some(why) = tls_refusal(error) {
+        return GrantError::Unavailable(why);
+    }
     GrantError::Unavailable(match error.is_connect() {
         true => "the destination can't be reached".into(),
         false => "the connection to the destination broke".into(),
+    })
+}
+
+/// Where the two do not agree on TLS, without a name.
+fn tls_refusal(error: &reqwest::Error) -> Option<String> {
+    let mut sources = std::iter::successors(error.source(), |error| (*error).source());
+    let found = sources.find_map(|error| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()).or_else(|| error.downcast_ref())
+    })?;
+    Some(match found {
+        rustls::Error::AlertReceived(alert) => {
+            format!("the destination refuses the host over TLS: {alert:?}")
+        }
+        rustls::Error::InvalidCertificate(_) => "the destination's certificate is not trusted".into(),
+        _ => "the destination and the host do not agree on TLS".into(),
     })
 }
 

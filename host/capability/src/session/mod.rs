@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_core::intents::requests::{Repeat, TICK};
 use kubewitness_core::ports::{
     Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage, MailRefusal, Session,
     ShownState, SqlValue, TableCopy, TableWrite,
@@ -39,6 +40,10 @@ use crate::{denied, kv};
 use granted::{Database, Granted, Standing};
 use outbound::{Next, Outbound};
 use post::{Mail, Post, Request};
+
+/// What a receiver lacks that is told nothing twice.
+const SAYS_NO_ID: &str = "the receiver is `repeat: never`, and a request of a tick is known again by its id alone: send \
+    one as `Idempotency-Key`";
 
 /// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
 /// begin with the same states.
@@ -144,6 +149,22 @@ impl CallSession {
         }
     }
 
+    /// The states that a request is about, and by what it is known again. A tick has no state: what it sends is noted
+    /// where nothing is repeated, by its id.
+    fn known_by(
+        &self,
+        id: Option<&str>,
+        repeat: Repeat,
+        digest: impl FnOnce() -> String,
+    ) -> Result<(Vec<Seq>, String), GrantError> {
+        match (self.ends, repeat, id) {
+            (None, ..) => Ok((self.about(id), digest())),
+            (Some(_), Repeat::InDoubt, _) => Ok((Vec::new(), String::new())),
+            (Some(_), Repeat::Never, Some(id)) => Ok((vec![TICK], post::digest_of_id(id))),
+            (Some(_), Repeat::Never, None) => Err(GrantError::Invalid(SAYS_NO_ID.into())),
+        }
+    }
+
     fn seqs(&self) -> Vec<Seq> {
         let mut seqs: Vec<_> = self.batch.keys().copied().collect();
         seqs.sort_unstable();
@@ -158,7 +179,7 @@ impl CallSession {
         digest: String,
     ) -> Result<P::Answer, GrantError> {
         let granted = self.granted.clone();
-        // A tick has no state that comes again.
+        // Nothing is noted of it.
         if seqs.is_empty() {
             post.take()?;
             return post.send().await.map_err(|unanswered| unanswered.error);
@@ -337,12 +358,12 @@ impl Session for CallSession {
         let granted = self.granted.http.get(destination).cloned();
         let granted = granted.ok_or_else(|| denied("destination", destination, "spec.grants.http"))?;
         let key = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(IDEMPOTENCY_KEY));
+        let (id, repeat) = (key.map(|(_, id)| id.as_str()), granted.spec.repeat);
         // What only reads may be sent twice.
-        let seqs = match request.method.as_str() {
-            "GET" | "HEAD" => Vec::new(),
-            _ => self.about(key.map(|(_, id)| id.as_str())),
+        let (seqs, digest) = match request.method.as_str() {
+            "GET" | "HEAD" => (Vec::new(), String::new()),
+            _ => self.known_by(id, repeat, || post::digest_of(&request))?,
         };
-        let digest = post::digest_of(&request);
         let prepared = granted.prepare(request, self.only.as_ref(), self.granted.clock.now_ms()).await?;
         let ends = self.ends;
         patient(ends, self.send_once(Request { destination: &granted, prepared }, seqs, digest)).await
@@ -357,7 +378,8 @@ impl Session for CallSession {
         let granted = self.granted.mail.get(server).cloned();
         let granted = granted.ok_or_else(|| denied("mail server", server, "spec.grants.mail"))?;
         let letter = granted.prepare(&message, self.granted.clock.now_ms())?;
-        let (seqs, digest) = (self.about(Some(&message.id)), post::digest_of_mail(&message));
+        let digest = || post::digest_of_mail(&message);
+        let (seqs, digest) = self.known_by(Some(&message.id), granted.spec.repeat, digest)?;
         let ends = self.ends;
         patient(ends, self.send_once(Mail { relay: &granted, letter }, seqs, digest)).await
     }
@@ -477,6 +499,9 @@ impl Session for CallSession {
         let seqs = self.seqs();
         let mut writes = self.kv.take().map(|kv| kv.commit(&seqs, noted)).unwrap_or_default();
         writes.extend(granted.outbox.finish(&seqs));
+        if self.ends.is_some() {
+            writes.extend(granted.outbox.end_tick(&self.outbound));
+        }
         Ok(writes)
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kubewitness_core::Seq;
 use kubewitness_core::intents::requests::{
-    Answer, Asked, Decision, Full, MAY_HAVE_BEEN_SENT, Repeat, Requests,
+    Answer, Asked, Decision, Full, MAY_HAVE_BEEN_SENT, Repeat, Requests, TICK,
 };
 use kubewitness_core::ports::{GrantError, JournalError, Kept, KvWrite, Notes};
 
@@ -118,6 +118,11 @@ impl Outbox {
         }
     }
 
+    /// What removes the notes that a tick has used, in the save that has the tick.
+    pub fn end_tick(&self, sent: &Outbound) -> Vec<KvWrite> {
+        self.lock().end_tick(&sent.used)
+    }
+
     /// What removes the notes of these states, which have verdicts.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().finish(seqs)
@@ -157,6 +162,14 @@ impl Outbound {
                 Ok(Next::Answer(answer))
             }
             Decision::Doubtful(why) => {
+                // No state of a tick could be parked with it.
+                if asked.seqs == [TICK] {
+                    tracing::warn!(
+                        plugin = outbox.plugin,
+                        to = asked.to,
+                        "a request of a tick is not sent: {why}"
+                    );
+                }
                 self.doubt(&asked.seqs, &why);
                 Err(GrantError::Denied(why))
             }

@@ -128,6 +128,11 @@ pub fn digest_of_mail(MailMessage { to, subject, text, html, id }: &MailMessage)
     digest([id.as_bytes(), subject.as_bytes(), text.as_bytes()].into_iter().chain(to).chain(html))
 }
 
+/// Of what is known by its id, whatever else it says.
+pub fn digest_of_id(id: &str) -> String {
+    digest(std::iter::once(id.as_bytes()))
+}
+
 fn digest<'p>(parts: impl Iterator<Item = &'p [u8]>) -> String {
     let mut context = Context::new(&SHA256);
     for part in parts {

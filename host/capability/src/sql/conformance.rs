@@ -38,7 +38,7 @@ impl World {
         let url = self.folder.path().join("url").to_string_lossy().into_owned();
         let spec = ServerSpec { url_from: SecretRef::File(url), connections: 4 };
         match self.service {
-            None => Arc::new(Sqlite::open(&self.folder.path().join("p.db")).await.unwrap()),
+            None => Arc::new(Sqlite::open(&self.folder.path().join("p.db"), None).await.unwrap()),
             Some(Service::Postgres) => Arc::new(Remote::<Postgres>::new("platform", &spec).await.unwrap()),
             Some(_) => Arc::new(Remote::<Mysql>::new("platform", &spec).await.unwrap()),
         }

@@ -3,8 +3,8 @@
 use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
-    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, TickSpec,
-    components, destinations, ledgers, streams,
+    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
+    RetentionSpec, TickSpec, components, destinations, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
@@ -18,6 +18,8 @@ use crate::status::Rules;
 pub(super) const RATE_MOST: u32 = 1_000_000;
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(super) const CONNECTIONS_MOST: u32 = 64;
+/// The host's own table and one of a plugin need less.
+pub(super) const SQLITE_LEAST: u64 = 1 << 20;
 
 fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>, faults: &mut Vec<Fault>) {
     let mut seen = std::collections::HashSet::new();
@@ -78,7 +80,13 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
             faults.push(fault(place, "names no database: give one of `sqlite`, `postgres` and `mysql`"));
         }
         None => faults.push(fault(place, format!("has {}: keep one of them", given.join(" and ")))),
-        Some(DatabaseKind::Sqlite(_)) => {}
+        Some(DatabaseKind::Sqlite(sqlite)) => {
+            if sqlite.size.is_some_and(|size| size.0 < SQLITE_LEAST) {
+                let least = super::Bytes(SQLITE_LEAST);
+                faults
+                    .push(fault(format!("{place}.sqlite.size"), format!("is less than {least}, the least")));
+            }
+        }
         Some(DatabaseKind::Postgres(server) | DatabaseKind::Mysql(server)) => {
             let (place, most) = (format!("{place}.{}", given[0]), CONNECTIONS_MOST);
             if server.connections == 0 || server.connections > most {
@@ -240,10 +248,18 @@ fn wrong_tick(tick: TickSpec) -> Option<Fault> {
 }
 
 impl PluginSpec {
+    /// Each with its field.
+    pub(super) fn modules(&self) -> impl Iterator<Item = (&'static str, &ModuleSpec)> {
+        let shadow = self.shadow.iter().map(|shadow| ("spec.shadow.module", &shadow.module));
+        std::iter::once(("spec.module", &self.module)).chain(shadow)
+    }
+
     /// Checks the names against the host's settings. The sandbox checks the component itself.
     pub fn check(&self, host: &HostSpec) -> Vec<Fault> {
         let mut faults = Vec::new();
-        check_module(&self.module, !host.modules.signed_by.is_empty(), &mut faults);
+        for (field, module) in self.modules() {
+            check_module(field, module, !host.modules.signed_by.is_empty(), &mut faults);
+        }
         self.check_subscriptions(host, &mut faults);
         self.check_granted(host, &mut faults);
         for (field, value) in [
@@ -408,6 +424,8 @@ mod tests {
         assert_eq!(faults(named("mysql", env(""))), ["spec.databases[0].mysql.urlFrom"]);
         let address = env("postgres://user:password@host/db");
         assert_eq!(faults(named("postgres", address)), ["spec.databases[0].postgres.urlFrom"]);
+        let small = serde_json::json!({"path": "a.db", "size": "1023Ki"});
+        assert_eq!(faults(named("sqlite", small)), ["spec.databases[0].sqlite.size"]);
         let many = serde_json::json!({"urlFrom": {"env": "URL"}, "connections": 0});
         assert_eq!(faults(named("postgres", many)), ["spec.databases[0].postgres.connections"]);
     }

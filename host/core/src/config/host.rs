@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
-use super::check::CONNECTIONS_MOST;
+use super::check::{CONNECTIONS_MOST, SQLITE_LEAST};
 use super::{
     Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec, RedactionSpec,
     StreamSpec, SubmitSpec,
@@ -240,6 +240,10 @@ pub struct ServerSpec {
 pub struct SqliteSpec {
     /// The file. A relative path starts in the data folder.
     pub path: String,
+    /// The largest size of the file. A write beyond it is refused. Left out: as large as the disk.
+    #[cfg_attr(test, schemars(extend("x-bounds" = super::reference::at_least_bytes(SQLITE_LEAST))))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Bytes>,
 }
 
 /// Where a secret is, never the secret itself.

@@ -36,9 +36,22 @@ pub struct PluginSpec {
     /// never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick: Option<TickSpec>,
+    /// Another version of the plugin. It is handed the same states. Its effects are held back, and compared with those of
+    /// the version at work. Left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<ShadowSpec>,
     /// The configuration of the plugin itself, as its own schema describes it. The plugin reads it as JSON.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A version of a plugin that is compared with the version at work. All but the component is the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ShadowSpec {
+    /// Where its WebAssembly component is.
+    pub module: ModuleSpec,
 }
 
 /// The schedule on which a plugin is called.

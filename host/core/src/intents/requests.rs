@@ -7,6 +7,9 @@
 //! digest alone.
 //!
 //! The notes of a state end with a verdict on it. A verdict that asks for a retry asks for another request.
+//!
+//! What a tick sends is noted where nothing is repeated, and known again by its digest alone, which is that of its id.
+//! Its notes end with a tick that is kept. One without an answer stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +25,9 @@ const KIND: &str = "request";
 
 /// The error of a state whose request is not sent again begins so.
 pub const MAY_HAVE_BEEN_SENT: &str = "may have been sent";
+
+/// Stands for the state of what a tick sends. Positions begin at 1.
+pub const TICK: Seq = 0;
 
 /// A request that a plugin makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +134,9 @@ impl Requests {
             }
             (Fate::Sent, Repeat::InDoubt) if is_same => Decision::SendAgain(number),
             (_, Repeat::InDoubt) => Decision::Send(Some(number)),
+            (Fate::Sent, Repeat::Never) if asked.seqs == [TICK] => {
+                doubtful("an earlier tick had begun to send this request and got no answer")
+            }
             (Fate::Sent, Repeat::Never) => {
                 doubtful("an earlier call had begun to send a request of this state and got no answer")
             }
@@ -198,7 +207,19 @@ impl Requests {
         let is_old = |note: &Note| note.asked.seqs.iter().all(|seq| *seq <= cursor);
         let old: Vec<u64> =
             self.notes.iter().filter(|(_, note)| is_old(note)).map(|(number, _)| *number).collect();
-        old.into_iter().filter_map(|number| self.take(number).map(|_| super::removal(KIND, number))).collect()
+        self.remove(old)
+    }
+
+    /// A tick that has used these notes is kept. What has no answer may have been sent, whatever comes.
+    pub fn end_tick(&mut self, used: &BTreeSet<u64>) -> Vec<KvWrite> {
+        let is_settled = |number: &u64| self.notes.get(number).is_some_and(|note| note.fate != Fate::Sent);
+        let settled: Vec<u64> = used.iter().copied().filter(is_settled).collect();
+        self.remove(settled)
+    }
+
+    fn remove(&mut self, numbers: Vec<u64>) -> Vec<KvWrite> {
+        let removal = |number| self.take(number).map(|_| super::removal(KIND, number));
+        numbers.into_iter().filter_map(removal).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -215,8 +236,8 @@ impl Requests {
         let notes = notes.filter(|(number, note)| note.asked.to == asked.to && !used.contains(number));
         let twins = notes.clone().filter(|(_, note)| note.asked.digest == asked.digest);
         // The notes of a try before may still be there: their removal is saved after the next try has begun.
-        match asked.seqs.len() {
-            1 => notes
+        match asked.seqs[..] {
+            [seq] if seq != TICK => notes
                 .filter(|(_, note)| note.asked.seqs == asked.seqs && note.asked.nth == asked.nth)
                 .max_by_key(|(number, _)| *number)
                 .or_else(|| {

@@ -72,6 +72,9 @@ pub struct PluginView {
     /// What its manifest says; left out where no version of it runs in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Arc<ManifestView>>,
+    /// Its next version, which is only compared. Left out where its manifest names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<ShadowView>,
     /// What its manifest grants it. Left out where it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
@@ -94,6 +97,76 @@ pub struct TickView {
     /// Why the last one failed. Left out where it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What a version in the shadow does with the states of a plugin, beside what the version at work does with them. Both
+/// are handed each state after the plugin's own call, and the effects of both are held back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Shadow"))]
+pub struct ShadowView {
+    /// sha256 of its component, hex.
+    pub digest: String,
+    /// Where the component was fetched from. Left out: it lay here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    pub since: String,
+    /// States that were compared.
+    pub states: u64,
+    pub same: u64,
+    pub different: u64,
+    /// States that came faster than they could be compared.
+    pub missed: u64,
+    /// The version at work.
+    pub active: ShadowSideView,
+    pub shadow: ShadowSideView,
+    /// The first states that differ. Left out for who may not `get` the plugin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<ShadowDifferenceView>,
+    /// Why nothing can be compared now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What one of the two versions did with all states, and what that took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowSide"))]
+pub struct ShadowSideView {
+    /// States that did not end with the verdict `done`.
+    pub not_done: u64,
+    /// Calls with an effect, held back.
+    pub effects: u64,
+    /// Time of its calls.
+    pub seconds: f64,
+    /// Of that, the time that the plugin itself took.
+    pub guest_seconds: f64,
+    /// The most bytes of memory that its instance has held.
+    pub peak_memory: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowDifference"))]
+pub struct ShadowDifferenceView {
+    /// The id of the state.
+    pub id: String,
+    pub seq: u64,
+    /// Kind, namespace and name, such as `Job team/train-1`.
+    pub object: String,
+    pub change: String,
+    pub phase: String,
+    pub active: ShadowActView,
+    pub shadow: ShadowActView,
+}
+
+/// What one version did with one state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowAct"))]
+pub struct ShadowActView {
+    /// The first effects, with a digest in the place of each value whose name looks like a secret's.
+    pub effects: Vec<serde_json::Value>,
+    /// Further effects. They are compared, and not shown.
+    pub more: u64,
+    /// `done`, or what else the version answered.
+    pub verdict: serde_json::Value,
 }
 
 /// One grant of a plugin.

@@ -17,7 +17,8 @@ pub use super::objects::{
 };
 pub use super::plugins::{
     CallEndsView, CallFailureView, CallsView, GrantUseView, GrantView, HistogramView, ManifestView,
-    PausedView, PluginView, QueueView, TickView, VerdictsView,
+    PausedView, PluginView, QueueView, ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView,
+    TickView, VerdictsView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;

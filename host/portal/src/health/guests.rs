@@ -83,6 +83,22 @@ pub fn write(page: &mut Page, plugins: &[PluginView]) {
     }
     limits(page, plugins);
     moments(page, plugins);
+    shadows(page, plugins);
+}
+
+fn shadows(page: &mut Page, plugins: &[PluginView]) {
+    let name = "plugin_shadow_states_total";
+    page.family(
+        name,
+        "States that the plugin and the version in its shadow were handed, by what came of it.",
+        Counter,
+    );
+    for (plugin, shadow) in plugins.iter().filter_map(|it| Some((&it.name, it.shadow.as_ref()?))) {
+        let results = [("same", shadow.same), ("different", shadow.different), ("missed", shadow.missed)];
+        for (result, states) in results {
+            page.sample(name, &[("plugin", plugin), ("result", result)], states as f64);
+        }
+    }
 }
 
 fn limits(page: &mut Page, plugins: &[PluginView]) {

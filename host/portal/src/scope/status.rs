@@ -13,9 +13,14 @@ impl Sight {
         let mut status = self.views.status().await?;
         if self.is_operators().await? {
             for plugin in &mut status.plugins {
-                let Some(manifest) = &mut plugin.manifest else { continue };
-                if !self.viewer.may(Act::SeePlugin, &plugin.name).await? {
+                if plugin.manifest.is_none() || self.viewer.may(Act::SeePlugin, &plugin.name).await? {
+                    continue;
+                }
+                if let Some(manifest) = &mut plugin.manifest {
                     Arc::make_mut(manifest).config = None;
+                }
+                if let Some(shadow) = &mut plugin.shadow {
+                    shadow.differences.clear();
                 }
             }
             return Ok(status);

@@ -208,6 +208,8 @@ async fn figures_are_those_of_the_status() {
         ("calls_total", "end", "refused", 0.0),
         ("verdicts_total", "verdict", "retry", 70.0),
         ("host_calls_total", "capability", "http", 690.0),
+        ("shadow_states_total", "result", "different", 2.0),
+        ("shadow_states_total", "result", "missed", 3.0),
     ] {
         let name = format!("kubewitness_plugin_{name}");
         let labels = [("plugin", "notification"), (label, part)];

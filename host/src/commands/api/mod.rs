@@ -22,5 +22,5 @@ pub use live::{tap, wait};
 pub use operate::{dashboard, dead_letters, pause, resume, submit};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
-pub use status::{blind, plugins, plural, status};
+pub use status::{blind, plugin_views, plugins, plural, status};
 pub use timeline::timeline;

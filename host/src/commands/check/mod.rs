@@ -3,24 +3,21 @@
 
 mod status_rules;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::config::{
-    DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec, Manifest, PluginSpec,
-    SecretRef, SourceSpec, SqliteSpec,
-};
-use kubewitness_sandbox::Engine;
+use kubewitness_core::config::{Fault, HostSpec, Manifest, PluginSpec};
+use kubewitness_sandbox::{Component, Engine};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::{CheckArgs, Output};
 use crate::commands::print::{self, clean, mark};
 use crate::commands::{End, Ended, Usage};
-use crate::config::manifest::{Entry, Problem, parse_host, parse_plugin};
+use crate::config::manifest::{Entry, Parsed, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, component, folder, rules};
-use crate::controller::{self, offered, plugins};
+use crate::controller::{self, offered, plugins, trial};
 
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
@@ -224,43 +221,7 @@ pub fn agreeable(entry: &Entry) -> HostSpec {
     let Ok(manifest) = serde_json::from_value::<Manifest<PluginSpec>>(document) else {
         return HostSpec::default();
     };
-    host_for(&manifest.spec)
-}
-
-/// A host that has whatever a plugin names.
-pub fn host_for(spec: &PluginSpec) -> HostSpec {
-    let PluginSpec { subscribe, grants, .. } = spec.clone();
-    let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
-    let secret = || SecretRef::Env("UNCHECKED".into());
-    HostSpec {
-        sources: sources.iter().map(|name| source(name)).collect(),
-        databases: grants
-            .sql
-            .into_iter()
-            .map(|g| DatabaseSpec {
-                name: g.database,
-                sqlite: Some(SqliteSpec { path: "unchecked.db".into() }),
-                ..DatabaseSpec::default()
-            })
-            .collect(),
-        destinations: grants
-            .http
-            .into_iter()
-            .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
-            .collect(),
-        mail: grants.mail.into_iter().map(|g| MailSpec::of(&g.server)).collect(),
-        ledgers: grants
-            .ledger
-            .into_iter()
-            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
-            .collect(),
-        keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
-        ..HostSpec::default()
-    }
-}
-
-fn source(name: &str) -> SourceSpec {
-    SourceSpec::of(name, "v1", "Unchecked")
+    trial::host_for(&manifest.spec)
 }
 
 /// `names` are the plugins so far, each with its place and what it says.
@@ -292,23 +253,38 @@ async fn check_plugin(
         }
     }
     warnings.extend(against.host.iter().flat_map(|host| parsed.spec.warnings(host)));
-    let examined = async {
-        let found = component::find(&parsed, folders, &host).await?;
-        let component::Fetched { bytes, .. } = found.fetch(&parsed).await?;
-        plugins::examine_component(engine, &parsed, &bytes, &host.limits.components).await
-    };
     let mut details = Vec::new();
-    match examined.await {
+    match examined(engine, &parsed, folders, &host).await {
         Ok(component) => {
-            let digest: String = component.digest().chars().take(12).collect();
-            details.push(format!("component {digest}, interface {}", component.interface()));
+            details.push(format!("component {}, interface {}", short(&component), component.interface()));
             warnings.extend(component.warnings(&parsed.spec));
         }
         Err(found) => problems.extend(texts(&found)),
     }
+    if let Some(shadow) = parsed.shadow() {
+        match examined(engine, &shadow, folders, &host).await {
+            Ok(component) => details.push(format!("shadow {}", short(&component))),
+            Err(found) => problems.extend(texts(&found)),
+        }
+    }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
     let warnings = texts(&parsed.problems(warnings));
     Finding { warnings, ..Finding::new(what, details.join("; "), problems) }
+}
+
+async fn examined(
+    engine: &Engine,
+    parsed: &Parsed<PluginSpec>,
+    folders: &[PathBuf],
+    host: &HostSpec,
+) -> Result<Component, Vec<Problem>> {
+    let found = component::find(parsed, folders, host).await?;
+    let component::Fetched { bytes, .. } = found.fetch(parsed).await?;
+    plugins::examine_component(engine, parsed, &bytes, &host.limits.components).await
+}
+
+fn short(component: &Component) -> String {
+    component.digest().chars().take(12).collect()
 }
 
 pub(super) fn texts(problems: &[Problem]) -> Vec<String> {

@@ -1,11 +1,12 @@
 //! `kubewitness plugin`: what somebody who writes a plugin needs. It makes, builds, tries, tests,
-//! measures, packs and installs one, and needs no controller. Only `install` needs a cluster.
+//! measures, packs and installs one, and needs no controller. `shadow` asks one, and `install` and `cutover` write into a
+//! cluster.
 
 mod bench;
 mod build;
 mod compare;
 mod new;
-mod pack;
+mod release;
 mod replay;
 mod run;
 mod subject;
@@ -23,8 +24,10 @@ pub async fn plugin(command: Plugin) -> Ended {
         Plugin::Replay(args) => replay::replay(*args).await,
         Plugin::Bench(args) => bench::bench(args).await,
         Plugin::Test(args) => test::test(args).await,
+        Plugin::Shadow(args) => release::shadow(args).await,
+        Plugin::Cutover(args) => release::cutover(args).await,
         Plugin::Forget(args) => journal::forget(*args).await,
-        Plugin::Pack(args) => pack::pack(args).await,
-        Plugin::Install(args) => pack::install(args).await,
+        Plugin::Pack(args) => release::pack(args).await,
+        Plugin::Install(args) => release::install(args).await,
     }
 }

@@ -135,6 +135,7 @@ async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) ->
         delivery: Default::default(),
         // A component that can be called on a schedule is, if there is a tick.
         tick: component.ticks().then_some(EACH_SECOND),
+        shadow: None,
         config,
     };
     for need in &said.needs_with(&spec.config) {

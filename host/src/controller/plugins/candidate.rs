@@ -16,6 +16,8 @@ pub struct Question {
     pub entry: Entry,
     /// Of the component; of one that is fetched, its name elsewhere.
     pub mark: String,
+    /// The same of its shadow.
+    pub shadow_mark: Option<String>,
     pub limits: ComponentsSpec,
     pub modules: ModulesSpec,
 }
@@ -23,7 +25,10 @@ pub struct Question {
 impl Question {
     /// Whether the same component is compiled within the same limits, whatever else the document says.
     pub fn compiles_the_same(&self, other: &Self) -> bool {
-        self.mark == other.mark && self.limits == other.limits && self.modules == other.modules
+        self.mark == other.mark
+            && self.shadow_mark == other.shadow_mark
+            && self.limits == other.limits
+            && self.modules == other.modules
     }
 }
 
@@ -34,6 +39,8 @@ pub struct Wanted {
     pub question: Question,
     /// Told once it is taken.
     pub warnings: Vec<Problem>,
+    /// The version that is compared with it.
+    pub shadow: Option<Box<Wanted>>,
 }
 
 /// A configuration that passed every check, ready to run.
@@ -46,22 +53,35 @@ pub struct Candidate {
     pub question: Question,
     /// Told once it is taken.
     pub warnings: Vec<Problem>,
+    pub shadow: Option<Box<Candidate>>,
 }
 
 impl Candidate {
-    /// Whether the component is all that would change: what the plugin may reach, is told and is handed stays.
-    pub fn differs_in_component_alone(&self, other: &Self) -> bool {
-        let with_its_module =
-            PluginSpec { module: other.parsed.spec.module.clone(), ..self.parsed.spec.clone() };
-        with_its_module == other.parsed.spec
+    /// Whether components are all that would change: what the plugin may reach, is told and is handed stays.
+    pub fn differs_in_components_alone(&self, other: &Self) -> bool {
+        let PluginSpec { module, shadow, .. } = other.parsed.spec.clone();
+        PluginSpec { module, shadow, ..self.parsed.spec.clone() } == other.parsed.spec
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        let shadow = |it: &Self| it.shadow.as_ref().map(|shadow| shadow.component.digest().to_owned());
+        self.parsed.spec == other.parsed.spec
+            && self.component.digest() == other.component.digest()
+            && shadow(self) == shadow(other)
     }
 }
 
 impl Wanted {
     pub fn new(parsed: Parsed<PluginSpec>, found: Found, host: &HostSpec) -> Self {
         let (limits, modules) = (host.limits.components.clone(), host.modules.clone());
-        let question = Question { entry: parsed.entry.clone(), mark: found.mark(), limits, modules };
-        Self { parsed, found, question, warnings: Vec::new() }
+        let (entry, mark) = (parsed.entry.clone(), found.mark());
+        let question = Question { entry, mark, shadow_mark: None, limits, modules };
+        Self { parsed, found, question, warnings: Vec::new(), shadow: None }
+    }
+
+    pub fn beside(self, shadow: Option<Self>) -> Self {
+        let shadow_mark = shadow.as_ref().map(|shadow| shadow.question.mark.clone());
+        Self { question: Question { shadow_mark, ..self.question }, shadow: shadow.map(Box::new), ..self }
     }
 
     /// What was fetched for this very document before need not be fetched again. What lies here and is the same is in
@@ -76,13 +96,29 @@ impl Wanted {
         }
     }
 
+    /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
+    pub fn keep_compared(&mut self, running: &Candidate) {
+        let module = &self.parsed.spec.module;
+        let Some(shadow) = running.shadow.as_ref().filter(|it| it.parsed.spec.module == *module) else {
+            return;
+        };
+        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &shadow.pulled) {
+            remote.keep(shadow.component.bytes().clone(), pulled);
+        }
+    }
+
     /// Fetches, compiles and checks. This may take minutes.
     pub async fn examine(self, engine: &Engine) -> Result<Candidate, Vec<Problem>> {
-        let Self { parsed, found, question, mut warnings } = self;
+        let Self { parsed, found, question, mut warnings, shadow } = self;
         let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
         warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
-        Ok(Candidate { parsed, component, pulled, question, warnings })
+        let shadow = match shadow {
+            Some(shadow) => Some(Box::new(Box::pin(shadow.examine(engine)).await?)),
+            None => None,
+        };
+        warnings.extend(shadow.iter().flat_map(|shadow| shadow.warnings.clone()));
+        Ok(Candidate { parsed, component, pulled, question, warnings, shadow })
     }
 }
 

@@ -8,6 +8,7 @@ mod candidate;
 mod filters;
 mod manifest;
 mod probation;
+mod shadow;
 mod version;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ use crate::tasks::{Fate, Tasks};
 use calls::Calls;
 pub use candidate::{Candidate, Question, Wanted, examine_component};
 use probation::Probation;
+use shadow::{Pair, Shadow};
 use version::Version;
 
 /// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
@@ -120,8 +122,19 @@ impl Plugins {
     pub async fn find(&self, entry: &Entry, host: &HostSpec) -> Result<Wanted, Vec<Problem>> {
         let parsed = parse_plugin(entry, host)?;
         let found = component::find(&parsed, &self.folders, host).await?;
+        let shadow = match parsed.shadow() {
+            Some(shadow) => {
+                let found = component::find(&shadow, &self.folders, host).await?;
+                Some(Wanted::new(shadow, found, host))
+            }
+            None => None,
+        };
         let warnings = parsed.problems(parsed.spec.warnings(host));
-        Ok(Wanted { warnings, ..Wanted::new(parsed, found, host) })
+        Ok(Wanted { warnings, ..Wanted::new(parsed, found, host).beside(shadow) })
+    }
+
+    pub fn candidate(&self, name: &str) -> Option<&Candidate> {
+        self.running.get(name).map(|running| &running.candidate)
     }
 
     pub fn is_running(&self, name: &str) -> bool {
@@ -173,8 +186,7 @@ impl Plugins {
     /// Whether what runs does what the candidate would do. Then the candidate's document stands for it from now on.
     pub fn runs(&mut self, candidate: &Candidate) -> bool {
         let Some(running) = self.running.get_mut(&candidate.parsed.name) else { return false };
-        let is_same = running.candidate.parsed.spec == candidate.parsed.spec
-            && running.candidate.component.digest() == candidate.component.digest();
+        let is_same = running.candidate.is_same(candidate);
         if is_same {
             running.candidate = candidate.clone();
         }
@@ -214,23 +226,32 @@ impl Plugins {
         let Some(running) = self.running.get(&candidate.parsed.name) else { return false };
         let stats = running.handle.stats();
         let is_calm = stats.started && stats.retrying == 0 && stats.consecutive_failures == 0 && !stats.open;
-        is_calm && !running.task.is_finished() && candidate.differs_in_component_alone(&running.candidate)
+        is_calm && !running.task.is_finished() && candidate.differs_in_components_alone(&running.candidate)
     }
 
     /// Puts the candidate into the place of the running version.
     async fn replace(&mut self, candidate: Candidate) -> Result<()> {
         let name = candidate.parsed.name.clone();
-        let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
+        let Some(running) = self.running.get(&name) else { return Ok(()) };
         let Some(state) = self.shared.plugin(&name) else { return Ok(()) };
         candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
         let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.failed);
-        let Version { plugin, handler, probation, needs, manifest } = made.await?;
+        let version = made.await?.beside(self.shadow_of(&candidate));
+        let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
+        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
         running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
-        self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));
+        self.shared.set_plugin(&name, active(&candidate, manifest, needs, PluginState { shadow, ..state }));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
         info!(plugin = name, "replaced: calls from now on go to the new version");
         Ok(())
+    }
+
+    /// The version that is compared with the candidate, where its manifest names one.
+    fn shadow_of(&self, candidate: &Candidate) -> Option<Shadow> {
+        let shadow = candidate.shadow.as_deref()?;
+        let pair = Pair { active: candidate.clone(), shadow: shadow.clone() };
+        Some(Shadow::start(pair, self.journal.clone(), self.shared.clone(), &self.clock, &self.tasks))
     }
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes
@@ -274,7 +295,8 @@ impl Plugins {
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
         let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.failed);
-        let Version { plugin, handler, probation, needs, manifest } = made.await?;
+        let version = made.await?.beside(self.shadow_of(&candidate));
+        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -301,6 +323,7 @@ impl Plugins {
             handle: Some(handle.clone()),
             uses,
             tally,
+            shadow,
             ..PluginState::idle(Phase::Active, None)
         };
         self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));

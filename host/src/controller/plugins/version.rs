@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kubewitness_core::ports::{Grants, Handler};
-use kubewitness_core::views::ManifestView;
+use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_sandbox::{Plugin, Tally};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::candidate::Candidate;
 use super::manifest;
 use super::probation::{Probation, Watched};
+use super::shadow::{Shadow, Shadowed};
 
 /// One version of a plugin, ready to be called.
 pub struct Version {
@@ -19,6 +20,8 @@ pub struct Version {
     pub probation: Probation,
     pub needs: Vec<String>,
     pub manifest: ManifestView,
+    /// What its shadow does beside it.
+    pub shadow: Option<watch::Receiver<ShadowView>>,
 }
 
 impl Version {
@@ -38,6 +41,13 @@ impl Version {
         let plugin = Arc::new(plugin.counted_by(tally));
         let probation = Probation::new(Arc::clone(failed));
         let handler = Arc::new(Watched { handler: plugin.clone(), probation: probation.clone() });
-        Ok(Self { plugin, handler, probation, needs, manifest })
+        Ok(Self { plugin, handler, probation, needs, manifest, shadow: None })
+    }
+
+    /// The same, with each state handed on to a shadow.
+    pub fn beside(self, shadow: Option<Shadow>) -> Self {
+        let Some(shadow) = shadow else { return self };
+        let view = Some(shadow.view());
+        Self { handler: Arc::new(Shadowed { handler: self.handler, shadow }), shadow: view, ..self }
     }
 }

@@ -154,6 +154,9 @@ impl Control {
         if let Some(good) = self.good_plugins.get(&name) {
             wanted.keep(good);
         }
+        if let Some(running) = self.plugins.candidate(&name) {
+            wanted.keep_compared(running);
+        }
         Ok((name, Standing::Asked(self.examinations.ask(wanted))))
     }
 

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kubewitness_core::views::StatusView;
+use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
 
+use crate::hostile::{FOR_PROBE, hostile};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -72,6 +73,53 @@ async fn a_manifest_beyond_the_ceiling_is_refused_by_field_value_and_ceiling_unt
         run.status_when(WITHIN, "the total to be told of", degraded).await?;
         run.stop().await?;
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_goes_beyond_the_memory_of_all_waits_is_told_so_and_goes_on_with_more() {
+    in_scratch("total-memory", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        std::fs::remove_file(config.join("persistence.yaml"))?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))? + FOR_PROBE;
+        limits(&config, &host, "totalMemory: 40Mi")?;
+        for (name, does) in [("one", "eat 20"), ("other", "eat 24")] {
+            write(&config, &format!("{name}.yaml"), &hostile(name, "probe.wasm", does))?;
+        }
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        // Whichever came first keeps its instance.
+        let over = "all plugins together may hold 40Mi";
+        let waits = |plugin: &PluginView| {
+            let told = plugin.message.as_deref().is_some_and(|message| message.contains(over));
+            told && plugin.waiting == 1 && plugin.dead == 0 && plugin.calls.ended.unavailable > 1
+        };
+        let one_waits = |status: &StatusView| {
+            let waiting = status.plugins.iter().filter(|plugin| waits(plugin)).count();
+            waiting == 1 && status.plugins.iter().any(|plugin| plugin.delivered == 1)
+        };
+        run.status_when(WITHIN, "one plugin to wait for memory", one_waits).await?;
+        let server = format!("http://{}", run.address());
+        let (code, stdout, stderr) = command(&["plugins", "-o", "wide", "--server", &server]).await?;
+        ensure!(code == Some(0) && stdout.contains(over), "{code:?}: {stdout}{stderr}");
+        let (_, page) = run.get("/plugins").await?;
+        ensure!(page.contains(over), "{page}");
+
+        limits(&config, &host, "totalMemory: 96Mi")?;
+        let both = |status: &StatusView| {
+            status.plugins.len() == 2 && status.plugins.iter().all(|plugin| plugin.delivered == 1)
+        };
+        run.status_when(WITHIN, "both with more memory", both).await?;
+        run.stop().await
     })
     .await;
 }

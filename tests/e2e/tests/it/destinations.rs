@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, until};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, command, in_scratch, skip_where_there_is_no_tool, tls, until,
+};
 use kubewitness_playground::receiver::{self, ReceiverProgress};
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +105,75 @@ async fn check_names_the_field_of_a_destination_that_would_send_secrets_in_the_o
         write(&config, "host.yaml", &format!("{}{}", host.trim_end(), destination(&fine)))?;
         let (code, said) = checked(&config).await?;
         ensure!(code == Some(0), "{said}");
+        Ok(())
+    })
+    .await;
+}
+
+/// The host shows a server that asks for one its certificate from a Secret, and trusts an authority that is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods)]
+async fn a_server_that_asks_for_a_certificate_gets_requests_once_the_host_shows_the_right_one() {
+    if !tls::is_installed() {
+        return skip_where_there_is_no_tool("destinations: client certificates", "openssl is not installed");
+    }
+    in_scratch("client-certificates", async |scratch| {
+        let own = tls::make(&scratch.folder("own")?)?;
+        let strange = tls::make(&scratch.folder("strange")?)?;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let plain = listener.local_addr()?;
+        let (progress, stop) = (Arc::new(ReceiverProgress::default()), CancellationToken::new());
+        let file = scratch.path().join("notifications.jsonl");
+        let receiving = tokio::spawn(receiver::serve(listener, file, progress.clone(), stop.clone()));
+        let front = tls::Front::of(plain, own.acceptor(true)?).await?;
+
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        // As a Secret of the type `kubernetes.io/tls` is mounted.
+        let secret = scratch.folder("secret")?;
+        let shown = |from: &tls::Certificates| {
+            std::fs::copy(&from.certificate, secret.join("tls.crt"))?;
+            std::fs::copy(&from.key, secret.join("tls.key"))
+        };
+        shown(&strange)?;
+        let known = |more: &str| {
+            let ca = own.authority.display();
+            let fields = format!("url: \"https://{}\", tls: {{ca: {ca}{more}}}", front.address);
+            write(&config, "host.yaml", &format!("{}{}", host.trim_end(), destination(&fields)))
+        };
+        known("")?;
+        write(&config, "notification.yaml", &plugin_manifest("notification", NOTIFICATION))?;
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        let told = |told: &'static str| {
+            move |status: &StatusView| {
+                let notification = status.plugins.iter().find(|plugin| plugin.name == "notification");
+                notification.is_some_and(|plugin| plugin.message.as_deref().is_some_and(|m| m.contains(told)))
+            }
+        };
+        run.status_when(WITHIN, "the lack of a certificate", told("over TLS: CertificateRequired")).await?;
+        let folder = secret.display();
+        known(&format!(", certificate: {folder}/tls.crt, keyFrom: {{file: {folder}/tls.key}}"))?;
+        run.status_when(WITHIN, "a strange certificate", told("refuses the host over TLS: ")).await?;
+        ensure!(progress.received.load(Relaxed) == 0, "a client was not asked for the right certificate");
+        // Rotated: the settings stay.
+        shown(&own)?;
+        until(WITHIN, "what waited to be sent", async || {
+            Ok((progress.received.load(Relaxed) > 0).then_some(()))
+        })
+        .await
+        .with_context(|| run.process().say())?;
+        run.stop().await?;
+        stop.cancel();
+        receiving.await??;
         Ok(())
     })
     .await;

@@ -50,6 +50,7 @@ mod run;
 mod scriptless;
 mod seals;
 mod secrets;
+mod shadows;
 mod shells;
 mod signals;
 mod simulator;

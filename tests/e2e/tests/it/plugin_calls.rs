@@ -58,7 +58,8 @@ async fn seen(run: &mut Kubewitness) -> Result<()> {
     for line in page.lines().filter(|line| line.starts_with("kubewitness_plugin_")) {
         let labels: Vec<_> =
             line.split(['{', ',']).skip(1).filter_map(|label| label.split_once('=')).collect();
-        let known = |(label, _): &(&str, &str)| ["plugin", "end", "verdict", "capability"].contains(label);
+        let known =
+            |(label, _): &(&str, &str)| ["plugin", "end", "verdict", "capability", "result"].contains(label);
         ensure!(labels.iter().all(known), "a label of {line}");
     }
 

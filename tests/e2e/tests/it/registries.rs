@@ -1,4 +1,5 @@
-//! Plugins from an OCI registry: pulled by tag, shown with their digest, and running on while the registry is away.
+//! Plugins from an OCI registry: pulled by tag, shown with their digest, and running on while the registry is away. What
+//! was compared under a tag takes over, wherever the tag leads by then.
 
 use std::time::Duration;
 
@@ -134,6 +135,44 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
             Ok(())
         })
         .await?;
+        run.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved() {
+    in_scratch("registries-shadow", async |scratch| {
+        let registry = Registry::start(None).await?;
+        // The same with a custom section of its own.
+        registry.push("audit", "1.1", &[&component()?[..], &[0, 2, 1, b'n']].concat());
+        let next = format!("{{oci: \"{}/audit:1.1\"}}", registry.name());
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let beside = format!("{AUDIT}\nshadow: {{module: {next}}}");
+        write(&config, "trail.yaml", &plugin_manifest("trail", &beside))?;
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            config: Some(config.clone()),
+            data: scratch.path().join("data"),
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let shadow = |status: &StatusView| {
+            let trail = status.plugins.iter().find(|plugin| plugin.name == "trail");
+            trail.and_then(|plugin| plugin.shadow.clone())
+        };
+        let compared = |status: &StatusView| shadow(status).is_some_and(|shadow| shadow.same == 1);
+        let status = run.status_when(WITHIN, "the job in both versions", compared).await?;
+        let digest = shadow(&status).context("the shadow")?.digest;
+
+        registry.push("audit", "1.1", b"\0asm of another");
+        write(&config, "trail.yaml", &trail(&next, 4096))?;
+        let took_over = |status: &StatusView| {
+            says(status, "active", "") && status.plugins.iter().any(|plugin| plugin.digest == digest)
+        };
+        run.status_when(WITHIN, "the compared version", took_over).await?;
         run.stop().await
     })
     .await;

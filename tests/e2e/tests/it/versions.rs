@@ -1,11 +1,11 @@
-//! Versions of a plugin replace each other under load: every state is handled once, in order.
+//! Versions of a plugin replace each other under load, also from the shadow: every state is handled once, in order.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, plugins_folder};
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -13,6 +13,8 @@ use crate::support::{AUDIT, Load, proofs, simulator};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const CHANGES: usize = 100;
+/// Versions that take over from the shadow.
+const CUTS: usize = 6;
 const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 const HOST: &str = "apiVersion: kubewitness.dev/v1alpha1
@@ -38,7 +40,12 @@ fn config_map(name: &str, kind: &str, text: &str) -> Value {
 
 /// The audit plugin of one of two components that differ in a name alone.
 fn audit(number: usize) -> Value {
-    let spec = AUDIT.replace("audit.wasm", &format!("audit-{number}.wasm")).replace('\n', "\n  ");
+    audit_with(number, "")
+}
+
+fn audit_with(number: usize, more: &str) -> Value {
+    let spec = AUDIT.replace("audit.wasm", &format!("audit-{number}.wasm")) + more;
+    let spec = spec.replace('\n', "\n  ");
     let head = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\nmetadata: {name: audit}\nspec:\n  ";
     config_map("audit", "plugin", &format!("{head}{spec}\n"))
 }
@@ -87,19 +94,64 @@ async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_
             let status = run.status_when(WITHIN, "the other version", is_other).await?;
             before = digest(&status).unwrap_or_default().to_owned();
         }
-        load.stop().await?;
-        let all =
-            |it: &StatusView| it.plugins.iter().all(|plugin| plugin.lag_seq == 0 && plugin.waiting == 0);
-        let status = run.status_when(WITHIN, "the last states", all).await?;
-        let audit = status.plugins.first().context("no plugin")?;
-        ensure!(audit.dead == 0 && audit.delivered > 100, "{audit:?}");
-        run.stop().await?;
-        let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl"))?;
-        let lines = trail.lines().count() as u64;
-        ensure!(lines == audit.delivered, "{lines} lines for {} states", audit.delivered);
-        let log = run.process().stderr() + &run.process().stdout();
-        ensure!(log.matches("replaced: calls from now on").count() > CHANGES / 2, "versions drained:\n{log}");
-        proofs(&options.data).await
+        ends_well(load, run, &options).await
+    })
+    .await;
+}
+
+/// Every state is on the trail, once and in order.
+async fn ends_well(load: Load, mut run: Kubewitness, options: &RunOptions) -> Result<()> {
+    load.stop().await?;
+    let all = |it: &StatusView| it.plugins.iter().all(|plugin| plugin.lag_seq == 0 && plugin.waiting == 0);
+    let status = run.status_when(WITHIN, "the last states", all).await?;
+    let audit = status.plugins.first().context("no plugin")?;
+    ensure!(audit.dead == 0 && audit.delivered > 100, "{audit:?}");
+    run.stop().await?;
+    let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl"))?;
+    let lines = trail.lines().count() as u64;
+    ensure!(lines == audit.delivered, "{lines} lines for {} states", audit.delivered);
+    let log = run.process().stderr() + &run.process().stdout();
+    let replaced = log.matches("replaced: calls from now on").count();
+    ensure!(replaced > CUTS / 2, "versions drained:\n{log}");
+    proofs(&options.data).await
+}
+
+#[tokio::test]
+async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_over_once_and_in_order() {
+    in_scratch("cutover", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        put(&simulator, Method::POST, CONFIGMAPS, &config_map("host", "host", HOST)).await?;
+        put(&simulator, Method::POST, CONFIGMAPS, &audit(0)).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            data: scratch.folder("data")?,
+            plugins: Some(components(scratch)?),
+            ..RunOptions::default()
+        };
+        let kubeconfig = simulator.kubeconfig().to_string_lossy().into_owned();
+        let cutover = ["plugin", "cutover", "audit", "-n", "default", "--kubeconfig", &kubeconfig];
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let load = Load::start(&simulator, 12, 20.0);
+        for cut in 0..CUTS {
+            let shadow = format!("\nshadow: {{module: {{file: audit-{}.wasm}}}}", (cut + 1) % 2);
+            let beside = audit_with(cut % 2, &shadow);
+            put(&simulator, Method::PUT, &format!("{CONFIGMAPS}/audit"), &beside).await?;
+            let is_compared = |it: &StatusView| {
+                let shadow = it.plugins.first().and_then(|plugin| plugin.shadow.as_ref());
+                shadow.is_some_and(|shadow| shadow.same > 3 && shadow.different == 0)
+            };
+            let status = run.status_when(WITHIN, "states of both versions", is_compared).await?;
+            let before = digest(&status).unwrap_or_default().to_owned();
+            let (code, stdout, stderr) = command(&cutover).await?;
+            ensure!(code == Some(0) && stdout.contains("audit configured"), "{code:?}: {stdout}{stderr}");
+            let is_other = |it: &StatusView| {
+                digest(it).is_some_and(|digest| digest != before) && it.plugins[0].shadow.is_none()
+            };
+            run.status_when(WITHIN, "the other version", is_other).await?;
+        }
+        let (code, _, stderr) = command(&cutover).await?;
+        ensure!(code == Some(1) && stderr.contains("no version in its shadow"), "{code:?}: {stderr}");
+        ends_well(load, run, &options).await
     })
     .await;
 }

@@ -1,9 +1,18 @@
 //! Certificates for servers of tests, from an authority that is made for one server.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 use super::output;
 
@@ -14,6 +23,72 @@ pub struct Certificates {
     pub authority: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
+}
+
+impl Certificates {
+    /// `asks`: each client has to show a certificate of the same authority.
+    pub fn acceptor(&self, asks: bool) -> Result<TlsAcceptor> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider.clone());
+        let config = config.with_safe_default_protocol_versions()?;
+        let config = match asks {
+            true => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(chain(&self.authority)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
+                config.with_client_cert_verifier(verifier)
+            }
+            false => config.with_no_client_auth(),
+        };
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?)?;
+        Ok(TlsAcceptor::from(Arc::new(config.with_single_cert(chain(&self.certificate)?, key)?)))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    Ok(CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>()?)
+}
+
+/// Takes the encryption off what clients send to a server that knows none, until it is dropped.
+pub struct Front {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Front {
+    #[allow(clippy::disallowed_methods)]
+    pub async fn of(server: SocketAddr, acceptor: TlsAcceptor) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listening")?;
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    match acceptor.accept(client).into_fallible().await {
+                        Ok(mut client) => {
+                            let mut server = TcpStream::connect(server).await?;
+                            tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop)
+                        }
+                        // The client hears why only while its bytes are read.
+                        Err((_, mut client)) => {
+                            tokio::io::copy(&mut client, &mut tokio::io::sink()).await.map(drop)
+                        }
+                    }
+                });
+            }
+        });
+        Ok(Self { address, task })
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 pub fn is_installed() -> bool {

@@ -226,12 +226,48 @@ async fn a_request_that_only_reads_and_one_of_a_tick_are_sent_each_time() {
     let plugin = world.started(&capabilities, &sender()).await;
     for seqs in [&[1][..], &[]] {
         let mut session = plugin.open(&batch(seqs)).await.unwrap();
-        let method = if seqs.is_empty() { "POST" } else { "GET" };
+        let (to, method) = if seqs.is_empty() { ("people", "POST") } else { ("bank", "GET") };
         let request = HttpRequest { method: method.into(), ..post("one", None) };
-        session.http_send("bank", request).await.unwrap();
+        session.http_send(to, request).await.unwrap();
         session.rollback().await;
     }
     assert_eq!((receiver.count("/one"), world.paper.read()), (2, vec![]));
+}
+
+#[tokio::test]
+async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a_tick_is_kept() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let killed = world.started(&capabilities, &sender()).await;
+    let mut tick = killed.open(&[]).await.unwrap();
+    tick.http_send("bank", post("one", Some("digest-1"))).await.unwrap();
+    assert!(matches!(
+        tick.http_send("bank", post("silent", Some("digest-2"))).await,
+        Err(GrantError::Timeout(_))
+    ));
+    let unnamed = tick.http_send("bank", post("two", None)).await;
+    assert!(
+        matches!(&unnamed, Err(GrantError::Invalid(why)) if why.contains("`Idempotency-Key`")),
+        "{unnamed:?}"
+    );
+    drop((tick, killed));
+
+    let plugin = world.started(&capabilities, &sender()).await;
+    let in_doubt = async |tick: &mut Box<dyn Session>| {
+        let refused = tick.http_send("bank", post("silent", Some("digest-2"))).await;
+        matches!(&refused, Err(GrantError::Denied(why)) if why.starts_with("may have been sent: an earlier tick"))
+    };
+    let mut tick = plugin.open(&[]).await.unwrap();
+    // Its text may tell the time.
+    let again = tick.http_send("bank", post("other", Some("digest-1"))).await.unwrap();
+    assert_eq!(again.body, b"answer 1", "as it was answered");
+    assert!(in_doubt(&mut tick).await);
+    world.paper.keep(&tick.commit(&[]).await.unwrap());
+
+    let mut tick = plugin.open(&[]).await.unwrap();
+    tick.http_send("bank", post("one", Some("digest-1"))).await.unwrap();
+    assert!(in_doubt(&mut tick).await, "it stays so");
+    assert_eq!((receiver.count("/one"), receiver.count("/silent"), receiver.count("/other")), (2, 1, 0));
 }
 
 #[tokio::test]

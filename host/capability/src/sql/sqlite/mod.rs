@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use kubewitness_core::config::Bytes;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableCopy, TableWrite};
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -93,7 +94,7 @@ async fn make_ready(writer: Held) -> Result<Held, GrantError> {
 impl Sqlite {
     /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
     /// disk first: a disk that hangs is asked again until it is back.
-    pub async fn open(path: &Path) -> Result<Self, String> {
+    pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, String> {
         let file = path.to_owned();
         let looked = files::within(path, files::ANSWER, move || {
             let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -101,7 +102,7 @@ impl Sqlite {
             files::look(&file)
         });
         looked.await.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
-        let writer = Arc::new(Mutex::new(Writer::new(path.to_owned())));
+        let writer = Arc::new(Mutex::new(Writer::new(path.to_owned(), size)));
         let opened = make_ready(writer.clone().lock_owned().await).await;
         opened.map_err(|error| format!("{} can't be opened: {error}", path.display()))?;
         Ok(Self { writer, patience: PATIENCE })

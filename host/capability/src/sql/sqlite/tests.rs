@@ -10,7 +10,7 @@ struct Store {
 
 async fn store() -> Store {
     let folder = tempfile::tempdir().unwrap();
-    let sqlite = Sqlite::open(&folder.path().join("deep/platform.db")).await.unwrap();
+    let sqlite = Sqlite::open(&folder.path().join("deep/platform.db"), None).await.unwrap();
     let mut transaction = sqlite.begin("p").await.unwrap();
     transaction
         .execute("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER NOT NULL, v)", vec![vec![]])
@@ -55,7 +55,7 @@ async fn rows_and_receipt_are_there_together_after_the_file_is_opened_again() {
     );
     transaction.commit(&receipt("one", &[3, 5])).await.unwrap();
     drop(store.sqlite);
-    let again = Sqlite::open(&store.folder.path().join("deep/platform.db")).await.unwrap();
+    let again = Sqlite::open(&store.folder.path().join("deep/platform.db"), None).await.unwrap();
     assert_eq!(rows(&again).await, [row("a", 1), row("b", 2)]);
     assert_eq!(again.receipts("p", 3).await.unwrap(), [Mark { seq: 5, print: 9 }]);
     assert_eq!(again.receipts("other", 0).await.unwrap(), []);
@@ -232,7 +232,7 @@ async fn a_pipe_in_the_place_of_a_database_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("platform.db");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let told = Sqlite::open(&path).await.err().unwrap();
+    let told = Sqlite::open(&path, None).await.err().unwrap();
     assert!(told.contains("platform.db can't be opened: it is a pipe"), "{told}");
 }
 
@@ -360,7 +360,7 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
 #[tokio::test]
 async fn a_file_that_cannot_be_opened_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    let error = Sqlite::open(folder.path()).await.err().unwrap();
+    let error = Sqlite::open(folder.path(), None).await.err().unwrap();
     let told = format!(
         "{} can't be opened: it is a folder, and a regular file is expected",
         folder.path().display()
@@ -397,7 +397,7 @@ async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
 async fn connections_open_many_times_over() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..60 {
-        Sqlite::open(&folder.path().join("p.db")).await.unwrap();
+        Sqlite::open(&folder.path().join("p.db"), None).await.unwrap();
     }
 }
 
@@ -478,4 +478,18 @@ async fn what_rows_have_alike_is_in_each_of_them() {
         transaction.commit(&receipt(&token.to_string(), &[])).await.unwrap();
     }
     assert_eq!(rows(&store.sqlite).await, batches.concat());
+}
+
+#[tokio::test]
+async fn a_file_grows_to_its_size_and_no_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.db");
+    let sqlite = Sqlite::open(&path, Some(Bytes(1 << 20))).await.unwrap();
+    let mut transaction = sqlite.begin("p").await.unwrap();
+    transaction.execute("CREATE TABLE t (v)", vec![vec![]]).await.unwrap();
+    let half = || vec![vec![SqlValue::Blob(vec![7; 512 << 10])]];
+    assert_eq!(transaction.execute("INSERT INTO t VALUES (?)", half()).await, Ok(1));
+    let refused = transaction.execute("INSERT INTO t VALUES (?)", half()).await.unwrap_err();
+    assert!(refused.to_string().contains("full"), "{refused}");
+    transaction.rollback().await;
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_core::config::Bytes;
 use kubewitness_core::ports::{GrantError, SqlValue};
 use kubewitness_core::{Seq, files};
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
@@ -48,6 +49,8 @@ const COMMITTED: &str = "SELECT 1 FROM kubewitness_receipts WHERE token = ? LIMI
 
 pub struct Writer {
     path: PathBuf,
+    /// The largest that the file may be.
+    size: Option<Bytes>,
     connection: Option<Connection>,
     /// The file that was opened, whatever lies under its name by now.
     file: Option<u64>,
@@ -57,9 +60,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf, size: Option<Bytes>) -> Self {
         let deadline = Arc::new(Deadline::none());
-        Self { path, connection: None, file: None, open: false, deadline }
+        Self { path, size, connection: None, file: None, open: false, deadline }
     }
 
     fn connect(&mut self) -> Result<(), Error> {
@@ -68,6 +71,11 @@ impl Writer {
         connection.busy_timeout(BUSY)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         connection.execute_batch(PRAGMAS)?;
+        if let Some(Bytes(size)) = self.size {
+            let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+            let pages = i64::try_from(size).unwrap_or(i64::MAX) / page.max(1);
+            connection.pragma_update(None, "max_page_count", pages)?;
+        }
         let deadline = self.deadline.clone();
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
         connection.execute_batch(RECEIPTS)?;

@@ -129,8 +129,15 @@ impl CeilingSpec {
             compare(field, &asked, asked > most, &most, by);
         }
         self.check_grants(&plugin.grants, &mut faults);
+        for (field, module) in plugin.modules() {
+            self.check_module(field, module, &mut faults);
+        }
+        faults
+    }
+
+    fn check_module(&self, place: &str, module: &ModuleSpec, faults: &mut Vec<Fault>) {
         // All of its fields, so that a new source does not pass by unasked.
-        let ModuleSpec { file, config_map_key, oci, url, sha256: _ } = &plugin.module;
+        let ModuleSpec { file, config_map_key, oci, url, sha256: _ } = module;
         for (kind, is_asked, field) in [
             (ModuleKind::File, file.is_some(), "file"),
             (ModuleKind::ConfigMapKey, config_map_key.is_some(), "configMapKey"),
@@ -139,10 +146,9 @@ impl CeilingSpec {
         ] {
             if is_asked && !self.modules.contains(&kind) {
                 let message = "is a source that the host's settings do not allow: `spec.limits.plugins.modules` leaves it out";
-                faults.push(fault(format!("spec.module.{field}"), message));
+                faults.push(fault(format!("{place}.{field}"), message));
             }
         }
-        faults
     }
 
     fn check_grants(&self, grants: &GrantsSpec, faults: &mut Vec<Fault>) {
@@ -261,6 +267,8 @@ mod tests {
                 .collect::<Vec<_>>()
         );
         assert!(told[5].contains("asks for `rawDocuments`"), "{told:?}");
+        let shadow = "module: {configMapKey: a}, shadow: {module: {oci: 'example.com/a:1'}}";
+        assert_eq!(low.check(&plugin(shadow))[0].field, "spec.shadow.module.oci");
         let fine = "module: {configMapKey: a}, grants: {sql: [{name: a, database: a}], documents: digest}";
         assert_eq!(low.check(&plugin(fine)), []);
         assert_eq!(CeilingSpec::default().check(&plugin(&format!("module: {{file: a}}, {all}"))), []);

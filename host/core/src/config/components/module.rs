@@ -17,37 +17,35 @@ pub(crate) fn check_keys(signed_by: &[String], faults: &mut Vec<Fault>) {
 }
 
 /// `is_signed`: the host's settings ask for signatures.
-pub(crate) fn check_module(module: &ModuleSpec, is_signed: bool, faults: &mut Vec<Fault>) {
+pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, faults: &mut Vec<Fault>) {
+    let of = |name: &str| format!("{field}.{name}");
     let given =
         [&module.file, &module.config_map_key, &module.oci, &module.url].into_iter().flatten().count();
     if given != 1 {
         let what = if given == 0 { "names no component" } else { "names more than one component" };
         let message = format!("{what}: give one of `file`, `configMapKey`, `oci` and `url`");
-        return faults.push(fault("spec.module", message));
+        return faults.push(fault(field, message));
     }
     let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     if module.sha256.as_ref().is_some_and(|text| !is_digest(text)) {
-        faults.push(fault("spec.module.sha256", "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
+        faults.push(fault(of("sha256"), "is no SHA-256: write 64 hex digits, as `sha256sum` does"));
     }
     if let Some(Err(message)) = module.oci.as_deref().map(OciReference::parse) {
-        faults.push(fault("spec.module.oci", message));
+        faults.push(fault(of("oci"), message));
     }
     if let Some(url) = &module.url {
         if let Err(message) = check_url(url) {
-            faults.push(fault("spec.module.url", message));
+            faults.push(fault(of("url"), message));
         }
         if module.sha256.is_none() {
-            faults.push(fault(
-                "spec.module.sha256",
-                "is missing: whoever has the address could change the file",
-            ));
+            faults.push(fault(of("sha256"), "is missing: whoever has the address could change the file"));
         }
     }
     let is_unsigned = module.config_map_key.is_some() || module.url.is_some();
     if is_unsigned && is_signed {
         let message = "has no signature, and the host's settings ask for one (`modules.signedBy`): push the \
                        component to a registry, sign it with cosign, and name it with `oci`";
-        faults.push(fault("spec.module", message));
+        faults.push(fault(field, message));
     }
 }
 
@@ -150,7 +148,7 @@ mod tests {
 
     fn faults(module: &ModuleSpec, is_signed: bool) -> Vec<String> {
         let mut faults = Vec::new();
-        check_module(module, is_signed, &mut faults);
+        check_module("spec.module", module, is_signed, &mut faults);
         faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
 

@@ -4,6 +4,7 @@ mod addresses;
 mod mail;
 mod repeat;
 mod scheme;
+mod tls;
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
@@ -17,6 +18,7 @@ pub(super) use mail::check as check_mail;
 pub use mail::{MAIL_MOST, MailLogin, MailSpec, MailTls, RECIPIENTS_MOST};
 pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
+pub use tls::TlsSpec;
 
 /// The host holds a request and its answer in memory while both are on their way.
 pub const REQUEST_MOST: u64 = 4 << 20;
@@ -41,6 +43,10 @@ pub struct DestinationSpec {
     /// The service behind it, by whose rules the host signs requests and keeps a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<SchemeSpec>,
+    /// What the host trusts and shows over `https://`. Left out: it trusts the authorities of the machine, and shows no
+    /// certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsSpec>,
     /// Headers that the host adds to every request. With `http://`, they need `allowPlain`.
     #[serde(default)]
     pub headers: Vec<HeaderSpec>,
@@ -144,6 +150,7 @@ impl DestinationSpec {
             url: url.to_owned(),
             url_from: None,
             scheme: None,
+            tls: None,
             headers: Vec::new(),
             allow_plain: false,
             methods: HttpMethod::every(),
@@ -258,6 +265,9 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>
         let message = "would send the secrets of `headers` over plain http: use https, or write `allowPlain: true` \
                        for a network that you trust";
         wrong.note("url", message.into());
+    }
+    if let Some(spec_of_tls) = &spec.tls {
+        tls::check(place, spec_of_tls, &spec.url, wrong.faults);
     }
     if spec.methods.is_empty() {
         wrong.note("methods", "is empty: name a method, or leave it out for all of them".into());

@@ -3,6 +3,7 @@
 mod calls;
 mod manifest;
 pub(super) mod pausing;
+mod shadow;
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -144,6 +145,7 @@ fn card(plugin: &PluginView, may: May) -> Markup {
             }
             (calls::told(plugin))
             @if let Some(tick) = &plugin.tick { p.lag { (ticked(tick)) } }
+            @if let Some(shadow) = &plugin.shadow { (shadow::told(&plugin.name, shadow)) }
             @if let Some(manifest) = &plugin.manifest { (manifest::told(&plugin.name, manifest, &plugin.grants)) }
         }
     }

@@ -195,6 +195,7 @@ async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
         let (watcher, boss) = (portal.as_token("watcher", path).await, portal.as_token("boss", path).await);
         assert!(watcher.text.contains("persistence") && !watcher.text.contains("configured-table"), "{path}");
         assert!(boss.text.contains("configured-table"), "{path}");
+        assert!(!watcher.text.contains("compared-job") && boss.text.contains("compared-job"), "{path}");
     }
     let page = portal.as_token("watcher", "/plugins").await.text;
     assert!(page.contains("It takes the verb <code>get</code> on <code>plugins</code>"), "{page}");

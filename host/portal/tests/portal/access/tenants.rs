@@ -183,6 +183,13 @@ impl Views for Tenants {
                 config: json!({"table": "configured-table"}).as_object().cloned(),
                 ..ManifestView::default()
             })),
+            shadow: Some(ShadowView {
+                differences: vec![ShadowDifferenceView {
+                    object: "Job compared-job".into(),
+                    ..Default::default()
+                }],
+                ..ShadowView::default()
+            }),
             ..Default::default()
         };
         Ok(StatusView {

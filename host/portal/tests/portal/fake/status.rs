@@ -175,7 +175,43 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             call_limit_ms: 2000,
         })),
         calls: calls(),
+        shadow: Some(shadow()),
         ..PluginView::default()
+    }
+}
+
+fn shadow() -> ShadowView {
+    let side = ShadowSideView {
+        not_done: 1,
+        effects: 84,
+        seconds: 0.0042,
+        guest_seconds: 0.0021,
+        peak_memory: 3 << 19,
+    };
+    let act = |body: &str| ShadowActView {
+        effects: vec![serde_json::json!({"call": "http.send", "to": "people", "body": body})],
+        more: 0,
+        verdict: "done".into(),
+    };
+    ShadowView {
+        digest: "77aa41d07be5aa318de4c1a09877b0d3e6f1".into(),
+        since: "2026-11-20T13:00:00.000Z".into(),
+        states: 42,
+        same: 40,
+        different: 2,
+        missed: 3,
+        active: side.clone(),
+        shadow: side,
+        differences: vec![ShadowDifferenceView {
+            id: "jobs/0/batch/Job/u-7/91044".into(),
+            seq: 17,
+            object: "Job team-vision/train-7".into(),
+            change: "present".into(),
+            phase: "Failed".into(),
+            active: act("old"),
+            shadow: act("new"),
+        }],
+        ..ShadowView::default()
     }
 }
 

@@ -5,7 +5,8 @@ mod calls;
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, SourceView, StatusView, StreamView, TickView,
+    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, ShadowView, SourceView, StatusView,
+    StreamView, TickView,
 };
 
 use super::client::Client;
@@ -268,7 +269,8 @@ pub async fn plugins(args: PluginsArgs) -> Ended {
     again(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
-async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
+/// Those with this name, or all.
+pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<PluginView>> {
     let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
     if plugins.is_empty() {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
@@ -282,6 +284,11 @@ async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -
             return Err(anyhow!("there is no plugin `{}`: `kubewitness plugins` lists them", clean(name)));
         }
     }
+    Ok(plugins)
+}
+
+async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
+    let plugins = plugin_views(client, name).await?;
     let output = match output {
         GetOutput::Name => {
             return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
@@ -353,10 +360,12 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
     let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
     let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
+    let shadows = plugins.iter().filter_map(|p| Some((&p.name, in_shadow(p, columns)?)));
     let grants = plugins.iter().filter(|_| columns == Columns::All);
     let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
     let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
-    let remarks = pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(grants);
+    let remarks =
+        pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(shadows).chain(grants);
     table.render() + &self::remarks(remarks) + &calls
 }
 
@@ -412,6 +421,22 @@ fn ticked(plugin: &PluginView, columns: Columns) -> Option<String> {
     let at = |time: &Option<String>, none: &str| time.clone().unwrap_or_else(|| none.into());
     let (last, next) = (at(last, "none yet"), at(next, "not while it is paused"));
     Some(format!("{ticks} {}, {failed} failed; last: {last}; next: {next}", plural(*ticks, "tick", "ticks")))
+}
+
+/// A version in the shadow that does the same is told where much is.
+fn in_shadow(plugin: &PluginView, columns: Columns) -> Option<String> {
+    let ShadowView { digest, states, different, missed, message, .. } = plugin.shadow.as_ref()?;
+    if columns != Columns::All && *different == 0 && message.is_none() {
+        return None;
+    }
+    let digest: String = digest.chars().take(12).collect();
+    let message = message.as_ref().map(|message| format!("; {message}")).unwrap_or_default();
+    Some(format!(
+        "in its shadow {digest}: {states} {} compared, {different} different, {missed} missed; `kubewitness plugin shadow \
+         {}` shows them{message}",
+        plural(*states, "state", "states"),
+        plugin.name
+    ))
 }
 
 fn resynced(plugin: &PluginView) -> Option<String> {
@@ -597,6 +622,21 @@ mod tests {
         assert!(plugins_text(&[ticking(4)], Columns::Figures).contains(told));
         assert!(!plugins_text(&[ticking(0)], Columns::Figures).contains("ticks"));
         assert!(plugins_text(&[ticking(0)], Columns::All).contains("12 ticks, 0 failed"));
+    }
+
+    #[test]
+    fn a_shadow_is_told_where_it_differs_and_in_the_wide_table() {
+        let beside = |different| {
+            let shadow =
+                ShadowView { digest: "0123456789abcdef".into(), states: 9, different, ..Default::default() };
+            PluginView { name: "audit".into(), shadow: Some(shadow), ..PluginView::default() }
+        };
+        let told = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \
+                    audit` shows them\n";
+        let text = plugins_text(&[beside(1)], Columns::Figures);
+        assert!(text.contains(told), "{text}");
+        assert!(!plugins_text(&[beside(0)], Columns::Figures).contains("shadow"));
+        assert!(plugins_text(&[beside(0)], Columns::All).contains("9 states compared, 0 different"));
     }
 
     #[test]

@@ -34,7 +34,8 @@ pub async fn measure(subject: &Subject, trial: Trial, batch: usize) -> Result<Co
     timed(&subject.engine, async { measured(&Stage::open(subject, trial).await?, batch).await }).await
 }
 
-async fn measured(Stage { plugin, stand_ins, .. }: &Stage, batch: usize) -> Result<Cost> {
+async fn measured(Stage { stage, stand_ins }: &Stage, batch: usize) -> Result<Cost> {
+    let plugin = &stage.plugin;
     let batches = batches(stand_ins.steps(), batch);
     let begun = Instant::now();
     let mut cost = Sum::default();

@@ -12,9 +12,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::PluginSpec;
 use kubewitness_core::document::pack_quickly;
 use kubewitness_core::index::{Indexes, Key};
-use kubewitness_core::ports::{
-    Current, Documents, JournalError, Kept, KvWrite, Lister, Notes, SelectError, Selected, Selection,
-};
+use kubewitness_core::ports::{Current, Documents, JournalError, Lister, SelectError, Selected, Selection};
 use kubewitness_core::status::Rules;
 use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
@@ -171,16 +169,6 @@ fn owner(object: &Value, namespace: &str) -> Option<ObjectRef> {
         name,
         uid,
     })
-}
-
-/// A trial has no later start that could read them.
-#[async_trait]
-impl Notes for StandIns {
-    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
-        Ok(())
-    }
-
-    fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
 }
 
 #[async_trait]

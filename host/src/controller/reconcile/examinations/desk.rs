@@ -130,6 +130,7 @@ mod tests {
         Question {
             entry,
             mark: digest.into(),
+            shadow_mark: None,
             limits: ComponentsSpec::default(),
             modules: ModulesSpec::default(),
         }

@@ -1,5 +1,7 @@
 //! Writes one ConfigMap, for a person at a command line.
 
+use std::collections::BTreeMap;
+
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use thiserror::Error;
@@ -25,6 +27,8 @@ pub enum InstallError {
     Foreign(String),
     #[error("somebody else has changed the ConfigMap at the same time; run the command again")]
     Overtaken,
+    #[error("there is no ConfigMap of this name")]
+    Missing,
     #[error("{0}")]
     Failed(String),
 }
@@ -47,30 +51,66 @@ pub async fn install(
     dry_run: bool,
 ) -> Result<Installed, InstallError> {
     let api = signed_in.api();
-    let namespace = wanted.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
     let name = wanted.metadata.name.clone().unwrap_or_default();
-    let maps = Address::new("/api/v1/namespaces").member(namespace);
-    let maps = Address::new(&(maps.as_str().to_owned() + "/configmaps"));
-    let writing = |address: Address| {
-        let address = address.with("fieldManager", "kubewitness-install");
-        if dry_run { address.with("dryRun", "All") } else { address }
-    };
-    let Some(mut there) = find(&api, &maps.clone().member(&name)).await? else {
-        write(&api, Method::POST, &writing(maps), &wanted).await?;
+    let maps = config_maps(&namespace);
+    let Some(there) = find(&api, &maps.clone().member(&name)).await? else {
+        write(&api, Method::POST, &writing(maps, dry_run), &wanted).await?;
         return Ok(Installed::Created);
     };
+    let take = |there: &mut ConfigMap| {
+        there.data = wanted.data;
+        there.binary_data = wanted.binary_data;
+        there.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+        Ok(())
+    };
+    replace(&api, &maps.member(&name), there, label, dry_run, take).await
+}
+
+/// Changes the data of a ConfigMap that is there and has this label.
+pub async fn change(
+    signed_in: &SignedIn,
+    (namespace, name): (&str, &str),
+    label: &str,
+    dry_run: bool,
+    change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), String>,
+) -> Result<Installed, InstallError> {
+    let api = signed_in.api();
+    let address = config_maps(namespace).member(name);
+    let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
+    let of_data =
+        |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Failed);
+    replace(&api, &address, there, label, dry_run, of_data).await
+}
+
+fn config_maps(namespace: &str) -> Address {
+    let namespace = Address::new("/api/v1/namespaces").member(namespace);
+    Address::new(&(namespace.as_str().to_owned() + "/configmaps"))
+}
+
+fn writing(address: Address, dry_run: bool) -> Address {
+    let address = address.with("fieldManager", "kubewitness-install");
+    if dry_run { address.with("dryRun", "All") } else { address }
+}
+
+async fn replace(
+    api: &Api,
+    address: &Address,
+    mut there: ConfigMap,
+    label: &str,
+    dry_run: bool,
+    change: impl FnOnce(&mut ConfigMap) -> Result<(), InstallError>,
+) -> Result<Installed, InstallError> {
     if !there.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label)) {
         return Err(InstallError::Foreign(label.to_owned()));
     }
     let before = there.clone();
-    there.data = wanted.data;
-    there.binary_data = wanted.binary_data;
-    there.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+    change(&mut there)?;
     if there == before {
         return Ok(Installed::Unchanged);
     }
     // With the version that was read: a change that came meanwhile is not overwritten.
-    write(&api, Method::PUT, &writing(maps.member(&name)), &there).await?;
+    write(api, Method::PUT, &writing(address.clone(), dry_run), &there).await?;
     Ok(Installed::Configured)
 }
 

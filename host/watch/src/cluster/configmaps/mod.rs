@@ -22,7 +22,7 @@ use crate::connect::request::{Address, Api, Failure, causes, status_failure};
 use crate::tuning::Tuning;
 use kubewitness_core::frames::{Line, Splitter};
 
-pub use install::{InstallError, Installed, install};
+pub use install::{InstallError, Installed, change, install};
 pub use records::{EventType as RecordType, WriteError, delete_status, emit_event, write_status};
 
 /// A ConfigMap holds 1 MiB of data; base64 makes binary data a third larger.

@@ -15,14 +15,20 @@ use kubewitness_core::ports::{
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
 
-use super::{Effect, HttpReply, MailReply, Reply};
+use super::{Effect, HttpReply, MailReply, Noted, Reply};
 
-/// Effects that are kept of one state. The plugin may do more.
-const EFFECTS: usize = 10_000;
+/// What becomes of effects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The cost is of interest, and not what is done.
+    Nothing(Vec<Reply>),
+    /// Up to so many bytes of one call.
+    Bytes(usize, Vec<Reply>),
+}
 
 #[derive(Default)]
 struct Notes {
-    effects: Vec<Effect>,
+    noted: Noted,
     http: VecDeque<HttpReply>,
     mail: VecDeque<MailReply>,
 }
@@ -32,12 +38,16 @@ pub struct Recorder {
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
-    /// Effects are not written down.
-    is_quiet: bool,
+    /// Bytes of effects that are kept of one call. `None`: effects are not written down.
+    most: Option<usize>,
 }
 
 impl Recorder {
-    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, replies: Vec<Reply>, is_quiet: bool) -> Self {
+    pub fn new(grants: Arc<dyn Grants>, granted: &GrantsSpec, keep: Keep) -> Self {
+        let (most, replies) = match keep {
+            Keep::Nothing(replies) => (None, replies),
+            Keep::Bytes(most, replies) => (Some(most), replies),
+        };
         let mut notes = Notes::default();
         for reply in replies {
             match reply {
@@ -48,12 +58,12 @@ impl Recorder {
         let notes = Arc::new(Mutex::new(notes));
         let destinations = Arc::new(granted.http.iter().map(|grant| grant.name.clone()).collect());
         let mail = Arc::new(granted.mail.iter().map(|grant| grant.name.clone()).collect());
-        Self { grants, notes, destinations, mail, is_quiet }
+        Self { grants, notes, destinations, mail, most }
     }
 
     /// The effects since it was last asked.
-    pub fn take(&self) -> Vec<Effect> {
-        std::mem::take(&mut lock(&self.notes).effects)
+    pub fn take(&self) -> Noted {
+        std::mem::take(&mut lock(&self.notes).noted)
     }
 }
 
@@ -70,8 +80,8 @@ impl Grants for Recorder {
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
         let session = self.grants.open(batch).await?;
         let (destinations, mail) = (self.destinations.clone(), self.mail.clone());
-        let (notes, is_quiet) = (self.notes.clone(), self.is_quiet);
-        Ok(Box::new(Recorded { session, notes, destinations, mail, is_quiet }))
+        let (notes, most) = (self.notes.clone(), self.most);
+        Ok(Box::new(Recorded { session, notes, destinations, mail, most }))
     }
 }
 
@@ -80,30 +90,23 @@ struct Recorded {
     notes: Arc<Mutex<Notes>>,
     destinations: Arc<HashSet<String>>,
     mail: Arc<HashSet<String>>,
-    /// Effects are not written down.
-    is_quiet: bool,
+    most: Option<usize>,
 }
 
 impl Recorded {
     /// What is written down of a call.
     fn heard(&self, what: impl FnOnce() -> Value) -> Value {
-        if self.is_quiet { Value::Null } else { what() }
+        if self.most.is_none() { Value::Null } else { what() }
     }
 
     fn note<T>(&self, call: &'static str, to: &str, what: Value, answer: &Result<T, GrantError>) {
-        if self.is_quiet {
-            return;
-        }
-        let mut notes = lock(&self.notes);
-        if notes.effects.len() >= EFFECTS {
-            return;
-        }
+        let Some(most) = self.most else { return };
         let what = match what {
             Value::Object(what) => what,
             other => Map::from_iter([("value".to_owned(), other)]),
         };
         let refused = answer.as_ref().err().map(ToString::to_string);
-        notes.effects.push(Effect { call, to: to.to_owned(), what, refused });
+        lock(&self.notes).noted.add(Effect { call, to: to.to_owned(), what, refused }, most);
     }
 }
 

@@ -9,8 +9,9 @@ use kubewitness_watch::configmaps::{InstallError, Installed, install as write};
 use kubewitness_watch::{ConnectOptions, SignedIn};
 use serde_json::{Value, json};
 
-use super::subject::{self, Examined};
-use crate::cli::{InstallPluginArgs, PackPluginArgs};
+use crate::cli::{InstallPluginArgs, IntoClusterArgs, PackPluginArgs};
+use crate::commands::plugin::subject::{self, Examined};
+use crate::commands::plugin::trial::base64_of;
 use crate::commands::{End, Ended, Usage, print};
 use crate::config::tree::Tree;
 
@@ -24,20 +25,31 @@ pub async fn pack(args: PackPluginArgs) -> Ended {
 }
 
 pub async fn install(args: InstallPluginArgs) -> Ended {
-    if !is_name(&args.namespace) {
-        return Err(Usage::error(format!("--namespace {}: it is no name of a namespace", args.namespace)));
+    let InstallPluginArgs { dir, into } = args;
+    let (name, map) = config_map(&dir, &into.namespace).await?;
+    let map = serde_json::from_value(map)?;
+    written(&into, &name, async |signed_in| write(signed_in, map, PLUGIN_LABEL, into.dry_run).await).await
+}
+
+/// Tells what became of a ConfigMap.
+pub async fn written(
+    into: &IntoClusterArgs,
+    name: &str,
+    write: impl AsyncFnOnce(&SignedIn) -> Result<Installed, InstallError>,
+) -> Ended {
+    let IntoClusterArgs { namespace, kubeconfig, context, dry_run } = into;
+    if !is_name(namespace) {
+        return Err(Usage::error(format!("--namespace {namespace}: it is no name of a namespace")));
     }
-    let (name, map) = config_map(&args.dir, &args.namespace).await?;
-    let options = ConnectOptions { kubeconfig: args.kubeconfig, context: args.context };
+    let options = ConnectOptions { kubeconfig: kubeconfig.clone(), context: context.clone() };
     let signed_in = SignedIn::by(&options).await?;
-    let written = write(&signed_in, serde_json::from_value(map)?, PLUGIN_LABEL, args.dry_run).await;
-    let written = written.map_err(|error| match error {
+    let written = write(&signed_in).await.map_err(|error| match error {
         InstallError::Foreign(_) => {
             anyhow!("{error}. Give the plugin another name, or remove that ConfigMap")
         }
         error => error.into(),
     });
-    let place = format!("the ConfigMap {name} in the namespace {} of {}", args.namespace, signed_in.server);
+    let place = format!("the ConfigMap {name} in the namespace {namespace} of {}", signed_in.server);
     let written = written.with_context(|| format!("writing {place}"))?;
     let what = match written {
         Installed::Created => "created",
@@ -45,9 +57,9 @@ pub async fn install(args: InstallPluginArgs) -> Ended {
         Installed::Unchanged => "unchanged",
     };
     let trial =
-        if args.dry_run { " (dry run: the API server would take it, and nothing is written)" } else { "" };
+        if *dry_run { " (dry run: the API server would take it, and nothing is written)" } else { "" };
     print::text(&format!("configmap/{name} {what}{trial}\n"))?;
-    if !args.dry_run {
+    if !dry_run {
         print::text("`kubewitness plugins` shows when the controller has taken it.\n")?;
     }
     Ok(End::Fine)
@@ -66,7 +78,7 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
     }
     let key = format!("{}.wasm", parsed.name);
     // What its author wrote, without the defaults.
-    let mut manifest = written(&parsed.entry.text)?;
+    let mut manifest = as_written(&parsed.entry.text)?;
     manifest["spec"]["module"] = json!({"configMapKey": key, "sha256": component.digest()});
     let map = json!({
         "apiVersion": "v1",
@@ -77,12 +89,12 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
             "labels": {PLUGIN_LABEL: "true"},
         },
         "data": {"plugin.yaml": print::yaml(&manifest)?},
-        "binaryData": {key: super::trial::base64_of(&bytes)},
+        "binaryData": {key: base64_of(&bytes)},
     });
     Ok((parsed.name, map))
 }
 
-fn written(text: &str) -> Result<Value> {
+fn as_written(text: &str) -> Result<Value> {
     let trees = Tree::parse(text).map_err(|error| anyhow!("line {}: {}", error.line, error.message))?;
     trees.iter().map(Tree::to_json).find(Value::is_object).context("the manifest has no document")
 }

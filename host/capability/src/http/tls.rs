@@ -1,0 +1,115 @@
+//! What the host trusts and shows over https. A client is made once, and again where a file was rotated.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::config::{SecretRef, TlsSpec};
+use reqwest::{Certificate, Client, Identity, redirect};
+use ring::digest::{Context, SHA256};
+
+use super::Wrong;
+use super::resolver::Guard;
+use crate::secrets::{self, Secret};
+
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The client of one destination, with the files that it was made of.
+pub struct Clients {
+    spec: TlsSpec,
+    timeout: Duration,
+    guard: Guard,
+    /// By the digest of the files.
+    made: Mutex<(Vec<u8>, Client)>,
+}
+
+/// The files, as they are now.
+#[derive(Default)]
+struct Files {
+    ca: Option<Secret>,
+    certificate: Option<Secret>,
+    key: Option<Secret>,
+}
+
+impl Files {
+    async fn read(spec: &TlsSpec) -> Result<Self, Wrong> {
+        let file = async |field: &str, path: &Option<String>| match path {
+            Some(path) => resolved(field, &SecretRef::File(path.clone())).await.map(Some),
+            None => Ok(None),
+        };
+        let key = match &spec.key_from {
+            Some(reference) => Some(resolved("tls.keyFrom", reference).await?),
+            None => None,
+        };
+        let (ca, certificate) =
+            (file("tls.ca", &spec.ca).await?, file("tls.certificate", &spec.certificate).await?);
+        Ok(Self { ca, certificate, key })
+    }
+
+    fn digest(&self) -> Vec<u8> {
+        let mut context = Context::new(&SHA256);
+        for file in [&self.ca, &self.certificate, &self.key] {
+            let text = file.as_ref().map_or("", |file| file.expose());
+            context.update(&(text.len() as u64).to_le_bytes());
+            context.update(text.as_bytes());
+        }
+        context.finish().as_ref().to_vec()
+    }
+
+    /// The client's own messages may quote a file: these do not.
+    fn client(&self, timeout: Duration, guard: &Guard) -> Result<Client, Wrong> {
+        let wrong = |field: &str, message: &str| (field.to_owned(), message.to_owned());
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Another thread may have been first; either way there is one now.
+            rustls::crypto::ring::default_provider().install_default().ok();
+        }
+        let mut builder = Client::builder()
+            .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
+            // A redirect could lead the secrets elsewhere: the plugin sees it as what it is.
+            .redirect(redirect::Policy::none())
+            // A proxy would resolve the name itself.
+            .no_proxy()
+            .dns_resolver(Arc::new(guard.clone()))
+            .referer(false)
+            .timeout(timeout)
+            .connect_timeout(CONNECT.min(timeout));
+        if let Some(ca) = &self.ca {
+            let certificates = Certificate::from_pem_bundle(ca.expose().as_bytes()).ok();
+            let certificates = certificates.filter(|certificates| !certificates.is_empty());
+            let certificates = certificates.ok_or_else(|| wrong("tls.ca", "has no certificate as PEM"))?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
+            let pem = format!("{}\n{}\n", certificate.expose(), key.expose());
+            let identity = Identity::from_pem(pem.as_bytes()).map_err(|_| {
+                wrong("tls.certificate", "and `keyFrom` are no certificate and no private key as PEM")
+            })?;
+            builder = builder.identity(identity);
+        }
+        let field = if self.certificate.is_some() { "tls.certificate" } else { "url" };
+        builder.build().map_err(|error| (field.to_owned(), format!("has no usable client: {error}")))
+    }
+}
+
+async fn resolved(field: &str, reference: &SecretRef) -> Result<Secret, Wrong> {
+    secrets::resolve(reference).await.map_err(|message| (field.to_owned(), message))
+}
+
+impl Clients {
+    pub async fn open(spec: Option<&TlsSpec>, timeout: Duration, guard: Guard) -> Result<Self, Wrong> {
+        let spec = spec.cloned().unwrap_or_default();
+        let files = Files::read(&spec).await?;
+        let made = Mutex::new((files.digest(), files.client(timeout, &guard)?));
+        Ok(Self { spec, timeout, guard, made })
+    }
+
+    /// The client of the files as they are now.
+    pub async fn client(&self) -> Result<Client, Wrong> {
+        let files = Files::read(&self.spec).await?;
+        let digest = files.digest();
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.0 != digest {
+            *made = (digest, files.client(self.timeout, &self.guard)?);
+        }
+        Ok(made.1.clone())
+    }
+}

@@ -1,0 +1,122 @@
+//! `kubewitness plugin shadow`: what the version in a plugin's shadow does, beside what the version at work does.
+
+use anyhow::{Result, anyhow};
+use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
+
+use crate::cli::ShadowPluginArgs;
+use crate::commands::api::{Client, plugin_views};
+use crate::commands::print::{self, clean, line_diff, mark};
+use crate::commands::{End, Ended};
+
+const SIDES: [&str; 2] = ["the version at work", "in the shadow"];
+
+pub async fn shadow(args: ShadowPluginArgs) -> Ended {
+    let client = Client::reach(&args.query.reach).await?;
+    let shadow = find(&client, &args.name).await?;
+    print::value(args.query.output, &shadow, |shadow| text(shadow, print::is_coloured()))?;
+    Ok(if shadow.different == 0 { End::Fine } else { End::Failed })
+}
+
+async fn find(client: &Client, name: &str) -> Result<ShadowView> {
+    let plugin = plugin_views(client, Some(name)).await?.into_iter().next();
+    plugin.and_then(|plugin| plugin.shadow).ok_or_else(|| {
+        anyhow!(
+            "the plugin `{}` has no version in its shadow: `spec.shadow.module` of its manifest names one, and \
+             `kubewitness plugins` says whether that was taken",
+            clean(name)
+        )
+    })
+}
+
+fn text(shadow: &ShadowView, coloured: bool) -> String {
+    let mut text = String::new();
+    for ShadowDifferenceView { id, seq, object, change, phase, active, shadow } in &shadow.differences {
+        let at = format!("{seq} {object} ({change}): {phase}, state {id}");
+        text.push_str(&format!("{}\n", clean(&at)));
+        let [before, after] = [active, shadow].map(lines);
+        text.push_str(&line_diff::unified(&SIDES.map(str::to_owned), &before, &after, coloured));
+        text.push('\n');
+    }
+    let ShadowView { digest, since, states, same, different, missed, .. } = shadow;
+    let more = different.saturating_sub(shadow.differences.len() as u64);
+    if more > 0 {
+        text.push_str(&format!("{more} more states differ, and are not kept\n\n"));
+    }
+    let digest: String = digest.chars().take(12).collect();
+    text.push_str(&format!(
+        "{} states: {states}, same: {same}, different: {different}, missed: {missed}; {digest} in the shadow since {}\n",
+        mark(*different == 0),
+        clean(since)
+    ));
+    for (name, side) in SIDES.iter().zip([&shadow.active, &shadow.shadow]) {
+        text.push_str(&format!("  {name}: {}\n", cost(side, *states)));
+    }
+    if let Some(message) = &shadow.message {
+        text.push_str(&format!("{}\n", clean(message)));
+    }
+    text.push_str("The effects of both were held back.\n");
+    text
+}
+
+fn cost(side: &ShadowSideView, states: u64) -> String {
+    let ShadowSideView { not_done, effects, seconds, guest_seconds, peak_memory } = side;
+    let micros = |seconds: f64| (1e6 * seconds / states.max(1) as f64).round();
+    format!(
+        "not done {not_done}, effects {effects}, {}µs a state, {}µs of it in the plugin, {} KiB at most",
+        micros(*seconds),
+        micros(*guest_seconds),
+        peak_memory >> 10
+    )
+}
+
+/// As JSON of many lines, so that a difference shows what.
+fn lines(act: &ShadowActView) -> String {
+    serde_json::to_string_pretty(act).unwrap_or_else(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_difference_is_shown_with_both_effects_and_the_sums_below() {
+        let act = |body: &str| ShadowActView {
+            effects: vec![json!({"call": "http.send", "body": body})],
+            more: 0,
+            verdict: json!("done"),
+        };
+        let difference = ShadowDifferenceView {
+            id: "jobs/0/u/1".into(),
+            seq: 7,
+            object: "Job team/a\u{1b}".into(),
+            change: "present".into(),
+            phase: "Failed".into(),
+            active: act("a"),
+            shadow: act("b"),
+        };
+        let side = ShadowSideView { effects: 4, seconds: 0.001, peak_memory: 2048, ..Default::default() };
+        let view = ShadowView {
+            digest: "0123456789abcdef".into(),
+            states: 4,
+            same: 2,
+            different: 2,
+            active: side.clone(),
+            shadow: side,
+            differences: vec![difference],
+            ..ShadowView::default()
+        };
+        let text = text(&view, false);
+        for part in [
+            "7 Job team/a· (present): Failed, state jobs/0/u/1\n--- the version at work\n+++ in the shadow",
+            "-      \"body\": \"a\"",
+            "+      \"body\": \"b\"",
+            "1 more states differ",
+            "states: 4, same: 2, different: 2, missed: 0; 0123456789ab in the shadow",
+            "  in the shadow: not done 0, effects 4, 250µs a state, 0µs of it in the plugin, 2 KiB at most",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

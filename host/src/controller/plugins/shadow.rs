@@ -1,0 +1,376 @@
+//! Compares the next version of a plugin with the one at work, on live states. After a call of the plugin, its states are
+//! handed to both versions once more, one at a time, with the effects of both held back. It slows no call: what comes
+//! faster than it is compared is missed and counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use kubewitness_capability::Redaction;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
+use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Tick};
+use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
+use kubewitness_core::{State, calendar, shortened};
+use kubewitness_journal::Journal;
+use kubewitness_sandbox::{Component, Tally};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::warn;
+
+use super::candidate::Candidate;
+use crate::config::component::Pulled;
+use crate::controller::shared::Shared;
+use crate::controller::trial::{Hiding, Keep, Lent, Noted, Stage, object_of};
+use crate::tasks::{Fate, Tasks};
+
+/// States that wait to be compared. Further ones are missed.
+const QUEUE: usize = 256;
+/// States that differ and are told. The counts have all of them.
+const TOLD: usize = 10;
+/// Bytes of effects that are told of one version and state.
+const TOLD_BYTES: usize = 8 << 10;
+/// Bytes of a failure that are told and compared. A guest's words go on for pages.
+const FAILURE: usize = 1024;
+/// What a round may leave in databases, ledgers and `kv` of a trial. Then both versions begin with empty ones.
+const ROUND_BYTES: usize = 16 << 20;
+const ROUND_STATES: u64 = 10_000;
+/// A file holds what a round leaves. One statement of a plugin may double a table.
+const DATABASE: Bytes = Bytes(32 << 20);
+/// Until what can't be opened is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The version at work, and the one that is compared with it.
+pub struct Pair {
+    pub active: Candidate,
+    pub shadow: Candidate,
+}
+
+/// Ends with its last call.
+pub struct Shadow {
+    states: mpsc::Sender<Arc<State>>,
+    view: watch::Sender<ShadowView>,
+    _stop: DropGuard,
+}
+
+impl Shadow {
+    pub fn start(
+        pair: Pair,
+        journal: Journal,
+        shared: Arc<Shared>,
+        clock: &Arc<dyn Clock>,
+        tasks: &Tasks,
+    ) -> Self {
+        let (states, queue) = mpsc::channel(QUEUE);
+        let view = watch::Sender::new(ShadowView {
+            digest: pair.shadow.component.digest().to_owned(),
+            module: pair.shadow.pulled.as_ref().map(Pulled::told),
+            since: calendar::rfc3339(clock.now_ms()),
+            ..ShadowView::default()
+        });
+        let (stop, name) = (CancellationToken::new(), format!("the shadow of {}", pair.active.parsed.name));
+        let sides = [Side::new(&pair.active, clock), Side::new(&pair.shadow, clock)];
+        let plugin = pair.active.parsed.name;
+        let mut comparing = Comparing { plugin, sides, journal, shared, view: view.clone(), round: None };
+        let stopped = stop.clone();
+        tasks.spawn(name, Fate::Finite, async move {
+            stopped.run_until_cancelled(comparing.run(queue)).await;
+            Ok(())
+        });
+        Self { states, view, _stop: stop.drop_guard() }
+    }
+
+    /// What people see.
+    pub fn view(&self) -> watch::Receiver<ShadowView> {
+        self.view.subscribe()
+    }
+
+    /// Retries and resyncs are the same states once more.
+    fn offer(&self, batch: &[Delivery]) {
+        let first = batch.iter().filter(|delivery| delivery.attempt == 1 && !delivery.resync);
+        let missed = first.filter(|delivery| self.states.try_send(delivery.state.clone()).is_err()).count();
+        if missed > 0 {
+            self.view.send_modify(|view| view.missed += missed as u64);
+        }
+    }
+}
+
+/// Hands calls on, and their states to the shadow afterwards.
+pub struct Shadowed {
+    pub handler: Arc<dyn Handler>,
+    pub shadow: Shadow,
+}
+
+#[async_trait]
+impl Handler for Shadowed {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let called = self.handler.handle(batch).await;
+        self.shadow.offer(batch);
+        called
+    }
+
+    /// A shadow is not called on the schedule.
+    async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
+        self.handler.tick(tick).await
+    }
+}
+
+/// One of the two versions.
+struct Side {
+    component: Component,
+    spec: PluginSpec,
+    tally: Arc<Tally>,
+}
+
+impl Side {
+    fn new(candidate: &Candidate, clock: &Arc<dyn Clock>) -> Self {
+        let mut spec = candidate.parsed.spec.clone();
+        spec.limits.concurrency = 1;
+        // What people are shown of it may have no secrets of documents.
+        if spec.grants.documents == DocumentsGrant::Raw {
+            spec.grants.documents = DocumentsGrant::Digest;
+        }
+        let component = candidate.component.clone();
+        Self { component, spec, tally: Arc::new(Tally::new(clock.clone())) }
+    }
+}
+
+/// The clock of a trial stands at the state.
+#[derive(Default)]
+struct Moment {
+    ms: AtomicU64,
+    running: SystemClock,
+}
+
+impl Clock for Moment {
+    fn now_ms(&self) -> u64 {
+        self.ms.load(Ordering::Relaxed)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.running.elapsed()
+    }
+}
+
+/// Both versions with empty databases and ledgers, and a copy of what the plugin has stored.
+struct Round {
+    now: Arc<Moment>,
+    stages: [Stage; 2],
+    redaction: Arc<Redaction>,
+    states: u64,
+    bytes: usize,
+}
+
+/// What one version did with one state.
+struct Act {
+    noted: Noted,
+    verdict: Value,
+    took: Duration,
+}
+
+struct Comparing {
+    plugin: String,
+    sides: [Side; 2],
+    journal: Journal,
+    shared: Arc<Shared>,
+    view: watch::Sender<ShadowView>,
+    round: Option<Round>,
+}
+
+impl Comparing {
+    async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>) {
+        while let Some(state) = queue.recv().await {
+            let begun = Instant::now();
+            let pause = match self.compare(&state).await {
+                // So it takes at most half of one processor.
+                Ok(()) => begun.elapsed(),
+                Err(error) => {
+                    self.fails(&error);
+                    AGAIN
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn fails(&self, error: &anyhow::Error) {
+        let message = format!("nothing can be compared now: {error:#}");
+        warn!(plugin = self.plugin, "its shadow: {message}");
+        self.view.send_modify(|view| {
+            view.missed += 1;
+            view.message = Some(message);
+        });
+    }
+
+    async fn compare(&mut self, state: &Arc<State>) -> Result<()> {
+        let mut round = match self.round.take() {
+            Some(round) => round,
+            None => self.open().await?,
+        };
+        round.now.ms.store(state.observed_ms, Ordering::Relaxed);
+        let [active, shadow] = &round.stages;
+        let acts = [act(active, state).await, act(shadow, state).await];
+        round.states += 1;
+        round.bytes += acts.iter().map(|act| act.noted.bytes).max().unwrap_or_default();
+        let tallies = [&self.sides[0].tally, &self.sides[1].tally];
+        self.view.send_modify(|view| {
+            view.message = None;
+            add(&mut view.active, &acts[0], tallies[0]);
+            add(&mut view.shadow, &acts[1], tallies[1]);
+            take(view, state, acts, &round.redaction);
+        });
+        self.round = Some(round).filter(|it| it.states < ROUND_STATES && it.bytes < ROUND_BYTES);
+        Ok(())
+    }
+
+    async fn open(&self) -> Result<Round> {
+        let redaction = self.shared.redaction().context("the host's settings are not taken yet")?;
+        let now = Arc::new(Moment::default());
+        let [active, shadow] = &self.sides;
+        let stages =
+            [self.stage(active, &now, &redaction).await?, self.stage(shadow, &now, &redaction).await?];
+        Ok(Round { now, stages, redaction, states: 0, bytes: 0 })
+    }
+
+    async fn stage(&self, side: &Side, now: &Arc<Moment>, redaction: &Arc<Redaction>) -> Result<Stage> {
+        let kv = self.journal.kv(&self.plugin).await.context("reading its kv")?;
+        let lent = Lent {
+            documents: Arc::new(self.journal.clone()),
+            lister: Arc::new(self.shared.listers.clone()),
+            clock: now.clone(),
+            kv: kv.into_iter().filter(|(key, _)| !key.starts_with(NOTE)).collect(),
+            newest: *self.journal.newest().borrow(),
+            database: Some(DATABASE),
+        };
+        let (hiding, keep) = (Hiding::Same(redaction.clone()), Keep::Bytes(TOLD_BYTES, Vec::new()));
+        let stage = Stage::open(&self.plugin, &side.spec, &side.component, lent, hiding, keep).await?;
+        Ok(stage.counted_by(side.tally.clone()))
+    }
+}
+
+async fn act(stage: &Stage, state: &Arc<State>) -> Act {
+    let begun = Instant::now();
+    let mut verdict = stage.hand_over(state).await;
+    // The rest of a trap's text is of addresses in the component.
+    if let Some(failed) = verdict["failed"].as_str() {
+        verdict = json!({"failed": shortened(failed.lines().next().unwrap_or_default(), FAILURE)});
+    }
+    Act { noted: stage.recorder.take(), verdict, took: begun.elapsed() }
+}
+
+fn add(side: &mut ShadowSideView, act: &Act, tally: &Tally) {
+    let calls = tally.view();
+    side.not_done += u64::from(act.verdict != "done");
+    side.effects += act.noted.count as u64;
+    side.seconds += act.took.as_secs_f64();
+    side.guest_seconds = calls.guest_seconds;
+    side.peak_memory = side.peak_memory.max(calls.peak_memory);
+}
+
+fn take(view: &mut ShadowView, state: &State, [active, shadow]: [Act; 2], redaction: &Redaction) {
+    view.states += 1;
+    let same =
+        active.verdict == shadow.verdict && active.noted.digest().as_ref() == shadow.noted.digest().as_ref();
+    if same {
+        view.same += 1;
+        return;
+    }
+    view.different += 1;
+    if view.differences.len() < TOLD {
+        view.differences.push(ShadowDifferenceView {
+            id: state.id.as_str().to_owned(),
+            seq: state.seq,
+            object: object_of(state),
+            change: state.change.as_str().to_owned(),
+            phase: state.status.phase.to_string(),
+            active: told(active, redaction),
+            shadow: told(shadow, redaction),
+        });
+    }
+}
+
+/// Effects that can't be told without secrets are only counted.
+fn told(Act { noted, verdict, .. }: Act, redaction: &Redaction) -> ShadowActView {
+    let all = json!({"effects": noted.effects});
+    let shown = all.as_object().and_then(|all| redaction.settings(all).ok());
+    let effects = match shown.and_then(|mut shown| shown.remove("effects")) {
+        Some(Value::Array(effects)) => effects,
+        _ => Vec::new(),
+    };
+    ShadowActView { more: (noted.count - effects.len()) as u64, effects, verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::config::HostSpec;
+    use kubewitness_core::{Change, ObjectRef, StateId, Status, Version};
+
+    use super::*;
+    use crate::controller::trial::Effect;
+
+    fn state(seq: u64) -> Arc<State> {
+        let object = ObjectRef { kind: "Job".into(), name: "a".into(), ..ObjectRef::default() };
+        let version = Version::new(&seq.to_string());
+        Arc::new(State {
+            id: StateId::of("jobs", 0, &object, Change::Present, &version, None),
+            seq,
+            source: "jobs".into(),
+            epoch: 0,
+            change: Change::Present,
+            owner: None,
+            object: Arc::new(object),
+            resource_version: version,
+            status: Arc::new(Status::default()),
+            previous: None,
+            observed_ms: 1,
+            late: false,
+        })
+    }
+
+    #[test]
+    fn states_beyond_the_queue_are_missed_and_retries_and_resyncs_are_not_offered() {
+        let (states, mut queue) = mpsc::channel(2);
+        let view = watch::Sender::new(ShadowView::default());
+        let shadow = Shadow { states, view, _stop: CancellationToken::new().drop_guard() };
+        let delivery = |seq, attempt, resync| Delivery { state: state(seq), attempt, resync };
+        let batch = [
+            delivery(1, 2, false),
+            delivery(2, 1, true),
+            delivery(3, 1, false),
+            delivery(4, 1, false),
+            delivery(5, 1, false),
+        ];
+        shadow.offer(&batch);
+        assert_eq!(shadow.view().borrow().missed, 1);
+        assert_eq!([3, 4].map(|_| queue.try_recv().unwrap().seq), [3, 4]);
+    }
+
+    fn act(verdict: &str, effects: usize) -> Act {
+        let mut noted = Noted::default();
+        for number in 0..effects {
+            let what = json!({"password": "hunter2", "number": number}).as_object().cloned().unwrap();
+            noted.add(Effect { call: "log", to: "info".into(), what, refused: None }, 120);
+        }
+        Act { noted, verdict: json!(verdict), took: Duration::ZERO }
+    }
+
+    #[tokio::test]
+    async fn every_difference_is_counted_and_the_first_are_kept_without_secrets() {
+        let data = tempfile::tempdir().unwrap();
+        let redaction = Redaction::open(&HostSpec::default(), data.path()).await.unwrap();
+        let mut view = ShadowView::default();
+        take(&mut view, &state(1), [act("done", 3), act("done", 3)], &redaction);
+        for seq in 2..20 {
+            take(&mut view, &state(seq), [act("done", 3), act("done", 4)], &redaction);
+        }
+        take(&mut view, &state(20), [act("done", 0), act("reject", 0)], &redaction);
+        assert_eq!((view.states, view.same, view.different), (20, 1, 19));
+        assert_eq!((view.differences.len(), view.differences[0].seq), (TOLD, 2));
+        let shadow = &view.differences[0].shadow;
+        assert_eq!((shadow.effects.len(), shadow.more), (2, 2), "{shadow:?}");
+        assert!(!serde_json::to_string(&view).unwrap().contains("hunter2"));
+    }
+}

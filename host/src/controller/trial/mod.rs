@@ -1,0 +1,208 @@
+//! A plugin that is called as the host calls it, with nothing behind it: the database is a file that is thrown away,
+//! requests are answered and not sent. What it would have done is written down. It is no part of a plugin at work: a
+//! shadow and the commands for authors try plugins so.
+
+mod done;
+mod recorder;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use kubewitness_capability::{Backing, Capabilities, Redaction};
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::{
+    Bytes, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, PluginSpec, RedactionSpec,
+    SecretRef, SourceSpec, SqliteSpec,
+};
+use kubewitness_core::ports::{
+    Delivery, Documents, Handler, JournalError, Kept, KvWrite, Lister, Notes, Verdict,
+};
+use kubewitness_core::{Seq, State};
+use kubewitness_sandbox::{Component, Plugin, Tally};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub use done::{Effect, HttpReply, MailReply, Noted, Reply};
+pub use recorder::{Keep, Recorder};
+
+/// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.
+const REDACTION_KEY: &str = "a trial of a plugin hides nothing: it sends nothing";
+/// What an Ed25519 key in PKCS#8 begins with; its 32 bytes follow.
+const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// What stands in for the journal, the cache and the clock.
+pub struct Lent {
+    pub documents: Arc<dyn Documents>,
+    pub lister: Arc<dyn Lister>,
+    pub clock: Arc<dyn Clock>,
+    /// What the plugin has stored.
+    pub kv: Vec<(String, Vec<u8>)>,
+    pub newest: Seq,
+    /// The largest that its database may grow.
+    pub database: Option<Bytes>,
+}
+
+/// What hides secrets from the plugin.
+pub enum Hiding {
+    /// These rules, and a key that everybody knows.
+    Rules(Box<RedactionSpec>),
+    /// As a controller does it.
+    Same(Arc<Redaction>),
+}
+
+/// A plugin that is ready to be called, with what it is granted.
+pub struct Stage {
+    pub plugin: Plugin,
+    pub recorder: Arc<Recorder>,
+    /// Where its database and its ledgers are, for as long as it is called.
+    _folder: TempDir,
+}
+
+impl Stage {
+    pub async fn open(
+        name: &str,
+        spec: &PluginSpec,
+        component: &Component,
+        lent: Lent,
+        hiding: Hiding,
+        keep: Keep,
+    ) -> Result<Self> {
+        let folder = tempfile::tempdir().context("making a folder for the trial")?;
+        let (rules, same) = match hiding {
+            Hiding::Rules(rules) => (*rules, None),
+            Hiding::Same(redaction) => (RedactionSpec::default(), Some(redaction)),
+        };
+        let mut host = host(spec, rules, folder.path())?;
+        for sqlite in host.databases.iter_mut().filter_map(|database| database.sqlite.as_mut()) {
+            sqlite.size = lent.database;
+        }
+        let capabilities = Capabilities::open(&host, folder.path()).await;
+        let capabilities = capabilities.map_err(|faults| {
+            let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
+            anyhow::anyhow!(
+                "what the plugin is granted can't be opened: {}",
+                told.collect::<Vec<_>>().join("; ")
+            )
+        })?;
+        let capabilities = match same {
+            Some(redaction) => capabilities.hiding_as(redaction),
+            None => capabilities,
+        };
+        let backing = Backing {
+            documents: lent.documents,
+            lister: lent.lister,
+            clock: lent.clock,
+            uses: Arc::default(),
+            kv: lent.kv,
+            notes: Arc::new(Unread),
+            version: component.digest().to_owned(),
+            cursor: 0,
+            newest: lent.newest,
+        };
+        let grants = capabilities.grants(name, spec, backing).await?;
+        let recorder = Arc::new(Recorder::new(grants, &spec.grants, keep));
+        let plugin = component.plugin(name, &spec.limits, recorder.clone())?;
+        Ok(Self { plugin, recorder, _folder: folder })
+    }
+
+    /// Its calls are counted here.
+    pub fn counted_by(self, tally: Arc<Tally>) -> Self {
+        Self { plugin: self.plugin.counted_by(tally), ..self }
+    }
+
+    /// Hands one state over. The answer is the verdict, or why the call failed.
+    pub async fn hand_over(&self, state: &Arc<State>) -> Value {
+        let delivery = Delivery { state: state.clone(), attempt: 1, resync: false };
+        match self.plugin.handle(&[delivery]).await {
+            Ok(outcome) => outcome.verdicts.into_iter().next().map_or(Value::Null, verdict),
+            Err(error) => json!({"failed": error.to_string()}),
+        }
+    }
+}
+
+fn verdict(verdict: Verdict) -> Value {
+    match verdict {
+        Verdict::Done => json!("done"),
+        Verdict::Retry { after_ms, reason } => json!({"retry": {"afterMs": after_ms, "reason": reason}}),
+        Verdict::Reject(reason) => json!({"reject": reason}),
+    }
+}
+
+/// `Job team/train-1`
+pub fn object_of(state: &State) -> String {
+    let object = &state.object;
+    let place = if object.namespace.is_empty() { String::new() } else { format!("{}/", object.namespace) };
+    format!("{} {place}{}", object.kind, object.name)
+}
+
+/// A trial has no later start that could read its notes.
+struct Unread;
+
+#[async_trait]
+impl Notes for Unread {
+    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
+}
+
+/// A host that has what the plugin is granted, in a folder of its own.
+fn host(spec: &PluginSpec, redaction: RedactionSpec, folder: &Path) -> Result<HostSpec> {
+    let secret = |file: &str, text: &str| {
+        let path = folder.join(file);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        anyhow::Ok(SecretRef::File(path.to_string_lossy().into_owned()))
+    };
+    let key = base64_of(&[KEY_BEGINS.as_slice(), &[7; 32]].concat());
+    let key = secret("signing.key", &key)?;
+    let mut host = host_for(spec);
+    host.redaction = redaction;
+    host.redaction.key_from = Some(secret("redaction.key", REDACTION_KEY)?);
+    host.keys.iter_mut().for_each(|spec| spec.value_from = key.clone());
+    Ok(host)
+}
+
+/// A host that has whatever a plugin names.
+pub fn host_for(spec: &PluginSpec) -> HostSpec {
+    let PluginSpec { subscribe, grants, .. } = spec.clone();
+    let sources: BTreeSet<_> = subscribe.into_iter().map(|s| s.source).chain(grants.lister).collect();
+    let secret = || SecretRef::Env("UNCHECKED".into());
+    HostSpec {
+        sources: sources.iter().map(|name| source(name)).collect(),
+        databases: grants
+            .sql
+            .into_iter()
+            .map(|g| DatabaseSpec {
+                name: g.database,
+                sqlite: Some(SqliteSpec { path: "unchecked.db".into(), size: None }),
+                ..DatabaseSpec::default()
+            })
+            .collect(),
+        destinations: grants
+            .http
+            .into_iter()
+            .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
+            .collect(),
+        mail: grants.mail.into_iter().map(|g| MailSpec::of(&g.server)).collect(),
+        ledgers: grants
+            .ledger
+            .into_iter()
+            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
+            .collect(),
+        keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
+        ..HostSpec::default()
+    }
+}
+
+fn source(name: &str) -> SourceSpec {
+    SourceSpec::of(name, "v1", "Unchecked")
+}
+
+pub fn base64_of(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
