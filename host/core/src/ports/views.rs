@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use crate::status::story::events::EventView;
+pub use crate::status::story::reports::ReportView;
 
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
@@ -272,7 +273,7 @@ pub struct TimelineQuery {
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
     pub limit: Option<usize>,
-    /// Whether Events are read as well: each has a document.
+    /// Whether Events and reports are read as well: each Event has a document.
     #[serde(skip)]
     pub events: bool,
     /// By name: only objects in these namespaces. `None`: in all of them.
@@ -331,6 +332,10 @@ pub struct TimelineView {
     /// one, with a count.
     #[serde(default)]
     pub events: Vec<EventView>,
+    /// What plugins report of these objects, such as who was told; oldest first.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
+    #[serde(default)]
+    pub reports: Vec<ReportView>,
 }
 
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing

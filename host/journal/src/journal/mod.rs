@@ -3,15 +3,17 @@
 
 mod ports;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
-use kubewitness_core::{Gap, Seq, State};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, ReportView, TimelineQuery,
+};
+use kubewitness_core::{Gap, Seq, State, reports};
 
 use crate::append::group::{Group, StillSo, Work};
 use crate::append::recent::Recent;
@@ -234,6 +236,16 @@ impl Journal {
     /// One object's states, those of the objects that it owns, and the Events about them.
     pub async fn timeline(&self, query: &TimelineQuery) -> Result<Story, JournalError> {
         self.reader().await?.timeline(query).await
+    }
+
+    /// What plugins report of these objects, oldest first.
+    pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
+        let found = self.reader().await?.reports().await?;
+        let report = |(plugin, key, value): &(String, String, Vec<u8>)| {
+            let uid = reports::uid_of(key).filter(|uid| uids.contains(*uid))?;
+            Some(reports::read(plugin, uid, value))
+        };
+        Ok(reports::newest(found.iter().filter_map(report).collect()))
     }
 
     /// Objects that have ended, the newest end first.

@@ -174,7 +174,12 @@ impl Views for HostViews {
         })?;
         let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
-        Ok(TimelineView { states, related, events })
+        let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
+        let reports = match query.events {
+            true => self.journal.reports(&uids).await.map_err(unavailable)?,
+            false => Vec::new(),
+        };
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

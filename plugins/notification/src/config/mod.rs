@@ -205,6 +205,13 @@ impl Config {
         }
     }
 
+    /// Whether people are left alone now.
+    pub fn is_quiet(&self, phase: &str, now_ms: u64) -> bool {
+        self.quiet.as_ref().is_some_and(|quiet| {
+            quiet.hours.contains(now_ms) && !quiet.except.iter().any(|except| except == phase)
+        })
+    }
+
     /// The JSON Pointers into documents that titles, texts and templates use.
     pub fn pointers(&self) -> BTreeSet<String> {
         let texts = [&self.title, &self.text].into_iter().flatten().cloned().map(Value::String);

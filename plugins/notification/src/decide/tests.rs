@@ -116,7 +116,7 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
         annotations: annotated(&annotations),
         happened_ms: NOW,
     };
-    let told = refusals(&config, &seen).join("\n");
+    let told: String = refusals(&config, &seen).into_iter().map(|(_, why)| format!("{why}\n")).collect();
     for word in
         ["`alerts` takes no annotations", "`nobody` is no channel", "names no address", "`x` is no address"]
     {
@@ -134,13 +134,18 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
 #[test]
 fn an_object_a_namespace_or_all_can_be_muted_and_the_object_decides_first() {
     let failed = moved("Failed");
-    let all = config(json!({"mute": true}));
-    assert_eq!(heard(&all, &failed, &[]), Heard::Nothing);
+    let muted = |config: &Config, annotations: &[(&str, &str)], by: &str| {
+        let Heard::Muted(to, why) = heard(config, &failed, annotations) else { panic!("it is told") };
+        assert_eq!((to, why.contains(by)), (["alerts", "ops"].map(str::to_string).into(), true), "{why}");
+    };
+    muted(&config(json!({"mute": true})), &[(MUTE, "false")], "everything");
     let namespace = config(json!({"namespaces": {"default": {"mute": true}}}));
-    assert_eq!(heard(&namespace, &failed, &[]), Heard::Nothing);
+    muted(&namespace, &[], "namespace");
     assert_eq!(heard(&namespace, &failed, &[(MUTE, "false")]), news(&["alerts", "ops"]));
     let none = config(json!({}));
-    assert_eq!(heard(&none, &failed, &[(MUTE, "yes please")]), Heard::Nothing);
+    muted(&none, &[(MUTE, "yes please")], "annotation");
+    let nobody = config(json!({"routes": [], "mute": true}));
+    assert_eq!(heard(&nobody, &failed, &[]), Heard::Nothing);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
 use crate::facts::text;
+use crate::report::{self, Report};
 
 /// Messages that wait for their recipients. Each has up to 3 KiB of the 1 MiB of `kv`. Where there is no room, notes wait.
 const OUTBOX: usize = 128;
@@ -40,6 +41,9 @@ pub struct Book {
     more: Vec<(String, u64)>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
+    /// What became of messages in this tick.
+    #[serde(skip)]
+    pub reports: Vec<Report>,
 }
 
 const OF_PARTS: &str = "/parts";
@@ -115,15 +119,18 @@ impl Book {
         };
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
         let before = self.told.iter().position(|told| told.key == key);
-        if before.is_some_and(|place| self.told[place].covers(config, phase, attempt, now_ms)) {
+        let covered = before.map(|place| &self.told[place]);
+        if let Some(told) = covered.filter(|told| told.covers(config, phase, attempt, now_ms)) {
+            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(told.at_ms));
+            self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
             return true;
         }
-        let is_quiet = config.quiet.as_ref().is_some_and(|quiet| {
-            quiet.hours.contains(now_ms) && !quiet.except.iter().any(|except| except == phase)
-        });
-        if is_quiet || self.outbox.len() >= OUTBOX {
+        if config.is_quiet(phase, now_ms) || self.outbox.len() >= OUTBOX {
             return false;
         }
+        let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
+        let rest = notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq);
+        self.report_notes(config, rest, ("merged", &merged), now_ms);
         // Of the object's own earlier states only the last one counts.
         let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
@@ -134,6 +141,19 @@ impl Book {
         }
         self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
         true
+    }
+
+    fn report_notes<'n>(
+        &mut self,
+        config: &Config,
+        notes: impl Iterator<Item = &'n Note>,
+        what: (&'static str, &str),
+        now_ms: u64,
+    ) {
+        for note in notes {
+            let of = |to| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
+            self.reports.extend(note.to.iter().map(|to| of(to)));
+        }
     }
 
     fn pace(&mut self, recipient: &str) -> &mut Pace {
@@ -196,6 +216,7 @@ impl Book {
 
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
+        self.report_answer(config, sending, answer, now_ms);
         let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
@@ -220,14 +241,33 @@ impl Book {
         self.outbox.retain(|one| !one.to.is_empty());
     }
 
+    fn report_answer(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
+        // Its turn has not come.
+        if matches!(answer, Answer::Later { after_ms: Some(_), .. }) {
+            return;
+        }
+        let (result, why) = Report::result(answer);
+        let within = format!("within `{}`", sending.message.title);
+        let why = if sending.is_digest && why.is_empty() { &within } else { why };
+        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
+            let (facts, title) = (&one.message.facts, one.message.title.clone());
+            let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);
+            self.reports.push(report);
+        }
+    }
+
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
         let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;
-        let lost =
-            self.outbox.iter().filter(|one| !is_fresh(one)).flat_map(|one| {
-                one.to.iter().map(|recipient| (recipient.clone(), one.message.title.clone()))
-            });
-        let lost = lost.collect();
+        let mut lost = Vec::new();
+        for one in self.outbox.iter().filter(|one| !is_fresh(one)) {
+            for to in &one.to {
+                let (facts, title) = (&one.message.facts, one.message.title.clone());
+                let what = ("given up", "nobody took it for a day");
+                self.reports.push(Report::of(config, facts, to, what, title.clone(), now_ms));
+                lost.push((to.clone(), title));
+            }
+        }
         self.outbox.retain(is_fresh);
         self.told.retain(|told| now_ms.saturating_sub(told.at_ms) < config.repeat.ms);
         self.told.drain(..self.told.len().saturating_sub(TOLD));

@@ -7,9 +7,8 @@ use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
 use crate::facts::{Facts, clip, text};
-use crate::template;
+use crate::{report, template};
 
-const TITLE: &str = "{{kind}} {{namespace}}/{{name}}: {{phase}}";
 /// Texts of operators and of objects.
 const TITLE_BYTES: usize = 256;
 const TEXT_BYTES: usize = 1024;
@@ -31,7 +30,7 @@ pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
     let is_parts = text(facts, "uid") != lead.group;
     let title = match (&config.title, is_parts) {
         (Some(title), _) => template::fill_text(title, facts),
-        (None, false) => template::fill_text(TITLE, facts),
+        (None, false) => report::title(facts),
         (None, true) => of_parts(lead, others),
     };
     let mut lines = match &config.text {

@@ -11,12 +11,12 @@ mod note;
 
 use std::collections::BTreeSet;
 
-use kubewitness_sdk::{Error, clock, kv, log};
+use kubewitness_sdk::{clock, kv, log};
 
 use crate::answer::Answer;
 use crate::channels;
 use crate::config::Config;
-use crate::facts;
+use crate::{facts, report};
 use book::{Book, Sending};
 pub use note::handle;
 use note::{COUNTS, Counts, NOTES, Note};
@@ -47,6 +47,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     for (recipient, title) in book.forget(config, now_ms) {
         log::error("a message was given up", &[("recipient", &recipient), ("title", &title)]);
     }
+    report::keep(&book.reports)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
         kv::set(BOOK, &bytes)?;
@@ -124,11 +125,6 @@ fn told(config: &Config, sending: &Sending) -> Answer {
         }
     }
     answer
-}
-
-/// What a note or a book is too large for is told to nobody; everything else may be mended.
-fn is_full(error: &Error) -> bool {
-    matches!(error, Error::TooLarge(_))
 }
 
 #[cfg(test)]

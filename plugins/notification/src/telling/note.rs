@@ -6,10 +6,10 @@ use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::is_full;
 use crate::config::Config;
 use crate::decide::{self, Heard, Seen};
 use crate::facts::{self, Facts};
+use crate::report::{self, Report, is_full};
 
 /// The keys of notes begin with it; the position of the state follows.
 pub const NOTES: &str = "note/";
@@ -39,64 +39,93 @@ pub struct Counts {
     pub more: Vec<(String, u64)>,
 }
 
+/// What one call has heard, beside its notes.
+struct Call<'a> {
+    config: &'a Config,
+    pointers: BTreeSet<String>,
+    counts: Counts,
+    reports: Vec<Report>,
+}
+
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
-    let mut counts = Counts::default();
-    let verdict = |state| match note(config, &pointers, state, &mut counts) {
+    let mut call = Call { config, pointers, counts: Counts::default(), reports: Vec::new() };
+    let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(error) => error.into(),
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
-    if counts != Counts::default()
-        && let Err(error) = count(states, &counts)
-    {
+    if let Err(error) = count(states, &call.counts).and_then(|()| report::keep(&call.reports)) {
         // Without the count nobody would hear that there was more.
         verdicts.fill_with(|| Verdict::retry(error.text()));
     }
     verdicts
 }
 
-fn note(
-    config: &Config,
-    pointers: &BTreeSet<String>,
-    state: &State,
-    counts: &mut Counts,
-) -> Result<(), Error> {
-    if !decide::may_be_told(config, state) {
-        return Ok(());
-    }
-    let now_ms = clock::now_ms();
-    let seen = look(state)?;
-    for why in decide::refusals(config, &seen) {
-        let name = format!("{}/{}", state.object.namespace, state.object.name);
-        log::warn("an annotation names a recipient that can't be told", &[("object", &name), ("why", &why)]);
-    }
-    let to = match decide::hear(config, &seen, now_ms) {
-        Heard::Nothing => return Ok(()),
-        Heard::Old => {
-            counts.old += 1;
+impl Call<'_> {
+    fn note(&mut self, state: &State) -> Result<(), Error> {
+        let config = self.config;
+        if !decide::may_be_told(config, state) {
             return Ok(());
         }
-        Heard::Part => BTreeSet::new(),
-        Heard::News(to) => to,
-    };
-    let facts = facts::bounded(facts::of(state, pointers)?);
-    let note = Note { seq: state.seq, group: decide::group(state).to_string(), to, heard_ms: now_ms, facts };
-    keep(note, counts)
-}
-
-/// Keeps the note where there is room, and counts it where there is none.
-fn keep(note: Note, counts: &mut Counts) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
-    let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
-    let key = format!("{NOTES}{:020}", note.seq);
-    match has_room.then(|| kv::set(&key, &bytes)) {
-        Some(Err(error)) if !is_full(&error) => return Err(error),
-        Some(Ok(())) => return Ok(()),
-        Some(Err(_)) | None => {}
+        let now_ms = clock::now_ms();
+        let seen = look(state)?;
+        for (name, why) in decide::refusals(config, &seen) {
+            let object = format!("{}/{}", state.object.namespace, state.object.name);
+            let fields = [("object", &*object), ("why", &*why)];
+            log::warn("an annotation names a recipient that can't be told", &fields);
+            self.report(state, [name], ("refused", &why), now_ms)?;
+        }
+        let to = match decide::hear(config, &seen, now_ms) {
+            Heard::Nothing => return Ok(()),
+            Heard::Old => {
+                self.counts.old += 1;
+                return Ok(());
+            }
+            Heard::Muted(to, by) => return self.report(state, to, ("muted", by), now_ms),
+            Heard::Part => BTreeSet::new(),
+            Heard::News(to) => to,
+        };
+        let facts = facts::bounded(facts::of(state, &self.pointers)?);
+        let group = decide::group(state).to_string();
+        let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts };
+        if !self.keep(note)? {
+            return Ok(());
+        }
+        let why = match config.is_quiet(facts::phase(state), now_ms) {
+            true => "until quiet hours end",
+            false => "until it has settled",
+        };
+        self.report(state, to, ("waiting", why), now_ms)
     }
-    note.to.into_iter().for_each(|recipient| add(&mut counts.more, recipient, 1));
-    Ok(())
+
+    /// Keeps the note where there is room, and counts it where there is none.
+    fn keep(&mut self, note: Note) -> Result<bool, Error> {
+        let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
+        let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
+        let key = format!("{NOTES}{:020}", note.seq);
+        match has_room.then(|| kv::set(&key, &bytes)) {
+            Some(Err(error)) if !is_full(&error) => return Err(error),
+            Some(Ok(())) => return Ok(true),
+            Some(Err(_)) | None => {}
+        }
+        note.to.into_iter().for_each(|recipient| add(&mut self.counts.more, recipient, 1));
+        Ok(false)
+    }
+
+    fn report(
+        &mut self,
+        state: &State,
+        to: impl IntoIterator<Item = String>,
+        (result, why): (&'static str, &str),
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        let facts = facts::bounded(facts::of(state, &BTreeSet::new())?);
+        let title = report::title(&facts);
+        let of = |to: String| Report::of(self.config, &facts, &to, (result, why), title.clone(), now_ms);
+        self.reports.extend(to.into_iter().map(of));
+        Ok(())
+    }
 }
 
 pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
@@ -107,6 +136,9 @@ pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
 }
 
 fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
+    if *counts == Counts::default() {
+        return Ok(());
+    }
     let first = states.first().map(|state| state.seq).unwrap_or_default();
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)

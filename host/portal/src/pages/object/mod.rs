@@ -3,6 +3,7 @@
 mod events;
 mod lanes;
 mod moment;
+mod reports;
 mod states;
 
 use std::collections::BTreeMap;
@@ -95,6 +96,12 @@ pub(super) async fn page(
             section aria-labelledby="events" {
                 h2 #events { "Events" }
                 (events::table(&view.events))
+            }
+        }
+        @if !view.reports.is_empty() {
+            section aria-labelledby="told" {
+                h2 #told { "Who was told" }
+                (reports::table(&view.reports))
             }
         }
         section aria-labelledby="states" {

@@ -490,6 +490,19 @@ async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed(
 }
 
 #[tokio::test]
+async fn a_report_is_seen_by_whoever_may_get_the_object_that_it_is_about() {
+    let portal = Portal::new();
+    let told = async |token: &str, path: &str| {
+        let story = portal.as_token(token, path).await.json();
+        story["reports"].as_array().unwrap().iter().map(|report| report["uid"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(told("red", "/api/v1/timeline?uid=uid-red").await, ["uid-red"]);
+    assert!(told("blue", "/api/v1/timeline?uid=uid-red").await.is_empty());
+    let page = portal.as_token("red", "/objects/uid-red").await.text;
+    assert!(page.contains("red-people") && !page.contains("blue-people"), "{page}");
+}
+
+#[tokio::test]
 async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_about() {
     let told = async |portal: &Portal, token: &str| {
         let story = portal.as_token(token, "/api/v1/timeline?uid=uid-red").await.json();

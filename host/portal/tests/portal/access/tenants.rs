@@ -257,7 +257,15 @@ impl Views for Tenants {
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
         let events = states.iter().take(usize::from(query.events)).flat_map(|state| events(state)).collect();
-        Ok(TimelineView { states, related, events })
+        // Also of an object that is none of the story: whatever a view answers, nobody sees more than the object.
+        let all = self.all();
+        let report = |state: &Arc<State>| ReportView {
+            uid: state.object.uid.clone(),
+            to: format!("{}-people", state.object.namespace),
+            ..ReportView::default()
+        };
+        let reports = all.iter().filter(|_| query.events).map(report).collect();
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

@@ -15,7 +15,7 @@ use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 use tokio::sync::watch;
 
-use story::{events, story};
+use story::{events, reports, story};
 pub use story::{object, state, status};
 
 pub const START: u64 = 1_795_182_311_000;
@@ -148,8 +148,8 @@ impl Views for Fake {
             return Ok(TimelineView { states, ..TimelineView::default() });
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
-        let events = if query.events { events() } else { Vec::new() };
-        Ok(TimelineView { states, related, events })
+        let (events, reports) = if query.events { (events(), reports()) } else { Default::default() };
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
