@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
     ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Simulator,
-    command, command_in, in_scratch, project_root, until,
+    command, command_in, in_scratch, project_root, until, until_ok,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -113,6 +113,10 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         create_job(&simulator, "two").await?;
         fails(&simulator, "two").await?;
         told(&chats, &mail, 2).await.with_context(|| run.process().say())?;
+        // Before the restart, and after it.
+        for name in ["one", "two"] {
+            is_listed(&run.url(), name).await?;
+        }
         let log = run.process().stderr();
         run.stop().await?;
         for service in SERVICES {
@@ -139,6 +143,23 @@ async fn told(chats: &Chats, mail: &MailServer, messages: usize) -> Result<()> {
     until(WITHIN, "every service to have the message", async || {
         let is_told = SERVICES.iter().all(|service| chats.of(service).taken.len() >= messages);
         Ok((is_told && mail.received().len() >= messages).then_some(()))
+    })
+    .await
+}
+
+/// Each recipient's message has become `sent` on the timeline, and no secret is there.
+async fn is_listed(url: &str, name: &str) -> Result<()> {
+    let job = format!("job/{name}");
+    let line = ["timeline", &job, "-n", "default", "-o", "wide", "--server", url];
+    until_ok(WITHIN, "the timeline to list who was told", async || {
+        let (code, stdout, stderr) = command(&line).await?;
+        let (_, told) = stdout.split_once("TOLD AT").with_context(|| format!("{code:?}: {stdout}{stderr}"))?;
+        for to in SERVICES.iter().chain(&["mail:ada@example.com"]) {
+            let is_sent = |row: &str| row.contains(to) && row.contains(" sent ") && row.contains("Failed");
+            ensure!(told.lines().any(is_sent), "{to}: {stdout}");
+        }
+        ensure!(!stdout.contains(SIGNING_SECRET) && !stdout.contains(ADDRESS_SECRET), "{stdout}");
+        Ok(())
     })
     .await
 }
