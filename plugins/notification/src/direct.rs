@@ -8,7 +8,8 @@ use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict, clock, 
 
 use crate::answer::{self, Answer};
 use crate::config::Config;
-use crate::facts;
+use crate::facts::{self, Facts};
+use crate::mutes::Mutes;
 use crate::report::{self, Report};
 use crate::template;
 
@@ -24,8 +25,19 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = template::pointers(&config.template);
     let mut down: Option<Verdict> = None;
     let mut reports = Vec::new();
+    let mutes = match Mutes::read() {
+        // Without the grant of `kv` nobody mutes anything but by the manifest.
+        Err(Error::Denied(_)) => Mutes::default(),
+        Err(error) => return vec![Verdict::retry(error.text()); states.len()],
+        Ok(mutes) => mutes,
+    };
     let verdict = |state| {
         if !is_news(state) || !is_wanted(config, state) {
+            return Verdict::Done;
+        }
+        let facts = facts::plain(state);
+        if let Some(by) = mutes.by(&facts, DESTINATION) {
+            reports.push(report(config, &facts, ("muted", &by)));
             return Verdict::Done;
         }
         // All states have the same destination. If it did not answer one request, the others need not
@@ -43,7 +55,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
                 answer
             }
         };
-        reports.push(report(config, state, &answer));
+        reports.push(report(config, &facts, Report::result(&answer)));
         answer.into()
     };
     let verdicts = states.iter().map(verdict).collect();
@@ -55,10 +67,8 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     verdicts
 }
 
-fn report(config: &Config, state: &State, answer: &Answer) -> Report {
-    // The document is not asked for.
-    let facts = facts::bounded(facts::of(state, &BTreeSet::new()).unwrap_or_default());
-    Report::of(config, &facts, DESTINATION, Report::result(answer), report::title(&facts), clock::now_ms())
+fn report(config: &Config, facts: &Facts, what: (&'static str, &str)) -> Report {
+    Report::of(config, facts, DESTINATION, what, report::title(facts), clock::now_ms())
 }
 
 /// Whether a state is a transition. The subscription may have every state or only transitions. A resync is

@@ -11,6 +11,7 @@ mod config;
 mod decide;
 mod direct;
 mod facts;
+mod mutes;
 mod report;
 mod telling;
 mod template;

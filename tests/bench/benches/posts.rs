@@ -77,6 +77,7 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: Vec::new(),
+        told: Default::default(),
         notes,
         version: "bench".into(),
         cursor: 0,

@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use crate::status::story::events::EventView;
+pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
 pub use crate::status::story::reports::ReportView;
 
 pub use super::objects::{
@@ -538,6 +539,10 @@ pub trait Views: Send + Sync {
     /// Pauses a plugin, or resumes it. Returns once that is durable and in force.
     async fn pause(&self, plugin: &str, pauses: bool, request: &PauseRequest)
     -> Result<PauseView, ViewError>;
+    /// What people have muted, oldest first.
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError>;
+    /// Mutes, or undoes it. Returns once that is durable; on other replicas it holds within seconds.
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.

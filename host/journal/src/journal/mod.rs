@@ -128,9 +128,14 @@ impl Journal {
         }
     }
 
-    /// A text that the processes share. Empty: nobody has told one yet, or one process has the journal for itself.
+    /// Whether a server keeps it, and not a file.
+    pub fn is_on_a_server(&self) -> bool {
+        self.inner.place.is_server()
+    }
+
+    /// A text that the processes share. Empty: nobody has told one yet, or the journal is a file.
     pub async fn shared_text(&self, name: &str) -> Result<String, JournalError> {
-        match self.inner.is_shared {
+        match self.is_on_a_server() {
             true => self.inner.store.agree(name, "").await,
             false => Ok(String::new()),
         }
@@ -143,7 +148,7 @@ impl Journal {
         before: &str,
         text: &str,
     ) -> Result<bool, JournalError> {
-        match self.inner.is_shared {
+        match self.is_on_a_server() {
             true => self.inner.store.agree_anew(name, before, text).await,
             false => Ok(true),
         }

@@ -11,7 +11,8 @@ use super::note::{self, Counts, Note};
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
-use crate::facts::text;
+use crate::facts::{Facts, text};
+use crate::mutes::Mutes;
 use crate::report::{self, Report};
 
 /// Messages that wait for their recipients. Each has up to 3 KiB of the 1 MiB of `kv`. Where there is no room, notes wait.
@@ -91,6 +92,23 @@ impl Book {
         for (recipient, count) in counts.more {
             note::add(&mut self.more, recipient, count);
         }
+    }
+
+    /// Takes out the recipients for whom somebody has muted it since.
+    pub fn mute(&mut self, config: &Config, mutes: &Mutes, notes: &mut [(String, Note)], now_ms: u64) {
+        let mut reports = std::mem::take(&mut self.reports);
+        let mut keep = |facts: &Facts, to: &mut BTreeSet<String>| {
+            to.retain(|to| {
+                let Some(why) = mutes.by(facts, to) else { return true };
+                let title = report::title(facts);
+                reports.push(Report::of(config, facts, to, ("muted", &why), title, now_ms));
+                false
+            });
+        };
+        notes.iter_mut().for_each(|(_, note)| keep(&note.facts, &mut note.to));
+        self.outbox.iter_mut().for_each(|one| keep(&one.message.facts, &mut one.to));
+        self.outbox.retain(|one| !one.to.is_empty());
+        self.reports = reports;
     }
 
     /// Makes messages of the notes that have settled. Returns the keys of those that are done with.

@@ -42,7 +42,7 @@ pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
     Message {
         id: text(facts, "id").to_string(),
         title: clip(&title, TITLE_BYTES),
-        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(facts, is_parts)),
+        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(config, facts, is_parts)),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
         at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
@@ -106,14 +106,15 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
     format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
 }
 
-fn how_to_mute(facts: &Facts, is_parts: bool) -> String {
+fn how_to_mute(config: &Config, facts: &Facts, is_parts: bool) -> String {
     let (kind, name) = if is_parts { ("ownerKind", "ownerName") } else { ("kind", "name") };
     let (kind, name) = (text(facts, kind).to_ascii_lowercase(), text(facts, name));
     let namespace = match text(facts, "namespace") {
         "" => String::new(),
         namespace => format!(" -n {namespace}"),
     };
-    format!("To hear no more of it: kubectl annotate {kind} {name}{namespace} {MUTE}=true")
+    let page = if config.portal.is_empty() { "" } else { "mute it on its page, or " };
+    format!("To hear no more of it: {page}kubectl annotate {kind} {name}{namespace} {MUTE}=true")
 }
 
 fn link(config: &Config, facts: &Facts) -> String {

@@ -16,6 +16,7 @@ use kubewitness_sdk::{clock, kv, log};
 use crate::answer::Answer;
 use crate::channels;
 use crate::config::Config;
+use crate::mutes::Mutes;
 use crate::{facts, report};
 use book::{Book, Sending};
 pub use note::handle;
@@ -40,7 +41,9 @@ pub fn tick(config: &Config) -> Result<(), String> {
         None => Book::default(),
     };
     take_counts(&mut book)?;
-    for key in book.take_in(config, now_ms, notes()?) {
+    let mut notes = notes()?;
+    book.mute(config, &Mutes::read()?, &mut notes, now_ms);
+    for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
     }
     send(config, &mut book, now_ms);

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::decide::{self, Heard, Seen};
 use crate::facts::{self, Facts};
+use crate::mutes::Mutes;
 use crate::report::{self, Report, is_full};
 
 /// The keys of notes begin with it; the position of the state follows.
@@ -45,11 +46,13 @@ struct Call<'a> {
     pointers: BTreeSet<String>,
     counts: Counts,
     reports: Vec<Report>,
+    /// Read when they are first needed.
+    mutes: Option<Mutes>,
 }
 
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
-    let mut call = Call { config, pointers, counts: Counts::default(), reports: Vec::new() };
+    let mut call = Call { config, pointers, counts: Counts::default(), reports: Vec::new(), mutes: None };
     let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(error) => error.into(),
@@ -74,7 +77,7 @@ impl Call<'_> {
             let object = format!("{}/{}", state.object.namespace, state.object.name);
             let fields = [("object", &*object), ("why", &*why)];
             log::warn("an annotation names a recipient that can't be told", &fields);
-            self.report(state, [name], ("refused", &why), now_ms)?;
+            self.report(&facts::plain(state), [name], ("refused", &why), now_ms);
         }
         let to = match decide::hear(config, &seen, now_ms) {
             Heard::Nothing => return Ok(()),
@@ -82,21 +85,46 @@ impl Call<'_> {
                 self.counts.old += 1;
                 return Ok(());
             }
-            Heard::Muted(to, by) => return self.report(state, to, ("muted", by), now_ms),
+            Heard::Muted(to, by) => {
+                self.report(&facts::plain(state), to, ("muted", by), now_ms);
+                return Ok(());
+            }
             Heard::Part => BTreeSet::new(),
             Heard::News(to) => to,
         };
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
-        let group = decide::group(state).to_string();
-        let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts };
-        if !self.keep(note)? {
+        let is_asked_for = !to.is_empty();
+        let to = self.unmuted(&facts, to, now_ms)?;
+        if is_asked_for && to.is_empty() {
             return Ok(());
         }
-        let why = match config.is_quiet(facts::phase(state), now_ms) {
-            true => "until quiet hours end",
-            false => "until it has settled",
+        let group = decide::group(state).to_string();
+        let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
+        if self.keep(note)? {
+            let why = match config.is_quiet(facts::phase(state), now_ms) {
+                true => "until quiet hours end",
+                false => "until it has settled",
+            };
+            self.report(&facts, to, ("waiting", why), now_ms);
+        }
+        Ok(())
+    }
+
+    /// Those for whom nobody has muted it.
+    fn unmuted(&mut self, facts: &Facts, to: BTreeSet<String>, now_ms: u64) -> Result<BTreeSet<String>, Error> {
+        let mutes = match self.mutes.take() {
+            Some(mutes) => mutes,
+            None => Mutes::read()?,
         };
-        self.report(state, to, ("waiting", why), now_ms)
+        let mut told = BTreeSet::new();
+        for to in to {
+            match mutes.by(facts, &to) {
+                Some(why) => self.report(facts, [to], ("muted", &why), now_ms),
+                None => drop(told.insert(to)),
+            }
+        }
+        self.mutes = Some(mutes);
+        Ok(told)
     }
 
     /// Keeps the note where there is room, and counts it where there is none.
@@ -115,16 +143,14 @@ impl Call<'_> {
 
     fn report(
         &mut self,
-        state: &State,
+        facts: &Facts,
         to: impl IntoIterator<Item = String>,
-        (result, why): (&'static str, &str),
+        what: (&'static str, &str),
         now_ms: u64,
-    ) -> Result<(), Error> {
-        let facts = facts::bounded(facts::of(state, &BTreeSet::new())?);
-        let title = report::title(&facts);
-        let of = |to: String| Report::of(self.config, &facts, &to, (result, why), title.clone(), now_ms);
+    ) {
+        let title = report::title(facts);
+        let of = |to: String| Report::of(self.config, facts, &to, what, title.clone(), now_ms);
         self.reports.extend(to.into_iter().map(of));
-        Ok(())
     }
 }
 

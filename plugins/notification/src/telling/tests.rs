@@ -138,7 +138,7 @@ fn an_outcome_is_told_once_it_has_settled_with_why_since_when_and_how_to_mute() 
     assert_eq!(slack["text"], "❌ Job default/train: Failed");
     assert_eq!(hook["title"], "Job default/train: Failed");
     let text = "BackoffLimitExceeded: it failed too often\nExit code 137\nSince 2026-12-31T12:00:00.000Z, before that \
-                Running\nTo hear no more of it: kubectl annotate job train -n default kubewitness.dev/mute=true";
+                Running\nTo hear no more of it: mute it on its page, or kubectl annotate job train -n default kubewitness.dev/mute=true";
     assert_eq!(hook["text"], text);
     assert_eq!(hook["link"], "https://kw.example.com/objects/uid-train?state=7");
     assert_eq!(world.after(60_000), [], "it is told once");
@@ -412,6 +412,31 @@ fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     world.after(10_000);
     world.after(24 * 3_600_000);
     assert_eq!(world.reports("uid-c")[2], "ops|given up|nobody took it for a day");
+}
+
+#[test]
+fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
+    let world = world(json!({"routes": [{"to": ["ops", "hook"]}]}));
+    let mute = |mutes: Value| {
+        world.host.kv.borrow_mut().insert("kubewitness.dev/mutes".into(), mutes.to_string().into_bytes());
+    };
+    mute(json!([{"uid": "uid-a", "to": "ops", "who": "ada", "at": "noon"}]));
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    assert_eq!(world.reports("uid-a"), ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]);
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);
+    world.host.status.borrow_mut().clear();
+    mute(json!([{"namespace": "default", "who": "bob", "at": "one"}]));
+    world.hear(&[moved(3, "c", "Failed")]);
+    assert_eq!(world.after(600_000), []);
+    assert_eq!(world.reports("uid-b")[1], "ops|muted|bob muted it at one");
+    assert_eq!(world.reports("uid-c")[0], "hook|muted|bob muted it at one");
+    mute(json!([{"uid": "uid-train", "who": "eve", "at": "two"}]));
+    world.hear(&[moved(4, "d", "Failed"), pod(5, "p", "Failed"), moved(6, "train", "Failed")]);
+    assert_eq!(world.titles(60_000, "ops"), ["❌ Job default/d: Failed"]);
+    mute(json!({"no": "list"}));
+    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
+    assert!(matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")), "{verdicts:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod events;
 mod lanes;
 mod moment;
+pub(super) mod mutes;
 mod reports;
 mod states;
 
@@ -104,6 +105,7 @@ pub(super) async fn page(
                 (reports::table(&view.reports))
             }
         }
+        (mutes::of_object(&app, &viewer, object, &view.reports).await?)
         section aria-labelledby="states" {
             h2 #states { "Every state" }
             (table.compare(&view.states))

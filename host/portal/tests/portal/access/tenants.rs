@@ -67,6 +67,7 @@ pub struct Tenants {
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
+    pub muted: Mutex<Vec<(MuteView, bool)>>,
     /// How often objects, stories and gaps were looked up.
     pub lookups: AtomicUsize,
     /// The namespaces in which a story was last looked for.
@@ -83,6 +84,7 @@ impl Default for Tenants {
             states: Mutex::new(states),
             replays: Mutex::default(),
             pauses: Mutex::default(),
+            muted: Mutex::default(),
             lookups: AtomicUsize::default(),
             within: Mutex::default(),
             others: 0,
@@ -327,6 +329,22 @@ impl Views for Tenants {
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        let of = |tenant: &str| MuteView {
+            uid: format!("uid-{tenant}"),
+            object: format!("Job/{tenant}-train"),
+            namespace: tenant.into(),
+            to: format!("{tenant}-people"),
+            ..MuteView::default()
+        };
+        Ok(TENANTS.map(of).into())
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        self.muted.lock().unwrap().push((mute.clone(), mutes));
+        Ok(MutedView { changed: true, mute: mute.clone() })
     }
 
     async fn pause(

@@ -34,6 +34,7 @@ pub struct Fake {
     pub drops: Mutex<Vec<ReplayRequest>>,
     /// Of the plugin `notification`.
     pub paused: Mutex<Option<PausedView>>,
+    pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
 }
 
@@ -51,6 +52,7 @@ impl Default for Fake {
             replays: Mutex::default(),
             drops: Mutex::default(),
             paused: Mutex::default(),
+            mutes: Mutex::default(),
         }
     }
 }
@@ -316,6 +318,19 @@ impl Views for Fake {
             *paused = pauses.then_some(view);
         }
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.clone() })
+    }
+
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        Ok(self.mutes.lock().unwrap().clone())
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        let mute = MuteView { at: "2026-11-20T14:00:00.000Z".into(), ..mute.clone() };
+        let mut all = self.mutes.lock().unwrap();
+        let after = kubewitness_core::mutes::changed(all.clone(), &mute, mutes);
+        let changed = after.is_some();
+        *all = after.unwrap_or_else(|| all.clone());
+        Ok(MutedView { changed, mute })
     }
 
     async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

@@ -226,6 +226,7 @@ impl Stage {
             clock: stand_ins.clone(),
             uses: Arc::default(),
             kv: Vec::new(),
+            told: Default::default(),
             notes: stand_ins.clone(),
             version: component.digest().to_owned(),
             cursor: 0,
