@@ -446,7 +446,7 @@ impl Reviewer for Server {
             "named" => {
                 reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"
             }
-            tenant => reads && attempt.namespace == tenant,
+            tenant => (reads || attempt.verb == "mute") && attempt.namespace == tenant,
         })
     }
 
