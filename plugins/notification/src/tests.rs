@@ -150,6 +150,18 @@ fn a_value_that_looks_like_a_placeholder_is_not_filled_again() {
 }
 
 #[test]
+fn texts_have_a_bound_and_hours_hold_at_some_time() {
+    let config = config(json!({
+        "channels": [{"name": "hook", "kind": "webhook", "template": "x".repeat(32 << 10)}],
+        "title": "{{message}}".repeat(400), "text": "fine",
+        "routes": [{"to": ["hook"], "hours": {"from": "07:00", "to": "07:00"}}],
+        "quiet": {"hours": {"from": "22:00", "to": "22:00"}},
+    }));
+    let faults: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
+    assert_eq!(faults, ["channels[0].template", "routes[0].hours", "quiet.hours", "title"]);
+}
+
+#[test]
 fn a_wrong_configuration_names_its_field() {
     let config = config(json!({
         "template": {"a": ["{{phase}} {{fase}}"]}, "headers": {"Content-Type": "x"}, "path": "../x",

@@ -122,7 +122,9 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     {
         assert!(told.contains(word), "{told}");
     }
-    let many: Vec<_> = (0..100).map(|n| format!("mail:{n}@example.com")).collect();
+    let lines = [(NOTIFY, "mail:ada@example.com\r\nBcc:eve@evil.example\tops\u{0}")];
+    assert_eq!(heard(&config, &failed, &lines), news(&["mail:ada@example.com", "ops"]));
+    let many: Vec<_> = (0..10_000).map(|n| format!("mail:{n}@example.com")).collect();
     let Heard::News(to) = heard(&config, &failed, &[(NOTIFY, &many.join(","))]) else {
         panic!("nobody is told")
     };

@@ -28,6 +28,8 @@ const PARTS_MS: u64 = 60_000;
 /// A recipient that does not take a message is asked again after this, then after twice the pause, and so on.
 const BACKOFF_MS: u64 = 5000;
 const BACKOFF_MOST_MS: u64 = 600_000;
+/// No rate makes a recipient wait longer.
+const LONGEST_PAUSE_MS: u64 = 3_600_000;
 /// A message that nobody could be told for so long is given up.
 const GIVE_UP_MS: u64 = 24 * 3_600_000;
 
@@ -128,7 +130,8 @@ impl Book {
     fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) -> bool {
         let Some(lead) = lead(group, notes) else {
             // Parts without their owner. Nobody asked to be told of them alone.
-            return notes.iter().all(|(_, note)| now_ms > note.heard_ms + config.settle.ms + PARTS_MS);
+            let is_over = |note: &Note| now_ms > note.heard_ms + config.settle.ms + PARTS_MS || note.heard_ms > now_ms;
+            return notes.iter().all(|(_, note)| is_over(note));
         };
         let phase = text(&lead.facts, "phase");
         let key = match text(&lead.facts, "uid") == group {
@@ -143,7 +146,7 @@ impl Book {
             self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
             return true;
         }
-        if config.is_quiet(phase, now_ms) || self.outbox.len() >= OUTBOX {
+        if config.is_quiet(phase, now_ms) || !self.has_room(config, now_ms) {
             return false;
         }
         let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
@@ -159,6 +162,37 @@ impl Book {
         }
         self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
         true
+    }
+
+    /// A recipient that takes nothing keeps nobody else from being told: the oldest message that waits for such alone gives
+    /// its place up, and is counted.
+    fn has_room(&mut self, config: &Config, now_ms: u64) -> bool {
+        if self.outbox.len() < OUTBOX {
+            return true;
+        }
+        let fails = |to: &String| self.paces.iter().any(|pace| pace.recipient == *to && pace.tries > 0);
+        let Some(place) = self.outbox.iter().position(|one| one.to.iter().all(fails)) else { return false };
+        let Outgoing { message, to, .. } = self.outbox.remove(place);
+        for to in to {
+            let what = ("given up", "the recipient takes nothing, and others needed the room");
+            let title = message.title.clone();
+            self.reports.push(Report::of(config, &message.facts, &to, what, title, now_ms));
+            if config.recipient(&to).is_ok_and(|(channel, _)| channel.kind.is_for_people()) {
+                note::add(&mut self.more, to, 1);
+            }
+        }
+        true
+    }
+
+    /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
+    pub fn set_back(&mut self, now_ms: u64) {
+        let ahead = |at_ms: &mut u64| *at_ms = (*at_ms).min(now_ms);
+        self.told.iter_mut().for_each(|told| ahead(&mut told.at_ms));
+        self.outbox.iter_mut().for_each(|one| ahead(&mut one.since_ms));
+        for pace in &mut self.paces {
+            ahead(&mut pace.since_ms);
+            pace.next_ms = pace.next_ms.min(now_ms.saturating_add(LONGEST_PAUSE_MS));
+        }
     }
 
     fn report_notes<'n>(
@@ -238,7 +272,7 @@ impl Book {
         let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
-                pace.next_ms = now_ms + after_ms;
+                pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
                 return;
             }
             Answer::Later { after_ms: None, .. } => {
@@ -306,7 +340,8 @@ impl Told {
 }
 
 fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
-    let heard = || notes.iter().map(|(_, note)| note.heard_ms);
+    // What was heard by a clock that ran ahead has settled.
+    let heard = || notes.iter().map(|(_, note)| if note.heard_ms > now_ms { 0 } else { note.heard_ms });
     let (first, last) = (heard().min().unwrap_or_default(), heard().max().unwrap_or_default());
     now_ms >= last.saturating_add(config.settle.ms).min(first.saturating_add(config.settle.ms * SETTLES))
 }

@@ -41,7 +41,8 @@ pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
     let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     Message {
         id: text(facts, "id").to_string(),
-        title: clip(&title, TITLE_BYTES),
+        // A line: it becomes a subject, a header, a heading.
+        title: clip(&title, TITLE_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
         text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(config, facts, is_parts)),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),

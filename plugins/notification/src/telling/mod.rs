@@ -40,6 +40,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
         Some(bytes) => facts::read(bytes).map_err(|error| format!("the book can't be read: {error}"))?,
         None => Book::default(),
     };
+    book.set_back(now_ms);
     take_counts(&mut book)?;
     let mut notes = notes()?;
     book.mute(config, &Mutes::read()?, &mut notes, now_ms);

@@ -453,6 +453,58 @@ fn no_more_reports_are_kept_than_there_is_room_for_and_the_oldest_go() {
     assert!(!kv.contains_key("report/uid-j0/00000000000000000000/ops"));
 }
 
+#[test]
+fn a_recipient_that_takes_nothing_keeps_nobody_from_being_told() {
+    let world = world(json!({"settle": "0s", "routes": [
+        {"to": ["ops"], "namespaces": ["loud"]}, {"to": ["hook"], "namespaces": ["default"]},
+    ]}));
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    for batch in 0..4u64 {
+        let of = |n| {
+            let mut state = moved(batch * 100 + n, &format!("l{}", batch * 100 + n), "Failed");
+            state.object.namespace = "loud".into();
+            state
+        };
+        world.hear(&(0..100).map(of).collect::<Vec<_>>());
+        world.after(1_000);
+    }
+    world.hear(&[moved(900, "a", "Failed")]);
+    assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Failed"]);
+    assert!(world.reports("uid-l0")[0].starts_with("ops|given up|"), "{:?}", world.reports("uid-l0"));
+    world.host.status.borrow_mut().clear();
+    let told = world.titles(600_000, "ops");
+    assert!(told.len() == 1 && told[0].starts_with("❌ 400 outcomes"), "{told:?}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_holds_nothing_up() {
+    let world = world(json!({"routes": [{"to": ["hook"]}]}));
+    let future = NOON + 365 * 24 * 3_600_000;
+    world.host.now.set(future);
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.after(20_000);
+    world.hear(&[moved(2, "b", "Failed")]);
+    world.host.status.borrow_mut().insert("hook".into(), Err(Error::RateLimited(u64::MAX)));
+    world.hear(&[moved(3, "c", "Failed")]);
+    world.after(20_000);
+    world.host.status.borrow_mut().clear();
+    world.host.now.set(NOON);
+    world.hear(&[moved(4, "d", "Failed")]);
+    let mut told: Vec<_> = world.titles(20_000, "hook");
+    told.extend(world.titles(3_600_000, "hook"));
+    told.sort();
+    assert_eq!(told, ["Job default/b: Failed", "Job default/c: Failed", "Job default/d: Failed"]);
+}
+
+#[test]
+fn a_title_is_one_line_whatever_an_object_says() {
+    let world = world(json!({"settle": "0s", "title": "{{reason}}", "routes": [{"to": ["hook"]}]}));
+    let mut state = moved(1, "a", "Failed");
+    state.status.reason = "one\r\nBcc: x\u{1b}[2J".into();
+    world.hear(&[state]);
+    assert_eq!(world.titles(0, "hook"), ["one  Bcc: x [2J"]);
+}
+
 fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
     let uid = format!("uid-{}", seq % 7);
     Note {
