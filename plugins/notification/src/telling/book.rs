@@ -177,9 +177,7 @@ impl Book {
             let what = ("given up", "the recipient takes nothing, and others needed the room");
             let title = message.title.clone();
             self.reports.push(Report::of(config, &message.facts, &to, what, title, now_ms));
-            if config.recipient(&to).is_ok_and(|(channel, _)| channel.kind.is_for_people()) {
-                note::add(&mut self.more, to, 1);
-            }
+            note::add(&mut self.more, to, 1);
         }
         true
     }

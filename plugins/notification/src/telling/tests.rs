@@ -481,11 +481,12 @@ fn a_clock_that_is_set_back_holds_nothing_up() {
     let world = world(json!({"routes": [{"to": ["hook"]}]}));
     let future = NOON + 365 * 24 * 3_600_000;
     world.host.now.set(future);
-    world.hear(&[moved(1, "a", "Failed")]);
+    let ahead = |seq, name: &str| State { observed_ms: future, ..moved(seq, name, "Failed") };
+    world.hear(&[ahead(1, "a")]);
     world.after(20_000);
-    world.hear(&[moved(2, "b", "Failed")]);
+    world.hear(&[ahead(2, "b")]);
     world.host.status.borrow_mut().insert("hook".into(), Err(Error::RateLimited(u64::MAX)));
-    world.hear(&[moved(3, "c", "Failed")]);
+    world.hear(&[ahead(3, "c")]);
     world.after(20_000);
     world.host.status.borrow_mut().clear();
     world.host.now.set(NOON);
