@@ -40,8 +40,9 @@ impl From<Error> for Answer {
             Error::RateLimited(after_ms) => {
                 Self::Later { after_ms: Some(after_ms), why: "rate limited".to_string() }
             }
-            Error::Invalid(_) | Error::TooLarge(_) => Self::Refused(error.text()),
-            Error::Denied(_) | Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
+            // What was not granted, such as an address in a domain that the operator did not name, stays so.
+            Error::Invalid(_) | Error::TooLarge(_) | Error::Denied(_) => Self::Refused(error.text()),
+            Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
                 Self::Later { after_ms: None, why: error.text() }
             }
         }
@@ -159,6 +160,7 @@ mod tests {
         let limited = Answer::from(Error::RateLimited(70));
         assert_eq!(Verdict::from(limited), Verdict::retry_after(70, "rate limited"));
         assert!(matches!(Answer::from(Error::Invalid("x".into())), Answer::Refused(_)));
+        assert!(matches!(Answer::from(Error::Denied("x".into())), Answer::Refused(_)));
         let away = Verdict::from(Answer::from(Error::Unavailable("down".into())));
         assert_eq!(away, Verdict::retry("unavailable: down"));
     }

@@ -15,11 +15,9 @@ use crate::facts::{Facts, text};
 use crate::mutes::Mutes;
 use crate::report::{self, Report};
 
-/// Messages that wait for their recipients. Each has up to 3 KiB of the 1 MiB of `kv`. Where there is no room, notes wait.
-const OUTBOX: usize = 128;
 /// Objects whose last outcome is remembered, at about 100 bytes.
 const TOLD: usize = 2000;
-/// Recipients whose pace is remembered: as many as an outbox may name.
+/// Recipients whose pace, or whose count of messages without room, is remembered: as many as an outbox may name.
 const PACES: usize = 1024;
 /// States of a group that come one after the other put a message off for so many settle times.
 const SETTLES: u64 = 6;
@@ -38,15 +36,18 @@ const GIVE_UP_MS: u64 = 24 * 3_600_000;
 pub struct Book {
     /// The last outcome of each object that was told, the oldest first.
     told: Vec<Told>,
-    outbox: Vec<Outgoing>,
+    pub(super) outbox: Vec<Outgoing>,
     paces: Vec<Pace>,
     /// Messages that had no room, by recipient.
-    more: Vec<(String, u64)>,
+    pub(super) more: Vec<(String, u64)>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
     /// What became of messages in this tick.
     #[serde(skip)]
     pub reports: Vec<Report>,
+    /// Messages that had to give up their place in this tick, by recipient.
+    #[serde(skip)]
+    pub crowded: Vec<(String, u64)>,
 }
 
 const OF_PARTS: &str = "/parts";
@@ -61,10 +62,10 @@ struct Told {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Outgoing {
-    message: Message,
+pub(super) struct Outgoing {
+    pub message: Message,
     /// Who is still to be told.
-    to: BTreeSet<String>,
+    pub to: BTreeSet<String>,
     since_ms: u64,
 }
 
@@ -146,9 +147,10 @@ impl Book {
             self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
             return true;
         }
-        if config.is_quiet(phase, now_ms) || !self.has_room(config, now_ms) {
+        if config.is_quiet(phase, now_ms) {
             return false;
         }
+        self.make_room(config, now_ms);
         let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
         let rest = notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq);
         self.report_notes(config, rest, ("merged", &merged), now_ms);
@@ -161,24 +163,6 @@ impl Book {
             self.told.remove(place);
         }
         self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
-        true
-    }
-
-    /// A recipient that takes nothing keeps nobody else from being told: the oldest message that waits for such alone gives
-    /// its place up, and is counted.
-    fn has_room(&mut self, config: &Config, now_ms: u64) -> bool {
-        if self.outbox.len() < OUTBOX {
-            return true;
-        }
-        let fails = |to: &String| self.paces.iter().any(|pace| pace.recipient == *to && pace.tries > 0);
-        let Some(place) = self.outbox.iter().position(|one| one.to.iter().all(fails)) else { return false };
-        let Outgoing { message, to, .. } = self.outbox.remove(place);
-        for to in to {
-            let what = ("given up", "the recipient takes nothing, and others needed the room");
-            let title = message.title.clone();
-            self.reports.push(Report::of(config, &message.facts, &to, what, title, now_ms));
-            note::add(&mut self.more, to, 1);
-        }
         true
     }
 
@@ -327,6 +311,8 @@ impl Book {
             now_ms < pace.next_ms || now_ms.saturating_sub(pace.since_ms) < every || has_more
         });
         self.paces.drain(..self.paces.len().saturating_sub(PACES));
+        let many = self.more.drain(self.more.len().min(PACES)..);
+        lost.extend(many.map(|(recipient, count)| (recipient, format!("{count} outcomes"))));
         lost
     }
 }

@@ -8,6 +8,7 @@
 pub mod book;
 mod compose;
 mod note;
+mod room;
 
 use std::collections::BTreeSet;
 
@@ -46,6 +47,10 @@ pub fn tick(config: &Config) -> Result<(), String> {
     book.mute(config, &Mutes::read()?, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
+    }
+    for (recipient, count) in &book.crowded {
+        let fields = [("recipient", recipient.as_str()), ("messages", &count.to_string())];
+        log::warn("the outbox is full: messages are counted, and told as a number", &fields);
     }
     send(config, &mut book, now_ms);
     for (recipient, title) in book.forget(config, now_ms) {
@@ -97,7 +102,7 @@ fn send(config: &Config, book: &mut Book, begun_ms: u64) {
         if now_ms.saturating_sub(begun_ms) > SENDING_MS {
             return;
         }
-        let channel = sending.recipient.split(':').next().unwrap_or_default().to_string();
+        let channel = room::channel_of(&sending.recipient).to_string();
         if down.contains(&channel) {
             continue;
         }

@@ -165,6 +165,10 @@ fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
     if *counts == Counts::default() {
         return Ok(());
     }
+    if !counts.more.is_empty() {
+        let count: u64 = counts.more.iter().map(|(_, count)| count).sum();
+        log::warn("notes have no room: messages are counted, and told as a number", &[("messages", &count.to_string())]);
+    }
     let first = states.first().map(|state| state.seq).unwrap_or_default();
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)

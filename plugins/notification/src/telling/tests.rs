@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
+use kubewitness_sdk::log::Level;
 use kubewitness_sdk::http::{Request, Response};
 use kubewitness_sdk::mail::{self, Refusal};
 use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
@@ -26,6 +27,7 @@ struct Fake {
     letters: RefCell<Vec<mail::Message>>,
     /// How long a request takes.
     takes_ms: Cell<u64>,
+    logged: RefCell<Vec<String>>,
 }
 
 impl testing::Host for Fake {
@@ -43,7 +45,9 @@ impl testing::Host for Fake {
         Ok(Response { status, headers: vec![], body: vec![] })
     }
     fn mail_send(&self, server: &str, message: &mail::Message) -> Result<Vec<Refusal>, Error> {
-        assert_eq!(server, "mail");
+        if let Some(Err(error)) = self.status.borrow().get(server) {
+            return Err(error.clone());
+        }
         self.letters.borrow_mut().push(message.clone());
         Ok(vec![])
     }
@@ -64,6 +68,9 @@ impl testing::Host for Fake {
     }
     fn now_ms(&self) -> u64 {
         self.now.get()
+    }
+    fn log(&self, _: Level, message: &str, fields: &[(String, String)]) {
+        self.logged.borrow_mut().push(format!("{message} {fields:?}"));
     }
 }
 
@@ -475,6 +482,34 @@ fn a_recipient_that_takes_nothing_keeps_nobody_from_being_told() {
     world.host.status.borrow_mut().clear();
     let told = world.titles(600_000, "ops");
     assert!(told.len() == 1 && told[0].starts_with("❌ 400 outcomes"), "{told:?}");
+}
+
+#[test]
+fn a_channel_at_its_rate_and_addresses_of_annotations_keep_nobody_from_being_told() {
+    let channels = json!([
+        {"name": "mail", "kind": "email"}, {"name": "ops", "kind": "slack"}, {"name": "hook", "kind": "webhook"},
+    ]);
+    for error in [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())] {
+        let world = world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
+            "routes": []}));
+        for name in ["ops", "mail"] {
+            world.host.status.borrow_mut().insert(name.into(), Err(error.clone()));
+        }
+        for seq in 0..400u64 {
+            let to = format!("ops mail:x{seq}@example.org");
+            let notify = json!({"metadata": {"annotations": {"kubewitness.dev/notify": to}}});
+            world.host.documents.borrow_mut().insert(seq, notify);
+            world.hear(&[moved(seq, &format!("l{seq}"), "Failed")]);
+            if seq % 50 == 49 {
+                world.after(1_000);
+            }
+        }
+        world.hear(&[moved(900, "a", "Failed")]);
+        assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Failed"], "{error:?}");
+        assert_eq!(world.reports("uid-a"), ["hook|sent|"]);
+        let is_told = world.host.logged.borrow().iter().any(|line| line.contains("the outbox is full"));
+        assert!(is_told || matches!(error, Error::Denied(_)));
+    }
 }
 
 #[test]
