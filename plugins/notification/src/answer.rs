@@ -19,6 +19,8 @@ pub enum Answer {
         after_ms: Option<u64>,
         why: String,
     },
+    /// The same, for one address alone: the server takes messages for others.
+    AddressLater(String),
     /// A repeat is refused as well.
     Refused(String),
 }
@@ -28,7 +30,7 @@ impl From<Answer> for Verdict {
         match answer {
             Answer::Taken => Self::Done,
             Answer::Later { after_ms: Some(after_ms), why } => Self::retry_after(after_ms, why),
-            Answer::Later { after_ms: None, why } => Self::retry(why),
+            Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => Self::retry(why),
             Answer::Refused(why) => Self::reject(why),
         }
     }

@@ -65,7 +65,7 @@ impl Report {
         match answer {
             Answer::Taken => ("sent", ""),
             Answer::Refused(why) => ("refused", why),
-            Answer::Later { why, .. } => ("waiting", why),
+            Answer::Later { why, .. } | Answer::AddressLater(why) => ("waiting", why),
         }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, Counts, Note};
+use super::room::channel_of;
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
@@ -198,7 +199,8 @@ impl Book {
         &mut self.paces[place]
     }
 
-    /// What is to be sent now: each message, or one about all where there are too many for a person.
+    /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
+    /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
         let waiting: BTreeSet<String> = self
             .outbox
@@ -207,8 +209,13 @@ impl Book {
             .chain(self.more.iter().map(|(name, _)| name))
             .cloned()
             .collect();
-        let mut due = Vec::new();
+        let failures = |book: &Self, channel: &str| {
+            let of = book.paces.iter().filter(|pace| channel_of(&pace.recipient) == channel);
+            of.map(|pace| pace.tries).max().unwrap_or_default()
+        };
+        let mut queues = Vec::new();
         for recipient in waiting {
+            let failed = failures(self, channel_of(&recipient));
             let pace = self.pace(&recipient);
             if now_ms < pace.next_ms {
                 continue;
@@ -217,9 +224,10 @@ impl Book {
                 (pace.since_ms, pace.sent) = (now_ms, 0);
             }
             let left = config.digest.above.saturating_sub(pace.sent) as usize;
-            due.extend(self.due_to(config, &recipient, left, now_ms));
+            queues.push((failed, self.due_to(config, &recipient, left, now_ms).into_iter()));
         }
-        due
+        queues.sort_by_key(|(failed, _)| *failed);
+        in_turn(queues.into_iter().map(|(_, queue)| queue).collect())
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
@@ -257,7 +265,7 @@ impl Book {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
                 return;
             }
-            Answer::Later { after_ms: None, .. } => {
+            Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
                 let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(BACKOFF_MOST_MS);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
                 return;
@@ -321,6 +329,14 @@ impl Told {
     fn covers(&self, config: &Config, phase: &str, attempt: u64, now_ms: u64) -> bool {
         self.phase == phase && self.attempt == attempt && now_ms.saturating_sub(self.at_ms) < config.repeat.ms
     }
+}
+
+fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
+    let mut due = Vec::new();
+    while !queues.is_empty() {
+        queues.retain_mut(|queue| queue.next().map(|sending| due.push(sending)).is_some());
+    }
+    due
 }
 
 fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {

@@ -94,18 +94,19 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends what is due. A channel that does not take one message now gets no other in this tick.
+/// Sends what is due. A channel that does not take one message now gets no other in this tick, and costs the others none.
 fn send(config: &Config, book: &mut Book, begun_ms: u64) {
-    let mut down = BTreeSet::new();
-    for sending in book.due(config, begun_ms).into_iter().take(SENDS) {
-        let now_ms = clock::now_ms();
-        if now_ms.saturating_sub(begun_ms) > SENDING_MS {
-            return;
-        }
+    let (mut down, mut sent) = (BTreeSet::new(), 0);
+    for sending in book.due(config, begun_ms) {
         let channel = room::channel_of(&sending.recipient).to_string();
         if down.contains(&channel) {
             continue;
         }
+        let now_ms = clock::now_ms();
+        if sent == SENDS || now_ms.saturating_sub(begun_ms) > SENDING_MS {
+            return;
+        }
+        sent += 1;
         let answer = told(config, &sending);
         if matches!(answer, Answer::Later { .. }) {
             down.insert(channel);
@@ -126,7 +127,7 @@ fn told(config: &Config, sending: &Sending) -> Answer {
     };
     match &answer {
         Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
-        Answer::Later { after_ms: None, why } => {
+        Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => {
             fields("a message was not taken, and is sent again later", why);
         }
         Answer::Refused(why) => {

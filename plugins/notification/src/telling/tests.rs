@@ -48,6 +48,9 @@ impl testing::Host for Fake {
         if let Some(Err(error)) = self.status.borrow().get(server) {
             return Err(error.clone());
         }
+        if message.to[0].starts_with("grey") {
+            return Ok(vec![Refusal { recipient: message.to[0].clone(), permanent: false, reason: "later".into() }]);
+        }
         self.letters.borrow_mut().push(message.clone());
         Ok(vec![])
     }
@@ -510,6 +513,41 @@ fn a_channel_at_its_rate_and_addresses_of_annotations_keep_nobody_from_being_tol
         let is_told = world.host.logged.borrow().iter().any(|line| line.contains("the outbox is full"));
         assert!(is_told || matches!(error, Error::Denied(_)));
     }
+}
+
+#[test]
+fn many_messages_for_a_channel_that_is_down_or_slow_starve_no_recipient_of_another_name() {
+    let channels = json!([{"name": "aaa", "kind": "webhook"}, {"name": "hook", "kind": "webhook"}]);
+    let world = world(json!({"settle": "0s", "channels": channels, "routes": [
+        {"to": ["aaa"], "namespaces": ["loud"]}, {"to": ["hook"], "namespaces": ["default"]},
+    ]}));
+    let loud = |seq: u64| {
+        let mut state = moved(seq, &format!("l{seq}"), "Failed");
+        state.object.namespace = "loud".into();
+        state
+    };
+    world.hear(&(0..60).map(loud).collect::<Vec<_>>());
+    world.hear(&[moved(900, "a", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "each recipient has its turn");
+    world.host.status.borrow_mut().insert("aaa".into(), Ok(503));
+    world.hear(&(100..160).map(loud).collect::<Vec<_>>());
+    world.hear(&[moved(901, "b", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/b: Failed"]);
+    // Each request takes as long as a tick may send.
+    world.host.takes_ms.set(3_001);
+    world.hear(&[moved(902, "c", "Failed")]);
+    assert_eq!(world.titles(600_000, "hook"), ["Job default/c: Failed"]);
+}
+
+#[test]
+fn an_address_that_is_to_wait_holds_up_no_other_of_its_channel() {
+    let world = world(json!({"settle": "0s", "channels": [{"name": "mail", "kind": "email"}],
+        "routes": [{"to": ["mail:ada@example.com", "mail:grey@example.com", "mail:zoe@example.com"]}]}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.after(0);
+    let told: Vec<_> = world.host.letters.take().into_iter().flat_map(|letter| letter.to).collect();
+    assert_eq!(told, ["ada@example.com", "zoe@example.com"]);
+    assert_eq!(world.reports("uid-a")[1], "mail:grey@example.com|waiting|later");
 }
 
 #[test]
