@@ -74,8 +74,8 @@ fn is_told_apart(state: &State) -> bool {
     let of = |status: &kubewitness_sdk::Status| (status.phase.clone(), status.attempt, status.exit_code);
     let previous = state.previous.as_ref();
     match state.change {
-        // An object whose outcome was told is cleaned up. That is no outcome.
-        Change::Gone => previous.is_none_or(|previous| !previous.terminal) && !state.status.terminal,
+        // An object whose outcome was told is cleaned up. That is no outcome. A deletion itself is always terminal.
+        Change::Gone => previous.is_none_or(|previous| !previous.terminal),
         _ => previous.is_none_or(|previous| of(previous) != of(&state.status)),
     }
 }

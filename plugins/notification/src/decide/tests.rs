@@ -76,8 +76,9 @@ fn without_routes_every_channel_without_addresses_hears_every_outcome() {
 #[test]
 fn a_deletion_is_an_outcome_unless_one_was_there_before() {
     let config = config(json!({}));
-    let mut gone = moved("Running");
-    gone.change = Change::Gone;
+    // As the host makes it: with the last phase as its reason, and terminal whatever was before.
+    let mut gone = moved("Deleted");
+    (gone.change, gone.status.reason, gone.status.terminal) = (Change::Gone, "Running".into(), true);
     assert_eq!(heard(&config, &gone, &[]), news(&["alerts", "ops"]));
     gone.previous.as_mut().unwrap().terminal = true;
     assert_eq!(heard(&config, &gone, &[]), Heard::Nothing);
