@@ -45,12 +45,10 @@ impl Report {
         title: String,
         at_ms: u64,
     ) -> Self {
-        let seq = facts.get("seq").and_then(Value::as_u64).unwrap_or_default();
-        let to: String = to.chars().filter(|c| !c.is_control()).collect();
-        let to = clip(&to, RECIPIENT_BYTES);
+        let to = shown(to);
         let channel = config.recipient(&to).map(|(channel, _)| format!("{:?}", channel.kind));
         Self {
-            key: format!("{REPORTS}{}/{seq:020}/{to}", text(facts, "uid")),
+            key: key(facts, &to),
             at_ms,
             via: channel.unwrap_or_default().to_lowercase(),
             to,
@@ -68,6 +66,21 @@ impl Report {
             Answer::Later { why, .. } | Answer::AddressLater(why) => ("waiting", why),
         }
     }
+}
+
+fn shown(to: &str) -> String {
+    let to: String = to.chars().filter(|c| !c.is_control()).collect();
+    clip(&to, RECIPIENT_BYTES)
+}
+
+fn key(facts: &Facts, to: &str) -> String {
+    let seq = facts.get("seq").and_then(Value::as_u64).unwrap_or_default();
+    format!("{REPORTS}{}/{seq:020}/{to}", text(facts, "uid"))
+}
+
+/// Whether there is a report of the message about this state to the recipient.
+pub fn is_kept(facts: &Facts, to: &str) -> Result<bool, Error> {
+    Ok(kv::get(&key(facts, &shown(to)))?.is_some())
 }
 
 /// Keeps the reports of a call. Lets go of the oldest where there are too many.

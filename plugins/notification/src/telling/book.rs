@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, Counts, Note};
+use super::parts::Parts;
 use super::room::channel_of;
 use crate::answer::Answer;
 use crate::channels::Message;
@@ -22,8 +23,6 @@ const TOLD: usize = 2000;
 const PACES: usize = 1024;
 /// States of a group that come one after the other put a message off for so many settle times.
 const SETTLES: u64 = 6;
-/// Parts wait for their owner so long beyond the settle time.
-const PARTS_MS: u64 = 60_000;
 /// A recipient that does not take a message is asked again after this, then after twice the pause, and so on.
 const BACKOFF_MS: u64 = 5000;
 const BACKOFF_MOST_MS: u64 = 600_000;
@@ -41,6 +40,10 @@ pub struct Book {
     paces: Vec<Pace>,
     /// Messages that had no room, by recipient.
     pub(super) more: Vec<(String, u64)>,
+    /// The same, for when quiet hours end.
+    pub(super) held: Vec<(String, u64)>,
+    /// Parts that wait for their owner.
+    pub(super) parts: Vec<Parts>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
     /// What became of messages in this tick.
@@ -60,6 +63,9 @@ struct Told {
     phase: String,
     attempt: u64,
     at_ms: u64,
+    /// The state that told it. It may come again, for a recipient that had no room.
+    #[serde(default)]
+    seq: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,8 +99,8 @@ pub struct Sending {
 impl Book {
     pub fn count(&mut self, counts: Counts) {
         self.old += counts.old;
-        for (recipient, count) in counts.more {
-            note::add(&mut self.more, recipient, count);
+        for (all, more) in [(&mut self.more, counts.more), (&mut self.held, counts.held)] {
+            more.into_iter().for_each(|(recipient, count)| note::add(all, recipient, count));
         }
     }
 
@@ -120,21 +126,17 @@ impl Book {
         notes.sort_unstable_by(|(_, one), (_, other)| (&one.group, one.seq).cmp(&(&other.group, other.seq)));
         let mut done = Vec::new();
         for group in notes.chunk_by(|(_, one), (_, other)| one.group == other.group) {
-            if is_settled(config, now_ms, group) && self.take_group(config, now_ms, &group[0].1.group, group)
-            {
+            if is_settled(config, now_ms, group) {
+                self.take_group(config, now_ms, &group[0].1.group, group);
                 done.extend(group.iter().map(|(key, _)| key.clone()));
             }
         }
         done
     }
 
-    /// Whether the notes of a group are done with.
-    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) -> bool {
-        let Some(lead) = lead(group, notes) else {
-            // Parts without their owner. Nobody asked to be told of them alone.
-            let is_over = |note: &Note| now_ms > note.heard_ms + config.settle.ms + PARTS_MS || note.heard_ms > now_ms;
-            return notes.iter().all(|(_, note)| is_over(note));
-        };
+    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) {
+        // Muted since.
+        let Some(lead) = lead(group, notes) else { return };
         let phase = text(&lead.facts, "phase");
         let key = match text(&lead.facts, "uid") == group {
             true => group.to_string(),
@@ -143,13 +145,11 @@ impl Book {
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
         let before = self.told.iter().position(|told| told.key == key);
         let covered = before.map(|place| &self.told[place]);
-        if let Some(told) = covered.filter(|told| told.covers(config, phase, attempt, now_ms)) {
+        if let Some(told) = covered.filter(|told| told.seq != lead.seq && told.covers(config, phase, attempt, now_ms))
+        {
             let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(told.at_ms));
             self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
-            return true;
-        }
-        if config.is_quiet(phase, now_ms) {
-            return false;
+            return;
         }
         self.make_room(config, now_ms);
         let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
@@ -158,13 +158,30 @@ impl Book {
         // Of the object's own earlier states only the last one counts.
         let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
-        let message = compose::one(config, lead, &others);
+        let message = compose::one(config, lead, &others, self.take_parts(group));
+        self.replace_held(config, &message, &lead.to, now_ms);
         self.outbox.push(Outgoing { message, to: lead.to.clone(), since_ms: now_ms });
-        if let Some(place) = before {
-            self.told.remove(place);
+        let told = Told { key, phase: phase.to_string(), attempt, at_ms: now_ms, seq: lead.seq };
+        match before {
+            Some(place) if self.told[place].seq >= lead.seq => return,
+            Some(place) => drop(self.told.remove(place)),
+            None => {}
         }
-        self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
-        true
+        self.told.push(told);
+    }
+
+    /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
+    fn replace_held(&mut self, config: &Config, newer: &Message, to: &BTreeSet<String>, now_ms: u64) {
+        let uid = text(&newer.facts, "uid");
+        let why = format!("the message on `{}` tells it", newer.title);
+        for one in self.outbox.iter_mut().filter(|one| text(&one.message.facts, "uid") == uid) {
+            let (message, phase) = (&one.message, text(&one.message.facts, "phase"));
+            for to in one.to.extract_if(.., |one| to.contains(one) && config.is_held(one, phase, now_ms)) {
+                let title = message.title.clone();
+                self.reports.push(Report::of(config, &message.facts, &to, ("merged", &why), title, now_ms));
+            }
+        }
+        self.outbox.retain(|one| !one.to.is_empty());
     }
 
     /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
@@ -202,6 +219,9 @@ impl Book {
     /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
     /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
+        if !config.is_quiet("", now_ms) {
+            self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
+        }
         let waiting: BTreeSet<String> = self
             .outbox
             .iter()
@@ -231,12 +251,13 @@ impl Book {
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
-        let messages: Vec<&Message> =
-            self.outbox.iter().filter(|one| one.to.contains(recipient)).map(|one| &one.message).collect();
+        let is_due = |one: &&Outgoing| {
+            one.to.contains(recipient) && !config.is_held(recipient, text(&one.message.facts, "phase"), now_ms)
+        };
+        let messages: Vec<&Message> = self.outbox.iter().filter(is_due).map(|one| &one.message).collect();
         let more = self.more.iter().find(|(name, _)| name == recipient).map_or(0, |(_, more)| *more);
-        let is_for_people =
-            config.recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people());
-        if more == 0 && (!is_for_people || messages.len() <= left) {
+        let is_for_people = config.is_for_people(recipient);
+        if !is_for_people || (more == 0 && messages.len() <= left) {
             let each = |message: &&Message| Sending {
                 recipient: recipient.to_string(),
                 message: (*message).clone(),
@@ -245,7 +266,7 @@ impl Book {
             };
             return messages.iter().map(each).collect();
         }
-        if left == 0 && is_for_people {
+        if left == 0 {
             return Vec::new();
         }
         vec![Sending {
@@ -300,6 +321,15 @@ impl Book {
 
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
+        for one in &mut self.outbox {
+            let phase = text(&one.message.facts, "phase");
+            // Its day begins when quiet hours end.
+            if one.to.iter().any(|to| config.is_held(to, phase, now_ms)) {
+                one.since_ms = now_ms;
+            }
+        }
+        self.forget_parts(config, now_ms);
+        self.more.retain(|(recipient, _)| config.is_for_people(recipient));
         let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;
         let mut lost = Vec::new();
         for one in self.outbox.iter().filter(|one| !is_fresh(one)) {
@@ -320,6 +350,7 @@ impl Book {
         });
         self.paces.drain(..self.paces.len().saturating_sub(PACES));
         let many = self.more.drain(self.more.len().min(PACES)..);
+        let many = many.chain(self.held.drain(self.held.len().min(PACES)..));
         lost.extend(many.map(|(recipient, count)| (recipient, format!("{count} outcomes"))));
         lost
     }

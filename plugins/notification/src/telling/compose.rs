@@ -25,7 +25,8 @@ pub fn tone(phase: &str) -> Tone {
 }
 
 /// A message of `lead`, with the other states of its group that came within the settle time.
-pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
+/// `counted` are parts that have no note.
+pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String, String), u64)>) -> Message {
     let facts = &lead.facts;
     let is_parts = text(facts, "uid") != lead.group;
     let title = match (&config.title, is_parts) {
@@ -37,7 +38,7 @@ pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
         Some(own) => vec![template::fill_text(own, facts)],
         None => standard(facts),
     };
-    lines.extend(parts(others));
+    lines.extend(parts(others, counted));
     let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     Message {
         id: text(facts, "id").to_string(),
@@ -86,14 +87,17 @@ fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     counts
 }
 
+/// The kind of a part, and what became of it.
+pub fn ended(facts: &Facts) -> (String, String) {
+    let of = |name| text(facts, name);
+    let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
+    (of("kind").to_string(), format!("{}{reason}", of("phase")))
+}
+
 /// Such as `Pod: 3 Failed (OOMKilled)`.
-fn parts(others: &[Note]) -> Vec<String> {
-    let of = |note: &Note| {
-        let of = |name| text(&note.facts, name);
-        let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
-        (of("kind").to_string(), format!("{}{reason}", of("phase")))
-    };
-    let counts = counted(others.iter().map(of)).into_iter().take(PARTS);
+fn parts(others: &[Note], mut more: Vec<((String, String), u64)>) -> Vec<String> {
+    more.extend(counted(others.iter().map(|note| ended(&note.facts))));
+    let counts = more.into_iter().take(PARTS);
     counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
 

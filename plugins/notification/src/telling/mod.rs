@@ -8,11 +8,13 @@
 pub mod book;
 mod compose;
 mod note;
+mod parts;
 mod room;
 
 use std::collections::BTreeSet;
 
 use kubewitness_sdk::{clock, kv, log};
+use serde::de::DeserializeOwned;
 
 use crate::answer::Answer;
 use crate::channels;
@@ -43,7 +45,11 @@ pub fn tick(config: &Config) -> Result<(), String> {
     };
     book.set_back(now_ms);
     take_counts(&mut book)?;
-    let mut notes = notes()?;
+    for (key, heard) in stored_below(parts::PARTS, parts::MOST as u32)? {
+        book.count_parts(heard);
+        kv::delete(&key)?;
+    }
+    let mut notes: Vec<(String, Note)> = stored_below(NOTES, note::MOST)?;
     book.mute(config, &Mutes::read()?, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;
@@ -56,6 +62,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     for (recipient, title) in book.forget(config, now_ms) {
         log::error("a message was given up", &[("recipient", &recipient), ("title", &title)]);
     }
+    book.tell_full(config)?;
     report::keep(&book.reports)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
@@ -64,22 +71,20 @@ pub fn tick(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-fn notes() -> Result<Vec<(String, Note)>, String> {
-    let mut notes = Vec::new();
-    for key in kv::keys(NOTES, note::MOST)? {
+/// What calls have kept, with the keys.
+fn stored_below<T: DeserializeOwned>(prefix: &str, most: u32) -> Result<Vec<(String, T)>, String> {
+    let mut found = Vec::new();
+    for key in kv::keys(prefix, most)? {
         let Some(bytes) = kv::get(&key)? else { continue };
-        let note = facts::read(&bytes).map_err(|error| format!("the note {key} can't be read: {error}"))?;
-        notes.push((key, note));
+        let one = facts::read(&bytes).map_err(|error| format!("the key {key} can't be read: {error}"))?;
+        found.push((key, one));
     }
-    Ok(notes)
+    Ok(found)
 }
 
 fn take_counts(book: &mut Book) -> Result<(), String> {
     let mut old = 0;
-    for key in kv::keys(COUNTS, COUNTS_A_TICK)? {
-        let Some(bytes) = kv::get(&key)? else { continue };
-        let counts: Counts =
-            facts::read(&bytes).map_err(|error| format!("the count {key} can't be read: {error}"))?;
+    for (key, counts) in stored_below::<Counts>(COUNTS, COUNTS_A_TICK)? {
         old += counts.old;
         book.count(counts);
         kv::delete(&key)?;

@@ -6,6 +6,8 @@ use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::parts::{self, Parts};
+use super::room;
 use crate::config::Config;
 use crate::decide::{self, Heard, Seen};
 use crate::facts::{self, Facts};
@@ -25,7 +27,6 @@ pub struct Note {
     pub seq: u64,
     /// The uid of the object that is told of: the owner of a part.
     pub group: String,
-    /// Nobody, for a part that is told with its owner.
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
     pub facts: Facts,
@@ -38,6 +39,9 @@ pub struct Counts {
     pub old: u64,
     /// There was no room, by recipient.
     pub more: Vec<(String, u64)>,
+    /// The same, for when quiet hours end.
+    #[serde(default)]
+    pub held: Vec<(String, u64)>,
 }
 
 /// What one call has heard, beside its notes.
@@ -45,20 +49,26 @@ struct Call<'a> {
     config: &'a Config,
     pointers: BTreeSet<String>,
     counts: Counts,
+    parts: Vec<Parts>,
     reports: Vec<Report>,
     /// Read when they are first needed.
     mutes: Option<Mutes>,
+    /// The programs that have no room for another message. Read when they are first needed.
+    full: Option<Vec<String>>,
 }
 
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
-    let mut call = Call { config, pointers, counts: Counts::default(), reports: Vec::new(), mutes: None };
+    let (parts, reports) = (Vec::new(), Vec::new());
+    let mut call = Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
     let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(error) => error.into(),
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
-    if let Err(error) = count(states, &call.counts).and_then(|()| report::keep(&call.reports)) {
+    let first = states.first().map(|state| state.seq).unwrap_or_default();
+    let kept = count(first, &call.counts).and_then(|()| parts::keep(&call.parts, first));
+    if let Err(error) = kept.and_then(|()| report::keep(&call.reports)) {
         // Without the count nobody would hear that there was more.
         verdicts.fill_with(|| Verdict::retry(error.text()));
     }
@@ -89,25 +99,55 @@ impl Call<'_> {
                 self.report(&facts::plain(state), to, ("muted", by), now_ms);
                 return Ok(());
             }
-            Heard::Part => BTreeSet::new(),
+            Heard::Part => {
+                parts::count(&mut self.parts, decide::group(state), &facts::plain(state), now_ms);
+                return Ok(());
+            }
             Heard::News(to) => to,
         };
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
-        let is_asked_for = !to.is_empty();
         let to = self.unmuted(&facts, to, now_ms)?;
-        if is_asked_for && to.is_empty() {
-            return Ok(());
-        }
+        let (full, to) = self.with_room(&facts, to)?;
         let group = decide::group(state).to_string();
         let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
-        if self.keep(note)? {
-            let why = match config.is_quiet(facts::phase(state), now_ms) {
-                true => "until quiet hours end",
-                false => "until it has settled",
-            };
-            self.report(&facts, to, ("waiting", why), now_ms);
+        if !to.is_empty() && self.keep(note, full.as_ref())? {
+            let (held, told): (Vec<_>, Vec<_>) =
+                to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
+            self.report(&facts, held, ("waiting", "until quiet hours end"), now_ms);
+            self.report(&facts, told, ("waiting", "until it has settled"), now_ms);
         }
-        Ok(())
+        match full {
+            Some(program) => {
+                Err(Error::Unavailable(format!("as many messages as there is room for wait for `{program}`")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A program that has no room for another message, and everybody else who has no note of it yet. Programs get each
+    /// message, so a state comes again for them. The others have their note and its report from the first time.
+    fn with_room(
+        &mut self,
+        facts: &Facts,
+        to: BTreeSet<String>,
+    ) -> Result<(Option<String>, BTreeSet<String>), Error> {
+        if to.iter().all(|to| self.config.is_for_people(to)) {
+            return Ok((None, to));
+        }
+        let full = match self.full.take() {
+            Some(full) => full,
+            None => room::full()?,
+        };
+        let (mut without, mut with) = (None, BTreeSet::new());
+        for to in to {
+            if full.contains(&to) {
+                without = Some(to);
+            } else if !report::is_kept(facts, &to)? {
+                with.insert(to);
+            }
+        }
+        self.full = Some(full);
+        Ok((without, with))
     }
 
     /// Those for whom nobody has muted it.
@@ -127,8 +167,9 @@ impl Call<'_> {
         Ok(told)
     }
 
-    /// Keeps the note where there is room, and counts it where there is none.
-    fn keep(&mut self, note: Note) -> Result<bool, Error> {
+    /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
+    /// comes again, and people are told then.
+    fn keep(&mut self, note: Note, full: Option<&String>) -> Result<bool, Error> {
         let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
         let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
         let key = format!("{NOTES}{:020}", note.seq);
@@ -137,7 +178,14 @@ impl Call<'_> {
             Some(Ok(())) => return Ok(true),
             Some(Err(_)) | None => {}
         }
-        note.to.into_iter().for_each(|recipient| add(&mut self.counts.more, recipient, 1));
+        if let Some(program) = full.or_else(|| note.to.iter().find(|to| !self.config.is_for_people(to))) {
+            return Err(Error::Unavailable(format!("{MOST} notes wait for a tick, and `{program}` gets each message")));
+        }
+        let phase = facts::text(&note.facts, "phase");
+        for recipient in note.to {
+            let is_held = self.config.is_held(&recipient, phase, note.heard_ms);
+            add(if is_held { &mut self.counts.held } else { &mut self.counts.more }, recipient, 1);
+        }
         Ok(false)
     }
 
@@ -161,15 +209,14 @@ pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
     }
 }
 
-fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
+fn count(first: u64, counts: &Counts) -> Result<(), Error> {
     if *counts == Counts::default() {
         return Ok(());
     }
-    if !counts.more.is_empty() {
-        let count: u64 = counts.more.iter().map(|(_, count)| count).sum();
+    let count: u64 = counts.more.iter().chain(&counts.held).map(|(_, count)| count).sum();
+    if count > 0 {
         log::warn("notes have no room: messages are counted, and told as a number", &[("messages", &count.to_string())]);
     }
-    let first = states.first().map(|state| state.seq).unwrap_or_default();
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)
 }

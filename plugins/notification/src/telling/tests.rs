@@ -191,6 +191,22 @@ fn a_job_of_64_pods_is_one_message() {
 }
 
 #[test]
+fn parts_without_number_take_the_room_of_no_outcome() {
+    let world = world(json!({}));
+    for batch in 0..4 {
+        let pods = (batch * 100..batch * 100 + 100).map(|n| pod(n, &format!("train-{n}"), "Failed"));
+        world.hear(&pods.collect::<Vec<_>>());
+    }
+    world.hear(&[moved(900, "train", "Failed"), moved(901, "other", "Failed")]);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    let titles: Vec<_> = sent.iter().filter_map(|(_, body)| body["title"].as_str()).collect();
+    assert_eq!(titles, ["Job default/other: Failed", "Job default/train: Failed"]);
+    assert!(sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")), "{sent:?}");
+}
+
+#[test]
 fn parts_that_are_asked_for_are_one_message_and_others_without_their_owner_none() {
     let pods: Vec<_> = (0..64).map(|n| pod(n, &format!("train-{n}"), "Failed")).collect();
     let asked = world(json!({"routes": [{"to": ["hook"], "kinds": ["Pod"]}]}));
@@ -284,9 +300,78 @@ fn quiet_hours_hold_messages_back_except_those_that_can_t_wait() {
     let quiet = json!({"hours": {"from": "12:00", "to": "13:00"}, "except": ["Failed"]});
     let world = world(json!({"settle": "0s", "quiet": quiet}));
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed")]);
-    assert_eq!(world.titles(0, "hook"), ["Job default/b: Failed"]);
-    assert_eq!(world.after(3_599_999), []);
-    assert_eq!(world.titles(1, "hook"), ["Job default/a: Succeeded"]);
+    let told = world.after(0);
+    let of = |name: &str| told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>();
+    assert_eq!(of("ops"), ["❌ Job default/b: Failed"]);
+    assert_eq!(of("hook"), ["Job default/a: Succeeded", "Job default/b: Failed"], "a program is told at any hour");
+    world.hear(&[State { status: testing::status("Cancelled"), ..moved(3, "a", "Cancelled") }]);
+    assert_eq!(world.titles(3_599_999, "ops"), [] as [&str; 0]);
+    assert_eq!(world.titles(1, "ops"), ["Job default/a: Cancelled"]);
+    assert_eq!(world.reports("uid-a")[1], "ops|merged|the message on `Job default/a: Cancelled` tells it");
+}
+
+#[test]
+fn what_quiet_hours_hold_takes_the_place_of_nothing_that_can_t_wait() {
+    let quiet = json!({"hours": {"from": "12:00", "to": "13:00"}, "except": ["Failed"]});
+    let world = world(json!({"settle": "0s", "quiet": quiet, "routes": [{"to": ["ops"]}]}));
+    for from in [0, 100, 200] {
+        world.hear(&(from..from + 100).map(|n| moved(n, &format!("j{n}"), "Succeeded")).collect::<Vec<_>>());
+        assert_eq!(world.after(1_000), []);
+    }
+    let many: Vec<_> = (300..500).map(|n| moved(n, &format!("j{n}"), "Succeeded")).collect();
+    world.hear(&many);
+    world.hear(&[moved(900, "bad", "Failed")]);
+    assert_eq!(world.titles(1_000, "ops"), ["1 outcomes"], "the notes between two ticks have a bound");
+    world.hear(&[moved(901, "worse", "Failed")]);
+    assert_eq!(world.titles(600_000, "ops"), ["❌ Job default/worse: Failed"]);
+    assert_eq!(world.titles(3_600_000, "ops"), ["500 outcomes: 127 Succeeded"]);
+}
+
+impl World {
+    /// Hands states over until each is done, with a tick between. Returns the titles that each destination took.
+    fn delivered(&self, mut states: Vec<State>, rounds: usize) -> (Vec<State>, Vec<(String, String)>) {
+        let mut told = Vec::new();
+        for _ in 0..rounds {
+            let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, &states));
+            let again = states.iter().zip(&verdicts).filter(|(_, verdict)| **verdict != Verdict::Done);
+            states = again.map(|(state, _)| state.clone()).collect();
+            told.extend(self.after(10_000));
+        }
+        (states, told)
+    }
+}
+
+/// How many outcomes one recipient was told of, one by one and as numbers.
+fn outcomes(told: &[(String, String)], of: &str) -> u64 {
+    let number = |title: &str| title.strip_prefix("❌ ").unwrap_or(title).split(' ').next()?.parse().ok();
+    told.iter().filter(|(to, _)| to == of).map(|(_, title)| number(title).unwrap_or(1)).sum()
+}
+
+#[test]
+fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_once() {
+    for is_down in [false, true] {
+        let world = world(json!({"settle": "0s", "repeat": "0s", "digest": {"above": 1000}}));
+        let states = (0..300).map(|n| moved(n, &format!("j{n}"), "Failed")).collect();
+        let (mut states, mut told) = match is_down {
+            true => {
+                world.host.status.borrow_mut().insert("hook".into(), Ok(503));
+                let (states, told) = world.delivered(states, 20);
+                assert!(states.len() < 300 && !states.is_empty(), "{} wait for the program", states.len());
+                assert_eq!(outcomes(&told, "ops"), 300, "people need not wait for it");
+                world.host.status.borrow_mut().clear();
+                (states, told)
+            }
+            false => (states, Vec::new()),
+        };
+        world.host.now.set(world.host.now.get() + 600_000);
+        let rest = world.delivered(std::mem::take(&mut states), 30);
+        told.extend(rest.1);
+        told.extend(world.after(600_000));
+        assert_eq!((rest.0.len(), outcomes(&told, "ops")), (0, 300), "{is_down}");
+        let of_hook = || told.iter().filter(|(to, _)| to == "hook").map(|(_, title)| title.clone());
+        let expected: HashSet<_> = (0..300).map(|n| format!("Job default/j{n}: Failed")).collect();
+        assert!(of_hook().count() == 300 && of_hook().collect::<HashSet<_>>() == expected, "{is_down}");
+    }
 }
 
 #[test]
