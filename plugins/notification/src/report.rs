@@ -105,7 +105,7 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
 }
 
 fn position(key: &str) -> &str {
-    key.splitn(4, '/').nth(2).unwrap_or_default()
+    key.split('/').nth(2).unwrap_or_default()
 }
 
 /// Nothing mends what `kv` is too full for; everything else may be mended.

@@ -66,7 +66,9 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         Err(error) => error.into(),
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
-    let first = states.first().map(|state| state.seq).unwrap_or_default();
+    // One that does not come again, so that no other call writes the same keys. What is counted is of such alone.
+    let first = states.iter().zip(&verdicts).find(|(_, verdict)| **verdict == Verdict::Done);
+    let first = first.map(|(state, _)| state.seq).unwrap_or_default();
     let kept = count(first, &call.counts).and_then(|()| parts::keep(&call.parts, first));
     if let Err(error) = kept.and_then(|()| report::keep(&call.reports)) {
         // Without the count nobody would hear that there was more.

@@ -54,7 +54,7 @@ pub fn count(all: &mut Vec<Parts>, group: &str, facts: &Facts, now_ms: u64) {
     parts.add((clip(&kind, KIND_BYTES), clip(&what, KIND_BYTES)), 1);
 }
 
-/// Keeps the counts of a call for the tick. `first` is the position of the call's first state.
+/// Keeps the counts of a call for the tick. `first` is the position of a state of this call alone.
 pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
     if all.is_empty() {
         return Ok(());

@@ -350,7 +350,7 @@ fn outcomes(told: &[(String, String)], of: &str) -> u64 {
 #[test]
 fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_once() {
     for is_down in [false, true] {
-        let world = world(json!({"settle": "0s", "repeat": "0s", "digest": {"above": 1000}}));
+        let world = world(json!({"settle": "0s", "repeat": "0s", "digest": {"above": 1000, "every": "1m"}}));
         let states = (0..300).map(|n| moved(n, &format!("j{n}"), "Failed")).collect();
         let (mut states, mut told) = match is_down {
             true => {
