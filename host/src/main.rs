@@ -84,6 +84,8 @@ async fn dispatch(command: Command) -> Ended {
         Command::Plugins(args) => commands::plugins(args).await,
         Command::Pause(args) => commands::pause(args).await,
         Command::Resume(args) => commands::resume(args).await,
+        Command::Mute(args) => commands::mute(args).await,
+        Command::Unmute(args) => commands::unmute(args).await,
         Command::DeadLetters(args) => commands::dead_letters(args).await,
         Command::Journal(args) => commands::journal(args).await,
         Command::Audit(args) => commands::audit(args).await,

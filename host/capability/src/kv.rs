@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kubewitness_core::Seq;
+use kubewitness_core::{Seq, mutes};
 use kubewitness_core::intents::writes::{Mark, Writes};
 use kubewitness_core::limits::KV_BYTES;
 use kubewitness_core::ports::{GrantError, KvWrite};
@@ -16,6 +16,24 @@ const KEY_BYTES: usize = 512;
 /// Keys that one listing may return.
 const LIST_KEYS: usize = 10_000;
 
+/// What the host tells every plugin: the value of the key [`mutes::KEY`], which no plugin writes.
+#[derive(Clone, Debug, Default)]
+pub struct Told(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Told {
+    pub fn set(&self, value: Vec<u8>) {
+        *self.lock() = Some(value).filter(|value| !value.is_empty());
+    }
+
+    pub fn get(&self) -> Option<Vec<u8>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 type Entries = BTreeMap<String, Vec<u8>>;
 
 #[derive(Debug, Default)]
@@ -23,6 +41,7 @@ struct Stored {
     entries: Entries,
     /// Writes of calls whose receipt may have been committed.
     noted: Writes,
+    told: Told,
 }
 
 impl Stored {
@@ -41,8 +60,8 @@ impl Stored {
 pub struct Kv(Arc<Mutex<Stored>>);
 
 impl Kv {
-    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes) -> Self {
-        Self(Arc::new(Mutex::new(Stored { entries: entries.into_iter().collect(), noted })))
+    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told) -> Self {
+        Self(Arc::new(Mutex::new(Stored { entries: entries.into_iter().collect(), noted, told })))
     }
 
     pub fn open(&self) -> Overlay {
@@ -77,6 +96,7 @@ pub struct Overlay {
 impl Overlay {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.writes.get(key) {
+            _ if key == mutes::KEY => self.base.lock().told.get(),
             Some(written) => written.clone(),
             None => self.base.lock().entries.get(key).cloned(),
         }
@@ -85,6 +105,9 @@ impl Overlay {
     pub fn set(&mut self, key: &str, value: Vec<u8>) -> Result<(), GrantError> {
         if key.is_empty() || key.len() > KEY_BYTES || key.contains('\0') {
             return Err(GrantError::Invalid(format!("a key has 1 to {KEY_BYTES} bytes and no NUL")));
+        }
+        if key == mutes::KEY {
+            return Err(GrantError::Invalid(format!("the host alone writes the key `{key}`")));
         }
         let before = self.writes.insert(key.to_owned(), Some(value));
         let fits = self.fits();
@@ -154,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
-        let kv = Kv::new(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())], Writes::default());
+        let kv = Kv::new(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())], Writes::default(), Told::default());
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
         call.delete("a");
@@ -175,13 +198,26 @@ mod tests {
 
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
-        let kv = Kv::new(vec![("a".into(), vec![0; KV_BYTES - 11])], Writes::default());
+        let kv = Kv::new(vec![("a".into(), vec![0; KV_BYTES - 11])], Writes::default(), Told::default());
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
         assert_eq!(call.keys("", 10), ["a", "b"]);
         call.delete("a");
         call.set("c", vec![0; 100]).unwrap();
+    }
+
+    #[test]
+    fn a_plugin_reads_what_the_host_tells_and_can_t_write_it() {
+        let told = Told::default();
+        let kv = Kv::new(vec![], Writes::default(), told.clone());
+        assert_eq!(kv.open().get(mutes::KEY), None);
+        told.set(b"[]".to_vec());
+        let mut call = kv.open();
+        assert_eq!(call.get(mutes::KEY), Some(b"[]".to_vec()));
+        assert!(matches!(call.set(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));
+        call.delete(mutes::KEY);
+        assert_eq!((call.get(mutes::KEY), call.keys("", 9).len()), (Some(b"[]".to_vec()), 0));
     }
 
     #[test]

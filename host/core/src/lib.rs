@@ -19,7 +19,7 @@ pub mod submit;
 
 pub use ports::views;
 pub use status::story;
-pub use status::story::events;
+pub use status::story::{events, mutes, reports};
 
 pub use lanes::bucket;
 

@@ -207,8 +207,18 @@ impl Plugin {
             .filter(|(delivery, verdict)| **verdict == Verdict::Done && !delivery.resync)
             .map(|(delivery, _)| delivery.state.seq)
             .collect();
-        let kv = session.commit(&done).await.map_err(refused)?;
+        let kv = session.commit(&done).await.map_err(|error| told(refused(error), &verdicts))?;
         Ok(Outcome { verdicts: of_all(&is_fresh, verdicts), kv })
+    }
+}
+
+/// A server undoes all of a call after a refusal, and says no more than that. The plugin may know what to do.
+fn told(error: CallError, verdicts: &[Verdict]) -> CallError {
+    match (error, verdicts.first()) {
+        (CallError::Unavailable(why), Some(Verdict::Retry { reason, .. })) => {
+            CallError::Unavailable(format!("{reason} ({why})"))
+        }
+        (error, _) => error,
     }
 }
 

@@ -26,7 +26,7 @@ pub use journal::{
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,
 };
-pub use operate::{DashboardArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
+pub use operate::{DashboardArgs, MuteArgs, PauseArgs, PluginsArgs, StatusArgs, SubmitArgs};
 pub use plugin::{
     BenchPluginArgs, BuildPluginArgs, CutoverPluginArgs, ForgetPluginArgs, InstallPluginArgs,
     IntoClusterArgs, Language, NewPluginArgs, PackPluginArgs, Plugin, ReplayPluginArgs, RunPluginArgs,
@@ -72,7 +72,7 @@ pub enum Command {
     Gaps(GapsArgs),
     /// Lists poison messages: frames that could not be read as an object of their kind
     Poison(PoisonArgs),
-    /// Shows the states of one object and the Events about it, oldest first
+    /// Shows the states of one object, the Events about it and who was told of it, oldest first
     Timeline(TimelineArgs),
     /// Shows what changed between two states of one object, as a unified diff of YAML
     Diff(DiffArgs),
@@ -88,6 +88,10 @@ pub enum Command {
     Pause(PauseArgs),
     /// Resumes a paused plugin: it goes on from where it was
     Resume(PauseArgs),
+    /// Mutes an object, a namespace or everything: people are not told of it
+    Mute(MuteArgs),
+    /// Undoes a mute
+    Unmute(MuteArgs),
     /// Lists, replays and drops dead letters: states that were parked after their last try
     #[command(subcommand, name = "deadletters")]
     DeadLetters(DeadLetters),

@@ -1,4 +1,5 @@
-//! The commands that operate a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume` and `submit`.
+//! The commands that operate a running controller: `dashboard`, `status`, `plugins`, `pause`, `resume`, `mute`,
+//! `unmute` and `submit`.
 
 use clap::Args;
 use kubewitness_core::config::Duration;
@@ -47,6 +48,32 @@ pub struct PauseArgs {
     pub reason: String,
     /// Your name in the record. Without it: your login name. Where people sign in, the record has the name that the
     /// API server knows
+    #[arg(long, value_name = "NAME")]
+    pub who: Option<String>,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// Plugins that tell people keep to it within seconds. Exactly one of an object, --namespace alone, --all and --list.
+#[derive(Debug, Args)]
+pub struct MuteArgs {
+    /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
+    #[arg(num_args = 0..=2, value_name = "OBJECT", conflicts_with_all = ["all", "list"])]
+    pub object: Vec<String>,
+    /// The namespace of the object. Without an object: everything in this namespace
+    #[arg(short, long, conflicts_with_all = ["all", "list"])]
+    pub namespace: Option<String>,
+    /// Everything in all namespaces
+    #[arg(long)]
+    pub all: bool,
+    /// Lists what is muted, as far as you may undo it
+    #[arg(long, conflicts_with_all = ["all", "to", "who"])]
+    pub list: bool,
+    /// Only this recipient, as the plugin names it, such as ops or mail:ada@example.com. Without it: every recipient
+    #[arg(long, value_name = "RECIPIENT")]
+    pub to: Option<String>,
+    /// Your name in the list. Without it: your login name. Where people sign in, the list has the name that the API server
+    /// knows
     #[arg(long, value_name = "NAME")]
     pub who: Option<String>,
     #[command(flatten)]

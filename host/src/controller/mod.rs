@@ -2,6 +2,7 @@
 //! line a stage; what a stage does is in its crate.
 
 mod election;
+mod mutes;
 mod opening;
 pub mod plugins;
 mod reconcile;
@@ -37,6 +38,8 @@ use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
 use election::{Election, LeaderRole};
+use kubewitness_capability::Told;
+use mutes::Mutes;
 use opening::Opening;
 use reconcile::Control;
 use reconcile::report::{Cluster, Reporter};
@@ -123,7 +126,12 @@ impl Controller {
             ticker.ticker(ticking).await;
             Ok(())
         });
-        opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone(), election.clone())));
+        let told = Told::default();
+        let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
+        let (following, until) = (mutes.clone(), stop.clone());
+        tasks.spawn("following what people mute", Fate::Finite, async move { following.follow(until).await });
+        let views = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes);
+        opening.is_open(Arc::new(views));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
             tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
@@ -146,7 +154,8 @@ impl Controller {
             options.plugin_folders,
             abort.clone(),
         )
-        .elected_by(election.clone());
+        .elected_by(election.clone())
+        .telling(told);
         let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);

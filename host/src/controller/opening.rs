@@ -173,6 +173,14 @@ impl Views for Opening {
         self.views()?.pause(plugin, pauses, request).await
     }
 
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        self.views()?.mutes().await
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        self.views()?.mute(mute, mutes).await
+    }
+
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
         self.views()?.letter_records(plugin).await
     }

@@ -19,6 +19,8 @@ pub enum Answer {
         after_ms: Option<u64>,
         why: String,
     },
+    /// The same, for one address alone: the server takes messages for others.
+    AddressLater(String),
     /// A repeat is refused as well.
     Refused(String),
 }
@@ -28,7 +30,7 @@ impl From<Answer> for Verdict {
         match answer {
             Answer::Taken => Self::Done,
             Answer::Later { after_ms: Some(after_ms), why } => Self::retry_after(after_ms, why),
-            Answer::Later { after_ms: None, why } => Self::retry(why),
+            Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => Self::retry(why),
             Answer::Refused(why) => Self::reject(why),
         }
     }
@@ -40,8 +42,9 @@ impl From<Error> for Answer {
             Error::RateLimited(after_ms) => {
                 Self::Later { after_ms: Some(after_ms), why: "rate limited".to_string() }
             }
-            Error::Invalid(_) | Error::TooLarge(_) => Self::Refused(error.text()),
-            Error::Denied(_) | Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
+            // What was not granted, such as an address in a domain that the operator did not name, stays so.
+            Error::Invalid(_) | Error::TooLarge(_) | Error::Denied(_) => Self::Refused(error.text()),
+            Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
                 Self::Later { after_ms: None, why: error.text() }
             }
         }
@@ -159,6 +162,7 @@ mod tests {
         let limited = Answer::from(Error::RateLimited(70));
         assert_eq!(Verdict::from(limited), Verdict::retry_after(70, "rate limited"));
         assert!(matches!(Answer::from(Error::Invalid("x".into())), Answer::Refused(_)));
+        assert!(matches!(Answer::from(Error::Denied("x".into())), Answer::Refused(_)));
         let away = Verdict::from(Answer::from(Error::Unavailable("down".into())));
         assert_eq!(away, Verdict::retry("unavailable: down"));
     }

@@ -12,6 +12,9 @@ const CHANNELS: usize = 32;
 const ROUTES: usize = 256;
 /// Each is read from the document of every state that is told.
 const POINTERS: usize = 16;
+/// Of a title or a text, and of a template as JSON. Each placeholder of them may become 512 bytes.
+const TEXT_BYTES: usize = 4 << 10;
+const TEMPLATE_BYTES: usize = 32 << 10;
 /// A message is remembered no longer.
 const LONGEST: Span = Span::seconds(30 * 24 * 3600);
 /// The headers that the plugin sets itself.
@@ -77,6 +80,10 @@ fn check_channel(place: &str, channel: &Channel, faults: &mut Vec<FieldError>) {
     headers(&format!("{place}."), channel.headers.keys(), faults);
     path(&at("path"), &channel.path, faults);
     if let Some(filled) = &channel.template {
+        let bytes = crate::facts::json(filled).len();
+        if bytes > TEMPLATE_BYTES {
+            faults.push(FieldError::new(at("template"), format!("has {bytes} bytes: the most is {TEMPLATE_BYTES}")));
+        }
         faults.extend(template::check(&at("template"), filled, &webhook::OWN));
     }
 }
@@ -97,6 +104,13 @@ fn check_routes(config: &Config, faults: &mut Vec<FieldError>) {
         recipients(format!("namespaces.{name}.to"), &namespace.to);
     }
     phases("phases".into(), &config.phases, faults);
+    let of_routes = routes.iter().enumerate().filter_map(|(index, route)| {
+        Some((format!("routes[{index}].hours"), route.hours.as_ref()?))
+    });
+    let of_quiet = config.quiet.iter().map(|quiet| ("quiet.hours".to_string(), &quiet.hours));
+    for (field, _) in of_routes.chain(of_quiet).filter(|(_, hours)| hours.from == hours.to) {
+        faults.push(FieldError::new(field, "`from` and `to` are the same, so it never holds"));
+    }
     if let Some(quiet) = &config.quiet {
         phases("quiet.except".into(), &quiet.except, faults);
     }
@@ -122,6 +136,9 @@ fn phases(field: String, phases: &[String], faults: &mut Vec<FieldError>) {
 fn check_texts(config: &Config, faults: &mut Vec<FieldError>) {
     for (field, text) in [("title", &config.title), ("text", &config.text)] {
         let Some(text) = text else { continue };
+        if text.len() > TEXT_BYTES {
+            faults.push(FieldError::new(field, format!("has {} bytes: the most is {TEXT_BYTES}", text.len())));
+        }
         faults.extend(template::check(field, &text.clone().into(), &[]));
     }
     if !config.portal.is_empty()

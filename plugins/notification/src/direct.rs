@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 
 use kubewitness_sdk::http::{self, Request};
-use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict};
+use kubewitness_sdk::{Change, Error, FieldError, State, Status, Verdict, clock, log};
 
 use crate::answer::{self, Answer};
 use crate::config::Config;
-use crate::facts;
+use crate::facts::{self, Facts};
+use crate::mutes::Mutes;
+use crate::report::{self, Report};
 use crate::template;
 
 /// The plugin's name for its destination. The operator says where that is.
@@ -22,8 +24,20 @@ pub fn check(config: &Config) -> Vec<FieldError> {
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = template::pointers(&config.template);
     let mut down: Option<Verdict> = None;
+    let mut reports = Vec::new();
+    let mutes = match Mutes::read() {
+        // Without the grant of `kv` nobody mutes anything but by the manifest.
+        Err(Error::Denied(_)) => Mutes::default(),
+        Err(error) => return vec![Verdict::retry(error.text()); states.len()],
+        Ok(mutes) => mutes,
+    };
     let verdict = |state| {
         if !is_news(state) || !is_wanted(config, state) {
+            return Verdict::Done;
+        }
+        let facts = facts::plain(state);
+        if let Some(by) = mutes.by(&facts, DESTINATION) {
+            reports.push(report(config, &facts, ("muted", &by)));
             return Verdict::Done;
         }
         // All states have the same destination. If it did not answer one request, the others need not
@@ -31,18 +45,30 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         if let Some(down) = &down {
             return down.clone();
         }
-        match send(config, &pointers, state) {
-            Ok(response) => answer::of_status(&response).into(),
+        let answer = match send(config, &pointers, state) {
+            Ok(response) => answer::of_status(&response),
             Err(error) => {
                 let lasting =
                     matches!(error, Error::Unavailable(_) | Error::Timeout(_) | Error::RateLimited(_));
-                let verdict = Verdict::from(Answer::from(error));
-                down = lasting.then(|| verdict.clone());
-                verdict
+                let answer = Answer::from(error);
+                down = lasting.then(|| answer.clone().into());
+                answer
             }
-        }
+        };
+        reports.push(report(config, &facts, Report::result(&answer)));
+        answer.into()
     };
-    states.iter().map(verdict).collect()
+    let verdicts = states.iter().map(verdict).collect();
+    match report::keep(&reports) {
+        // Without the grant of `kv` nothing is listed.
+        Ok(()) | Err(Error::Denied(_)) => {}
+        Err(error) => log::warn("what was told can't be listed", &[("why", &error.text())]),
+    }
+    verdicts
+}
+
+fn report(config: &Config, facts: &Facts, what: (&'static str, &str)) -> Report {
+    Report::of(config, facts, DESTINATION, what, report::title(facts), clock::now_ms())
 }
 
 /// Whether a state is a transition. The subscription may have every state or only transitions. A resync is

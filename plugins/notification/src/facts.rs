@@ -73,6 +73,11 @@ pub fn names() -> String {
     FIELDS.map(|(name, _)| name).join(", ")
 }
 
+/// Without the document, and bounded.
+pub fn plain(state: &State) -> Facts {
+    bounded(FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))).collect())
+}
+
 /// Reads the document only for `pointers`. A document that has no such value, or none at all, gives `null`.
 pub fn of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
     let mut facts: Facts = FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))).collect();

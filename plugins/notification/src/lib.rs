@@ -11,6 +11,8 @@ mod config;
 mod decide;
 mod direct;
 mod facts;
+mod mutes;
+mod report;
 mod telling;
 mod template;
 
@@ -29,7 +31,7 @@ impl Plugin for Notification {
             config_schema: include_str!("config.schema.json"),
             needs_with: vec![("channels", vec!["kv".into(), "tick".into()])],
             needs_without: vec![("channels", vec![format!("http:{}", direct::DESTINATION)])],
-            may_need: vec!["mail".into()],
+            may_need: vec!["mail".into(), "kv".into()],
             ..About::default()
         }
     }

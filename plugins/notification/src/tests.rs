@@ -64,6 +64,40 @@ fn a_transition_is_posted_with_its_id_and_the_standard_template() {
     assert_eq!(body["observedAt"], "1970-01-01T00:00:00.000Z");
 }
 
+/// Where `kv` is granted.
+#[derive(Default)]
+struct Remembering(RefCell<Vec<(String, Value)>>);
+
+impl testing::Host for Remembering {
+    fn http_send(&self, _: &str, request: &Request) -> Result<Response, Error> {
+        let body = String::from_utf8(request.body.clone()).unwrap();
+        let status = if body.contains("Failed") { 410 } else { 200 };
+        Ok(Response { status, headers: vec![], body: vec![] })
+    }
+    fn kv_keys(&self, _: &str, _: u32) -> Result<Vec<String>, Error> {
+        Ok(vec![])
+    }
+    fn kv_set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.0.borrow_mut().push((key.to_string(), serde_json::from_slice(value).unwrap()));
+        Ok(())
+    }
+    fn now_ms(&self) -> u64 {
+        5
+    }
+}
+
+#[test]
+fn with_kv_each_request_is_reported() {
+    let host = Rc::new(Remembering::default());
+    let states = [moved(1, "a", "Pending", "Running"), moved(2, "a", "Running", "Failed")];
+    testing::with_host(host.clone(), || Notification::handle(&Config::default(), &states));
+    let reports = host.0.take();
+    let expected = json!({"at_ms": 5, "to": "people", "via": "", "result": "sent",
+                          "title": "Job default/a: Running", "why": ""});
+    assert_eq!(reports[0], ("report/uid-a/00000000000000000001/people".into(), expected));
+    assert_eq!((reports[1].1["result"].as_str(), reports.len()), (Some("refused"), 2));
+}
+
 #[test]
 fn what_is_no_transition_is_done_without_a_word() {
     let mut gap = moved(2, "a", "Running", "Running");
@@ -113,6 +147,18 @@ fn a_value_that_looks_like_a_placeholder_is_not_filled_again() {
     state.status.message = "{{uid}}\"".into();
     let (_, sent) = handle(vec![], &config, &[state]);
     assert_eq!(serde_json::from_slice::<Value>(&sent[0].body).unwrap(), json!("{{uid}}\" a"));
+}
+
+#[test]
+fn texts_have_a_bound_and_hours_hold_at_some_time() {
+    let config = config(json!({
+        "channels": [{"name": "hook", "kind": "webhook", "template": "x".repeat(32 << 10)}],
+        "title": "{{message}}".repeat(400), "text": "fine",
+        "routes": [{"to": ["hook"], "hours": {"from": "07:00", "to": "07:00"}}],
+        "quiet": {"hours": {"from": "22:00", "to": "22:00"}},
+    }));
+    let faults: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
+    assert_eq!(faults, ["channels[0].template", "routes[0].hours", "quiet.hours", "title"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::FieldError;
 use serde::Deserialize;
 
+use crate::keep::Keep;
 use crate::schema;
 pub use crate::schema::Type;
 
@@ -39,6 +40,10 @@ pub struct Config {
     /// `parallelism`. Documents are read for it where a phase changes. Left out, GPUs are not counted.
     #[cfg_attr(test, schemars(length(max = 253)))]
     pub gpus: String,
+    /// How long rows of object_history and object_transitions are kept, such as `90d` or `12h`. Older ones are deleted in
+    /// ticks, so the manifest needs `tick`. Left out, they stay.
+    #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
+    pub keep: Option<Keep>,
     /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
     /// database then.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
@@ -56,6 +61,7 @@ impl Default for Config {
             documents: Documents::None,
             views: false,
             gpus: String::new(),
+            keep: None,
             prefix: String::new(),
             create: true,
         }

@@ -1,6 +1,8 @@
 //! Writes every state to a database: `object_status` has the newest state of each object, `object_history` has all of
 //! them, and `object_transitions` has each change of a phase. It creates missing tables.
 //!
+//! With `keep` a tick deletes old rows.
+//!
 //! It needs the grant `sql: [{name: main, …}]`. SQLite, PostgreSQL and MySQL get the same tables, in each
 //! one's own types. The writes of a batch share one transaction with the receipts of its states, so a repeat
 //! changes nothing.
@@ -9,6 +11,7 @@ mod columns;
 mod config;
 mod document;
 mod gpus;
+mod keep;
 mod rows;
 mod schema;
 mod tables;
@@ -17,7 +20,7 @@ mod transitions;
 use std::cell::{Cell, RefCell};
 
 use kubewitness_sdk::sql::{self, OnConflict, TableCopy, TableWrite, Value};
-use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Verdict};
+use kubewitness_sdk::{About, Error, FieldError, Plugin, State, Ticking, Verdict};
 
 use self::columns::{Reader, Values};
 pub use self::config::Config;
@@ -37,6 +40,7 @@ impl Plugin for Persistence {
         About {
             config_schema: include_str!("config.schema.json"),
             needs: vec![format!("sql:{DATABASE}")],
+            needs_with: vec![("keep", vec!["tick".into()])],
             ..About::default()
         }
     }
@@ -63,7 +67,16 @@ impl Plugin for Persistence {
     }
 }
 
-kubewitness_sdk::export!(Persistence);
+impl Ticking for Persistence {
+    fn tick(config: &Config, _: u64) -> Result<(), String> {
+        let Some(keep) = config.keep else { return Ok(()) };
+        let ticked = ready(config).and_then(|_| keep::tick(config, keep));
+        // What this instance has seen of the tables may not be so any more.
+        Ok(ticked.inspect_err(|_| SEEN.set(None))?)
+    }
+}
+
+kubewitness_sdk::export!(Persistence, tick);
 
 thread_local! {
     /// What this instance found of the tables. It is only a shortcut: [`Writer::write`] notices if they are gone.

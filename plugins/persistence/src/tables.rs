@@ -59,10 +59,10 @@ impl Tables<'_> {
         let known = self.known_columns()?;
         self.check_types(&known)?;
         self.add_columns()?;
-        if self.config.index && self.config.create {
-            for index in schema::indexes(self.names, self.dialect) {
-                self.make(&index)?;
-            }
+        let by_name = self.config.index.then(|| schema::indexes(self.names, self.dialect));
+        let by_time = self.config.keep.map(|_| schema::indexes_by_time(self.names, self.dialect));
+        for index in by_name.into_iter().chain(by_time).flatten().filter(|_| self.config.create) {
+            self.make(&index)?;
         }
         if self.config.views && self.config.create {
             let views = schema::views(self.names, self.dialect);

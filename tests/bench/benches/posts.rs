@@ -1,28 +1,25 @@
 //! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
 //! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
 
+mod granted;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
 use kubewitness_bench::wanted;
 use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::ports::{
-    Backlog, Current, Delivery, Documents, Grants, HttpRequest, JournalError, Kept, KvWrite, Lister, Notes,
-    Progress, Save, SelectError, Selected, Selection,
-};
-use kubewitness_core::views::Counts;
-use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
+use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
+use kubewitness_core::{Change, Seq, State, StateId, Version};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
+
+use granted::{Nothing, backing};
 
 /// States of one call, each with a request of its own, as the notification plugin makes them.
 const BATCH: u64 = 16;
@@ -71,17 +68,7 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     }))?;
     let capabilities = Capabilities::open(&host, folder.path()).await;
     let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
-    let backing = Backing {
-        documents: Arc::new(Nothing),
-        lister: Arc::new(Nothing),
-        clock: Arc::new(SystemClock::default()),
-        uses: Arc::default(),
-        kv: Vec::new(),
-        notes,
-        version: "bench".into(),
-        cursor: 0,
-        newest: 0,
-    };
+    let backing = Backing { notes, ..backing() };
     let grants = capabilities.grants("bench", &spec, backing).await?;
     let owed = Mutex::new(Vec::new());
     let until = Instant::now() + ROUND;
@@ -184,52 +171,4 @@ async fn answer(mut stream: TcpStream, after: Duration) -> Result<()> {
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await?;
     }
-}
-
-/// Stands in for what is not measured, and for a journal that notes nothing.
-struct Nothing;
-
-#[async_trait]
-impl Notes for Nothing {
-    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
-        Ok(())
-    }
-
-    fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
-}
-
-#[async_trait]
-impl Documents for Nothing {
-    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(None)
-    }
-
-    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(None)
-    }
-
-    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
-        Ok(Vec::new())
-    }
-}
-
-#[async_trait]
-impl Lister for Nothing {
-    fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
-        Ok(None)
-    }
-
-    fn select(&self, _: &str, _: &Selection) -> Result<Selected, SelectError> {
-        Ok(Selected::default())
-    }
-
-    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
-        Ok(())
-    }
-
-    fn count(&self, _: &str) -> usize {
-        0
-    }
-
-    async fn shows(&self, _: &str, _: Seq) {}
 }

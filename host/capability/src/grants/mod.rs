@@ -23,6 +23,7 @@ use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes
 use thiserror::Error;
 
 use crate::http::Destination;
+use crate::kv::Told;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
@@ -62,6 +63,8 @@ pub struct Backing {
     pub uses: Arc<Uses>,
     /// What the plugin has stored, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
+    /// What the host tells every plugin that has `kv`.
+    pub told: Told,
     /// Where calls are noted before they have an effect.
     pub notes: Arc<dyn Notes>,
     /// The plugin's version, for people.
@@ -191,9 +194,9 @@ impl Capabilities {
         spec: &PluginSpec,
         backing: Backing,
     ) -> Result<Arc<dyn Grants>, CapabilityError> {
-        let mut granted = self.resolve(plugin, spec, &backing)?;
+        let (mut granted, told) = (self.resolve(plugin, spec, &backing)?, backing.told.clone());
         let Found { entries, writes, requests } = found(backing.kv)?;
-        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes));
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told));
         granted.outbox = Outbox::new(plugin, &backing.version, backing.notes, requests);
         let stores = Stores {
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),

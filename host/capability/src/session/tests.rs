@@ -174,6 +174,7 @@ fn backing(cursor: Seq) -> Backing {
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
+        told: Default::default(),
         notes: Arc::new(Paper::default()),
         version: "v1".into(),
         cursor,

@@ -75,7 +75,7 @@ pub const TICK_TIMEOUT_MOST: Duration = Duration::from_secs(60);
 pub const BATCH_MOST: u32 = 1024;
 
 /// The most bytes of one plugin's `kv`, keys and values together.
-pub const KV_BYTES: usize = 1024 * 1024;
+pub const KV_BYTES: usize = 4 * 1024 * 1024;
 
 /// The most requests of one plugin that are noted and have no verdict. More than the largest call of an ordinary
 /// plugin makes; each is some hundred bytes in memory and in the journal.

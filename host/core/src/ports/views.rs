@@ -11,6 +11,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use crate::status::story::events::EventView;
+pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
+pub use crate::status::story::reports::ReportView;
 
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
@@ -273,7 +275,7 @@ pub struct TimelineQuery {
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
     pub limit: Option<usize>,
-    /// Whether Events are read as well: each has a document.
+    /// Whether Events and reports are read as well: each Event has a document.
     #[serde(skip)]
     pub events: bool,
     /// By name: only objects in these namespaces. `None`: in all of them.
@@ -332,6 +334,10 @@ pub struct TimelineView {
     /// one, with a count.
     #[serde(default)]
     pub events: Vec<EventView>,
+    /// What plugins report of these objects, such as who was told; oldest first.
+    #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
+    #[serde(default)]
+    pub reports: Vec<ReportView>,
 }
 
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing
@@ -534,6 +540,10 @@ pub trait Views: Send + Sync {
     /// Pauses a plugin, or resumes it. Returns once that is durable and in force.
     async fn pause(&self, plugin: &str, pauses: bool, request: &PauseRequest)
     -> Result<PauseView, ViewError>;
+    /// What people have muted, oldest first.
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError>;
+    /// Mutes, or undoes it. Returns once that is durable; on other replicas it holds within seconds.
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.

@@ -3,15 +3,17 @@
 
 mod ports;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
-use kubewitness_core::{Gap, Seq, State};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, ReportView, TimelineQuery,
+};
+use kubewitness_core::{Gap, Seq, State, reports};
 
 use crate::append::group::{Group, StillSo, Work};
 use crate::append::recent::Recent;
@@ -126,9 +128,14 @@ impl Journal {
         }
     }
 
-    /// A text that the processes share. Empty: nobody has told one yet, or one process has the journal for itself.
+    /// Whether a server keeps it, and not a file.
+    pub fn is_on_a_server(&self) -> bool {
+        self.inner.place.is_server()
+    }
+
+    /// A text that the processes share. Empty: nobody has told one yet, or the journal is a file.
     pub async fn shared_text(&self, name: &str) -> Result<String, JournalError> {
-        match self.inner.is_shared {
+        match self.is_on_a_server() {
             true => self.inner.store.agree(name, "").await,
             false => Ok(String::new()),
         }
@@ -141,7 +148,7 @@ impl Journal {
         before: &str,
         text: &str,
     ) -> Result<bool, JournalError> {
-        match self.inner.is_shared {
+        match self.is_on_a_server() {
             true => self.inner.store.agree_anew(name, before, text).await,
             false => Ok(true),
         }
@@ -234,6 +241,16 @@ impl Journal {
     /// One object's states, those of the objects that it owns, and the Events about them.
     pub async fn timeline(&self, query: &TimelineQuery) -> Result<Story, JournalError> {
         self.reader().await?.timeline(query).await
+    }
+
+    /// What plugins report of these objects, oldest first.
+    pub async fn reports(&self, uids: &HashSet<String>) -> Result<Vec<ReportView>, JournalError> {
+        let found = self.reader().await?.reports().await?;
+        let report = |(plugin, key, value): &(String, String, Vec<u8>)| {
+            let uid = reports::uid_of(key).filter(|uid| uids.contains(*uid))?;
+            Some(reports::read(plugin, uid, value))
+        };
+        Ok(reports::newest(found.iter().filter_map(report).collect()))
     }
 
     /// Objects that have ended, the newest end first.

@@ -9,7 +9,7 @@ use kubewitness_core::ports::{
     Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
-use kubewitness_core::{Gap, ObjectRef, Seq, State};
+use kubewitness_core::{Gap, ObjectRef, Seq, State, reports};
 use tokio::sync::mpsc;
 
 use super::ended::{EndedPage, EndedQuery};
@@ -18,7 +18,7 @@ use super::names::{self, Names};
 use super::story::Story;
 use super::{documents, ended, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::{Answer, Stream, discrepancies};
+use crate::store::rows::{Answer, Stream, Which, discrepancies, uid};
 use crate::store::{Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
@@ -289,6 +289,23 @@ impl<'a> Reader<'a> {
 
     pub async fn pauses(mut self) -> Answer<Vec<ReplayRecord>> {
         self.rows().pauses().await
+    }
+
+    /// Reports of all plugins: plugin, key and value.
+    pub async fn reports(&mut self) -> Answer<Vec<(String, String, Vec<u8>)>> {
+        let mut reports = Vec::new();
+        for (plugin, _) in self.past().progress_of_all().await? {
+            let kept = self.rows().kv(&plugin).await?.into_iter();
+            let kept = kept.filter(|(key, _)| key.starts_with(reports::PREFIX));
+            reports.extend(kept.map(|(key, value)| (plugin.clone(), key, value)));
+        }
+        Ok(reports)
+    }
+
+    /// Whether the journal has anything of an object.
+    pub async fn knows(&mut self, uid: &str) -> Answer<bool> {
+        let found = self.rows().objects(Which::Uid(uid::key(uid))).await?;
+        Ok(found.iter().any(|(_, named)| named.object.uid == uid))
     }
 
     pub async fn replays(mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
-use kubewitness_core::{Gap, Seq, Version};
+use kubewitness_core::{Gap, Seq, Version, reports};
 
 use super::rebase::successors;
 use super::scene::{Held, Look, Scene, count, is_still_so, is_untold, look};
@@ -120,6 +120,9 @@ impl Retention {
         if let Some(before_ms) = Bounds::of(spec, scene.now_ms).before_ms {
             self.poison(&scene, before_ms).await?;
         }
+        if told.states > 0 {
+            self.reports().await?;
+        }
         self.taken += told.states;
         let kept: u64 = scene.tallies.iter().map(|tally| tally.states).sum();
         if self.taken >= SWEEP.max(kept / 8) {
@@ -140,6 +143,30 @@ impl Retention {
             self.journal.sweep(Sweep { through: scene.newest, poison, ..Sweep::default() }).await?;
             tokio::time::sleep(REST).await;
         }
+    }
+
+    /// A report goes with the last state of its object.
+    async fn reports(&self) -> Result<(), JournalError> {
+        let mut reader = self.journal.reader().await?;
+        let (mut known, mut gone) = (HashMap::new(), Vec::new());
+        for (plugin, key, _) in reader.reports().await? {
+            let Some(uid) = reports::uid_of(&key).map(str::to_owned) else { continue };
+            let is_known = match known.get(&uid) {
+                Some(is_known) => *is_known,
+                None => reader.knows(&uid).await?,
+            };
+            known.insert(uid, is_known);
+            if !is_known {
+                gone.push((plugin, key));
+            }
+        }
+        drop(reader);
+        for reports in gone.chunks(BATCH) {
+            let through = *self.journal.newest().borrow();
+            self.journal.sweep(Sweep { through, reports: reports.to_vec(), ..Sweep::default() }).await?;
+            tokio::time::sleep(REST).await;
+        }
+        Ok(())
     }
 
     /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,

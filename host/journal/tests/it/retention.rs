@@ -1,11 +1,11 @@
 //! Tests of retention: which states it removes, which it keeps, and that those are unchanged.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use kubewitness_core::config::{Duration, RetentionSpec};
 use kubewitness_core::ports::{
-    Append, Backlog, DeadLetter, Documents, Progress, Save, SourceStart, Witness, Witnessed,
+    Append, Backlog, DeadLetter, Documents, KvWrite, Progress, Save, SourceStart, Witness, Witnessed,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version};
@@ -294,6 +294,31 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     check(desk.journal.timeline(&asked).await.unwrap());
 }
 
+async fn a_report_of_a_plugin_goes_with_the_last_state_of_its_object() {
+    let desk = Desk::new().await;
+    history(&desk, 2, 2).await;
+    let uid = |n: usize| job(n).uid.clone();
+    let write = |key: String| KvWrite { key, value: Some(br#"{"to": "ops", "result": "sent"}"#.to_vec()) };
+    let kv = [format!("report/{}/1/ops", uid(0)), format!("report/{}/1/ops", uid(1)), "note/1".to_owned()];
+    let save = Save { progress: subscribed(4, 4), kv: kv.map(write).into(), ..Save::default() };
+    desk.journal.save("p", save).await.unwrap();
+    let told = async |desk: &Desk| {
+        let reports = desk.journal.reports(&HashSet::from([uid(0), uid(1)])).await.unwrap();
+        reports.into_iter().map(|report| (report.plugin, report.uid, report.to)).collect::<Vec<_>>()
+    };
+    let of = |n: usize| ("p".to_owned(), uid(n), "ops".to_owned());
+    assert_eq!(told(&desk).await, [of(0), of(1)]);
+    settled(&desk, vec![state(&job(0), Change::Gone, "100"), present(&job(1), 101)], 101).await;
+    desk.journal.save("p", Save { progress: subscribed(6, 6), ..Save::default() }).await.unwrap();
+    pass(&desk, &hours(1)).await;
+    assert_eq!(told(&desk).await, [of(1)]);
+    let desk = desk.reopen().await;
+    assert_eq!(told(&desk).await, [of(1)]);
+    let keys: Vec<_> = desk.journal.kv("p").await.unwrap().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys.len(), 2, "what is no report stays: {keys:?}");
+    desk.assert_sound().await;
+}
+
 async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go() {
     let desk = Desk::new().await;
     history(&desk, 5, 500).await;
@@ -431,6 +456,7 @@ on_every_store!(
     a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day,
     past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap,
     statuses_owners_and_the_like_go_with_the_last_state_that_needed_them,
+    a_report_of_a_plugin_goes_with_the_last_state_of_its_object,
     what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go,
     a_few_random_histories_stay_whole,
 );

@@ -50,6 +50,8 @@ pub(crate) enum Act {
     Drop,
     Pause,
     Resume,
+    /// And unmute.
+    Mute,
 }
 
 impl Act {
@@ -62,6 +64,20 @@ impl Act {
             Self::Drop => ("drop", "plugins"),
             Self::Pause => ("pause", "plugins"),
             Self::Resume => ("resume", "plugins"),
+            Self::Mute => ("mute", "notifications"),
+        }
+    }
+}
+
+impl Act {
+    fn attempt(self, namespace: &str, name: &str) -> Attempt {
+        let (verb, resource) = self.words();
+        Attempt {
+            verb: verb.into(),
+            group: GROUP.into(),
+            resource: resource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
         }
     }
 }
@@ -156,15 +172,12 @@ impl Viewer {
 
     /// `name` is a plugin, or empty.
     pub(crate) async fn may(&self, act: Act, name: &str) -> Result<bool, Unanswered> {
-        let (verb, resource) = act.words();
-        let attempt = Attempt {
-            verb: verb.into(),
-            group: GROUP.into(),
-            resource: resource.into(),
-            namespace: String::new(),
-            name: name.into(),
-        };
-        self.allows(&attempt).await
+        self.allows(&act.attempt("", name)).await
+    }
+
+    /// Empty: in every namespace.
+    pub(crate) async fn may_in(&self, act: Act, namespace: &str) -> Result<bool, Unanswered> {
+        self.allows(&act.attempt(namespace, "")).await
     }
 
     /// Refuses what they may not do, and says what right it takes.
@@ -185,9 +198,26 @@ impl Viewer {
             Act::Drop => format!("{who} may not drop dead letters{which}."),
             Act::Pause => format!("{who} may not pause the plugin `{name}`."),
             Act::Resume => format!("{who} may not resume the plugin `{name}`."),
+            Act::Mute => format!("{who} may not mute everything."),
         };
         let hint =
             format!("It takes a ClusterRole with the verb `{verb}` on `{resource}` in `{GROUP}`{named}.");
+        Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
+    }
+
+    /// Refuses whoever may not mute there, and says what right it takes.
+    pub(crate) async fn must_mute_in(&self, namespace: &str) -> Result<(), Problem> {
+        if namespace.is_empty() {
+            return self.must(Act::Mute, "").await;
+        }
+        if self.may_in(Act::Mute, namespace).await? {
+            return Ok(());
+        }
+        let who = self.name().unwrap_or("nobody");
+        let message = format!("{who} may not mute anything in the namespace `{namespace}`.");
+        let hint = format!(
+            "It takes a Role in the namespace, or a ClusterRole, with the verb `mute` on `notifications` in `{GROUP}`."
+        );
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 

@@ -411,6 +411,7 @@ fn describe() -> Value {
     api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
         .answers(super::plugins, "The plugins.");
     describe_pauses(&mut api);
+    describe_mutes(&mut api);
     api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).refuses(&[403]).answers(
         super::gaps,
         "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
@@ -466,6 +467,14 @@ fn describe_pauses(api: &mut Description) {
     api.post("/api/v1/plugins/{name}/resume", "resume", "Resumes a plugin: it goes on from where it was")
         .parameter("path", "name", name, &text())
         .changes_named(super::pausing::resume, told);
+}
+
+fn describe_mutes(api: &mut Description) {
+    api.get("/api/v1/mutes", "mutes", "What people have muted: who is not told of what")
+        .answers(super::muting::mutes, "The mutes that the person may undo, newest first.");
+    let told = "Whether that changed anything, and the mute.";
+    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything").refuses(&[404]).changes(super::muting::mute, told);
+    api.post("/api/v1/unmute", "unmute", "Undoes a mute").refuses(&[404]).changes(super::muting::unmute, told);
 }
 
 fn describe_submissions(api: &mut Description) {

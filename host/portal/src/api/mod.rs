@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod description;
 mod events;
+pub(crate) mod muting;
 pub(crate) mod pausing;
 pub(crate) mod submitting;
 
@@ -75,6 +76,9 @@ pub(crate) fn routes() -> Vec<Route> {
         ("/api/v1/plugins", get(plugins)),
         ("/api/v1/plugins/{name}/pause", post(pausing::pause)),
         ("/api/v1/plugins/{name}/resume", post(pausing::resume)),
+        ("/api/v1/mutes", get(muting::mutes)),
+        ("/api/v1/mute", post(muting::mute)),
+        ("/api/v1/unmute", post(muting::unmute)),
         ("/api/v1/gaps", get(gaps)),
         ("/api/v1/poison", get(poison)),
         ("/api/v1/poison/{number}/raw", get(poison_raw)),

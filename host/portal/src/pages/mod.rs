@@ -21,6 +21,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         ("/", get(jobs::page)),
         ("/objects/{uid}", get(object::page)),
+        ("/mutes", get(object::mutes::page).post(object::mutes::change)),
         ("/states/{seq}", get(document::page)),
         ("/compare", get(document::compare)),
         ("/api", get(api::page)),

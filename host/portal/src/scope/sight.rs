@@ -3,7 +3,7 @@
 //! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
 //! has the name now: an object that is older than it belongs to one that had the name before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
@@ -356,7 +356,10 @@ impl Sight {
             true => Vec::new(),
             false => self.of_events(story.events).await?,
         };
-        Ok(TimelineView { states, related, events })
+        let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
+        let mut reports = story.reports;
+        reports.retain(|report| theirs.contains(&*report.uid));
+        Ok(TimelineView { states, related, events, reports })
     }
 
     /// Events that they may get, about objects that they may get.

@@ -472,6 +472,47 @@ async fn the_form_replays_what_was_chosen() {
 }
 
 #[tokio::test]
+async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
+    let portal = portal(Fake::default());
+    let send = async |body: &'static str, from: (&'static str, &'static str)| {
+        let request = request("POST", "/mutes")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header(from.0, from.1);
+        ask(&portal, request.body(Body::from(body)).unwrap()).await
+    };
+    let own = ("sec-fetch-site", "same-origin");
+    let page = get(&portal, "/objects/uid-train").await.text;
+    let (_, told) = page.split_once("<h2 id=\"told\">Who was told</h2>").unwrap();
+    assert!(told.contains("ops <span class=\"note\">(slack)</span>") && told.contains("&lt;no_team&gt;"), "{told}");
+    assert!(told.contains("<option value=\"research\">") && told.contains("Your name"), "{told}");
+    for (body, from, status) in [
+        ("do=mute&uid=uid-train", ("sec-fetch-site", "cross-site"), 403),
+        ("do=mute&uid=uid-train", ("x-none", "x"), 403),
+        ("uid=uid-train", own, 400),
+        ("do=mute&uid=uid-train&colour=red", own, 400),
+        ("do=mute&uid=uid-train&namespace=x", own, 400),
+        ("do=mute&uid=uid-train&to=a%0Ab", own, 400),
+        ("do=mute&uid=uid-nobody", own, 404),
+    ] {
+        assert_eq!(send(body, from).await.status.as_u16(), status, "{body}");
+    }
+    assert!(get(&portal, "/mutes").await.text.contains("Nothing is muted"));
+    let done = send("do=mute&uid=uid-train&to=research&who=ada+%3Cb%3E", own).await;
+    assert_eq!((done.status.as_u16(), done.header("location")), (303, "/objects/uid-train"));
+    assert_eq!(send("do=mute&namespace=&to=", own).await.header("location"), "/mutes");
+    let page = get(&portal, "/objects/uid-train").await;
+    check_page(&page, "/objects/uid-train");
+    assert!(page.text.contains("research is not told. ada &lt;b&gt; muted it at "), "{}", page.text);
+    assert!(page.text.contains("Everything is muted."));
+    let mutes = get(&portal, "/mutes").await;
+    check_page(&mutes, "/mutes");
+    assert!(mutes.text.contains("Job/llm-train-7 in research") && mutes.text.contains("Everything"));
+    assert_eq!(send("do=unmute&uid=uid-train&to=research", own).await.status.as_u16(), 303);
+    assert_eq!(send("do=unmute&namespace=&to=", own).await.status.as_u16(), 303);
+    assert!(get(&portal, "/mutes").await.text.contains("Nothing is muted"));
+}
+
+#[tokio::test]
 async fn the_page_of_plugins_leads_to_the_forms_that_pause_and_resume_one() {
     let portal = portal(Fake::default());
     let send = async |path: &str, body: &'static str| {

@@ -19,7 +19,7 @@ pub use diff::diff;
 pub use gaps::{gaps, poison};
 pub use get::{get, jobs};
 pub use live::{tap, wait};
-pub use operate::{dashboard, dead_letters, pause, resume, submit};
+pub use operate::{dashboard, dead_letters, mute, pause, resume, submit, unmute};
 #[cfg(feature = "playground")]
 pub use status::plugins_table;
 pub use status::{blind, plugin_views, plugins, plural, status};

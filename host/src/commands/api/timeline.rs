@@ -1,9 +1,9 @@
-//! `kubewitness timeline`: the states of one object, oldest first, and the Events about it.
+//! `kubewitness timeline`: the states of one object, oldest first, the Events about it, and who was told of it.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{EventView, TimelineView};
+use kubewitness_core::views::{EventView, ReportView, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
@@ -29,6 +29,10 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
             text.push('\n');
             text.push_str(&events_table(&view.events, wide));
         }
+        if !view.reports.is_empty() {
+            text.push('\n');
+            text.push_str(&reports_table(&view.reports, wide));
+        }
         text
     })?;
     Ok(End::Fine)
@@ -50,8 +54,7 @@ pub(super) async fn story(
     let mut view: TimelineView = client.get("api/v1/timeline", &query).await?;
     view.states.retain(|state| state.object.namespace.is_empty());
     if view.states.is_empty() {
-        view.related.clear();
-        view.events.clear();
+        view = TimelineView::default();
     }
     Ok(view)
 }
@@ -84,6 +87,24 @@ fn events_table(events: &[EventView], wide: bool) -> String {
         ];
         if wide {
             row.extend([event.from.clone(), calendar::rfc3339(event.first_ms), event.seq.to_string()]);
+        }
+        table.row(row);
+    }
+    table.render()
+}
+
+/// Who was told, and what became of each message.
+fn reports_table(reports: &[ReportView], wide: bool) -> String {
+    let mut header = vec!["TOLD AT", "TO", "RESULT", "MESSAGE", "WHY"];
+    if wide {
+        header.extend(["VIA", "PLUGIN", "UID"]);
+    }
+    let mut table = Table::new(&header).whole(wide);
+    for report in reports {
+        let ReportView { plugin, uid, at_ms, to, via, result, title, why } = report.clone();
+        let mut row = vec![calendar::rfc3339(at_ms), to, result, title, why];
+        if wide {
+            row.extend([via, plugin, uid]);
         }
         table.row(row);
     }

@@ -75,6 +75,8 @@ pub struct Plugins {
     pub abort: CancellationToken,
     /// By which calls are made, where replicas share the journal.
     election: Option<Election>,
+    /// What each plugin that has `kv` is told.
+    told: Told,
     running: BTreeMap<String, Running>,
     /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
     draining: BTreeMap<String, Draining>,
@@ -105,6 +107,7 @@ impl Plugins {
             folders,
             abort,
             election: None,
+            told: Told::default(),
             running,
             draining,
             drained,
@@ -116,6 +119,10 @@ impl Plugins {
     /// Of a replica: calls are made only while it is elected.
     pub fn elected_by(self, election: Option<Election>) -> Self {
         Self { election, ..self }
+    }
+
+    pub fn telling(self, told: Told) -> Self {
+        Self { told, ..self }
     }
 
     /// Parses, and finds the component. Nothing that runs is touched.
@@ -286,6 +293,7 @@ impl Plugins {
             clock: self.clock.clone(),
             uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,
+            told: self.told.clone(),
             notes: Arc::new(self.journal.clone()),
             version: candidate.component.digest().to_owned(),
             cursor: progress.map_or(0, |progress| progress.cursor),

@@ -97,6 +97,7 @@ impl Stage {
             clock: lent.clock,
             uses: Arc::default(),
             kv: lent.kv,
+            told: Default::default(),
             notes: Arc::new(Unread),
             version: component.digest().to_owned(),
             cursor: 0,

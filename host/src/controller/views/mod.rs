@@ -1,5 +1,5 @@
 //! Answers the portal and the API from the journal, the cache and the dispatchers. On request it
-//! replays and drops dead letters, and pauses and resumes plugins. It changes nothing else.
+//! replays and drops dead letters, pauses and resumes plugins, and mutes. It changes nothing else.
 
 mod details;
 mod events;
@@ -20,7 +20,7 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
-    LetterRecordView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView,
+    LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView,
     ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError,
     Views,
 };
@@ -31,6 +31,7 @@ use tokio::sync::watch;
 
 use self::shapes::*;
 use super::election::Election;
+use super::mutes::Mutes;
 use super::shared::{Phase, PluginState, Shared};
 
 pub struct HostViews {
@@ -39,11 +40,17 @@ pub struct HostViews {
     clock: SystemClock,
     /// Where replicas share the journal.
     election: Option<Election>,
+    mutes: Arc<Mutes>,
 }
 
 impl HostViews {
-    pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>) -> Self {
-        Self { shared, journal, clock: SystemClock::default(), election }
+    pub fn new(
+        shared: Arc<Shared>,
+        journal: Journal,
+        election: Option<Election>,
+        mutes: Arc<Mutes>,
+    ) -> Self {
+        Self { shared, journal, clock: SystemClock::default(), election, mutes }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
@@ -174,7 +181,12 @@ impl Views for HostViews {
         })?;
         let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
-        Ok(TimelineView { states, related, events })
+        let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
+        let reports = match query.events {
+            true => self.journal.reports(&uids).await.map_err(unavailable)?,
+            false => Vec::new(),
+        };
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -258,6 +270,17 @@ impl Views for HostViews {
         let done = handle.pause(pauses, request.who(), &request.reason).await.map_err(refused)?;
         let Changed { changed, paused } = done;
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.as_deref().map(paused_view) })
+    }
+
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        self.mutes.all().await.map_err(|error| ViewError::Unavailable(format!("{error:#}")))
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        let mute = MuteView { at: calendar::rfc3339(self.clock.now_ms()), ..mute.clone() };
+        let changed = self.mutes.change(&mute, mutes).await;
+        let changed = changed.map_err(|error| ViewError::Unavailable(format!("{error:#}")))?;
+        Ok(MutedView { changed, mute })
     }
 
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

@@ -4,7 +4,7 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::Message;
+use super::{Message, unlinked};
 use crate::answer::{self, Answer};
 use crate::facts::clip;
 
@@ -16,8 +16,8 @@ const TEXT_BYTES: usize = 8 << 10;
 const AGAIN: [i64; 3] = [-1, 130_101, 410_100];
 
 pub fn body(message: &Message) -> Value {
-    let mut text = format!("#### {}", message.title);
-    for line in clip(&message.text, TEXT_BYTES).lines() {
+    let mut text = format!("#### {}", unlinked(&message.title));
+    for line in unlinked(&clip(&message.text, TEXT_BYTES)).lines() {
         // A line of its own in its Markdown.
         text.push_str("\n\n");
         text.push_str(line);
@@ -36,6 +36,14 @@ pub fn answer(response: &Response) -> Answer {
 mod tests {
     use super::*;
     use crate::channels::tests::{answered, sample};
+
+    #[test]
+    fn a_link_of_an_object_s_own_is_none() {
+        let text = "[log in](https://evil.example) ![](https://evil.example/x)".into();
+        let body = body(&Message { text, ..sample() }).to_string();
+        assert!(!body.contains("](https://evil") && body.contains("] (https://evil"), "{body}");
+        assert!(body.contains("](https://kw.example.com"), "the portal's own is one: {body}");
+    }
 
     #[test]
     fn the_body_is_markdown_with_a_paragraph_for_each_line() {

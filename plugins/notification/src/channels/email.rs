@@ -16,7 +16,7 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
         Ok(refusals) => match refusals.first() {
             None => Answer::Taken,
             Some(refusal) if refusal.permanent => Answer::Refused(refusal.reason.clone()),
-            Some(refusal) => Answer::Later { after_ms: None, why: refusal.reason.clone() },
+            Some(refusal) => Answer::AddressLater(refusal.reason.clone()),
         },
         Err(error) => error.into(),
     }

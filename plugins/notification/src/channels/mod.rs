@@ -94,6 +94,11 @@ fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
     Request { method: "POST".to_string(), path: path.to_string(), headers, body }
 }
 
+/// For Markdown: what would be a link of an object's own is shown as it is.
+fn unlinked(text: &str) -> String {
+    text.replace("](", "] (")
+}
+
 /// The texts and the link, as services read them that know no other form.
 fn plain(message: &Message) -> String {
     let link = if message.link.is_empty() { String::new() } else { format!("\n{}", message.link) };

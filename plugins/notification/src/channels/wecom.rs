@@ -3,7 +3,7 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::{Message, Tone};
+use super::{Message, Tone, unlinked};
 use crate::answer::{self, Answer};
 use crate::facts::clip;
 
@@ -30,7 +30,7 @@ pub fn body(message: &Message) -> Value {
 
 /// `<@name>` would mention a person.
 fn escape(text: &str) -> String {
-    text.replace('<', "〈").replace('>', "〉")
+    unlinked(text).replace('<', "〈").replace('>', "〉")
 }
 
 pub fn answer(response: &Response) -> Answer {
@@ -41,6 +41,14 @@ pub fn answer(response: &Response) -> Answer {
 mod tests {
     use super::*;
     use crate::channels::tests::{answered, sample};
+
+    #[test]
+    fn a_link_of_an_object_s_own_is_none() {
+        let text = "[log in](https://evil.example) ![](https://evil.example/x)".into();
+        let body = body(&Message { text, ..sample() }).to_string();
+        assert!(!body.contains("](https://evil") && body.contains("] (https://evil"), "{body}");
+        assert!(body.contains("](https://kw.example.com"), "the portal's own is one: {body}");
+    }
 
     #[test]
     fn the_body_is_markdown_in_the_message_s_colour() {

@@ -205,6 +205,23 @@ impl Config {
         }
     }
 
+    /// Whether a recipient is a person, or several.
+    pub fn is_for_people(&self, recipient: &str) -> bool {
+        self.recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people())
+    }
+
+    /// Whether a message waits until quiet hours end. A program is told at any hour.
+    pub fn is_held(&self, recipient: &str, phase: &str, now_ms: u64) -> bool {
+        self.is_quiet(phase, now_ms) && self.is_for_people(recipient)
+    }
+
+    /// Whether people are left alone now.
+    pub fn is_quiet(&self, phase: &str, now_ms: u64) -> bool {
+        self.quiet.as_ref().is_some_and(|quiet| {
+            quiet.hours.contains(now_ms) && !quiet.except.iter().any(|except| except == phase)
+        })
+    }
+
     /// The JSON Pointers into documents that titles, texts and templates use.
     pub fn pointers(&self) -> BTreeSet<String> {
         let texts = [&self.title, &self.text].into_iter().flatten().cloned().map(Value::String);

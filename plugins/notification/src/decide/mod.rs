@@ -55,11 +55,13 @@ pub enum Heard {
     News(BTreeSet<String>),
     /// It belongs to another object, and is told with that one.
     Part,
+    /// These would be told, if it were not muted; and by what.
+    Muted(BTreeSet<String>, &'static str),
 }
 
 /// Whether a state may be told at all. It needs no document.
 pub fn may_be_told(config: &Config, state: &State) -> bool {
-    if config.mute || !direct::is_news(state) || !is_told_apart(state) {
+    if !direct::is_news(state) || !is_told_apart(state) {
         return false;
     }
     let phase = facts::phase(state);
@@ -72,17 +74,14 @@ fn is_told_apart(state: &State) -> bool {
     let of = |status: &kubewitness_sdk::Status| (status.phase.clone(), status.attempt, status.exit_code);
     let previous = state.previous.as_ref();
     match state.change {
-        // An object whose outcome was told is cleaned up. That is no outcome.
-        Change::Gone => previous.is_none_or(|previous| !previous.terminal) && !state.status.terminal,
+        // An object whose outcome was told is cleaned up. That is no outcome. A deletion itself is always terminal.
+        Change::Gone => previous.is_none_or(|previous| !previous.terminal),
         _ => previous.is_none_or(|previous| of(previous) != of(&state.status)),
     }
 }
 
 pub fn hear(config: &Config, seen: &Seen, now_ms: u64) -> Heard {
     let state = seen.state;
-    if is_muted(config, seen) {
-        return Heard::Nothing;
-    }
     let (told, is_part) = (recipients(config, seen), is_part(state));
     if told.is_empty() && !(is_part && facts::phase(state) == "Failed") {
         return Heard::Nothing;
@@ -90,14 +89,21 @@ pub fn hear(config: &Config, seen: &Seen, now_ms: u64) -> Heard {
     if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
         return Heard::Old;
     }
-    if told.is_empty() { Heard::Part } else { Heard::News(told) }
+    match (muted(config, seen), told.is_empty()) {
+        (Some(_), true) => Heard::Nothing,
+        (Some(by), false) => Heard::Muted(told, by),
+        (None, true) => Heard::Part,
+        (None, false) => Heard::News(told),
+    }
 }
 
 /// The object's own annotation decides before its namespace. Any value but `false` mutes, so that a slip tells nobody.
-fn is_muted(config: &Config, seen: &Seen) -> bool {
+fn muted(config: &Config, seen: &Seen) -> Option<&'static str> {
+    let namespace = config.namespaces.get(&seen.state.object.namespace);
     match seen.annotations.get(MUTE) {
-        Some(value) => value != "false",
-        None => config.namespaces.get(&seen.state.object.namespace).is_some_and(|namespace| namespace.mute),
+        _ if config.mute => Some("the configuration mutes everything"),
+        Some(value) => (value != "false").then_some("the object's annotation kubewitness.dev/mute"),
+        None => namespace.filter(|namespace| namespace.mute).map(|_| "the configuration mutes the namespace"),
     }
 }
 
@@ -143,15 +149,17 @@ fn named(config: &Config, annotation: &str) -> Vec<String> {
     names(annotation).filter(may_be).map(str::to_string).collect()
 }
 
-/// What is wrong with the recipients that an object's annotation names.
-pub fn refusals(config: &Config, seen: &Seen) -> Vec<String> {
+/// The recipients that an object's annotation names and that can't be told, each with the reason.
+pub fn refusals(config: &Config, seen: &Seen) -> Vec<(String, String)> {
     let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
-    names(annotation).filter_map(|name| refusal(config, name)).collect()
+    names(annotation).filter_map(|name| Some((name.to_string(), refusal(config, name)?))).collect()
 }
 
 fn names(annotation: &str) -> impl Iterator<Item = &str> {
     let text = &annotation[..annotation.floor_char_boundary(ANNOTATION_BYTES)];
-    text.split([',', ' ']).filter(|name| !name.is_empty()).take(RECIPIENTS)
+    // A line's end or a tab parts names, too: none of them ever gets into a message's header.
+    let parts = text.split(|c: char| c == ',' || c.is_whitespace() || c.is_control());
+    parts.filter(|name| !name.is_empty()).take(RECIPIENTS)
 }
 
 fn refusal(config: &Config, name: &str) -> Option<String> {

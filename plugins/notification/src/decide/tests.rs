@@ -76,8 +76,9 @@ fn without_routes_every_channel_without_addresses_hears_every_outcome() {
 #[test]
 fn a_deletion_is_an_outcome_unless_one_was_there_before() {
     let config = config(json!({}));
-    let mut gone = moved("Running");
-    gone.change = Change::Gone;
+    // As the host makes it: with the last phase as its reason, and terminal whatever was before.
+    let mut gone = moved("Deleted");
+    (gone.change, gone.status.reason, gone.status.terminal) = (Change::Gone, "Running".into(), true);
     assert_eq!(heard(&config, &gone, &[]), news(&["alerts", "ops"]));
     gone.previous.as_mut().unwrap().terminal = true;
     assert_eq!(heard(&config, &gone, &[]), Heard::Nothing);
@@ -116,13 +117,15 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
         annotations: annotated(&annotations),
         happened_ms: NOW,
     };
-    let told = refusals(&config, &seen).join("\n");
+    let told: String = refusals(&config, &seen).into_iter().map(|(_, why)| format!("{why}\n")).collect();
     for word in
         ["`alerts` takes no annotations", "`nobody` is no channel", "names no address", "`x` is no address"]
     {
         assert!(told.contains(word), "{told}");
     }
-    let many: Vec<_> = (0..100).map(|n| format!("mail:{n}@example.com")).collect();
+    let lines = [(NOTIFY, "mail:ada@example.com\r\nBcc:eve@evil.example\tops\u{0}")];
+    assert_eq!(heard(&config, &failed, &lines), news(&["mail:ada@example.com", "ops"]));
+    let many: Vec<_> = (0..10_000).map(|n| format!("mail:{n}@example.com")).collect();
     let Heard::News(to) = heard(&config, &failed, &[(NOTIFY, &many.join(","))]) else {
         panic!("nobody is told")
     };
@@ -134,13 +137,18 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
 #[test]
 fn an_object_a_namespace_or_all_can_be_muted_and_the_object_decides_first() {
     let failed = moved("Failed");
-    let all = config(json!({"mute": true}));
-    assert_eq!(heard(&all, &failed, &[]), Heard::Nothing);
+    let muted = |config: &Config, annotations: &[(&str, &str)], by: &str| {
+        let Heard::Muted(to, why) = heard(config, &failed, annotations) else { panic!("it is told") };
+        assert_eq!((to, why.contains(by)), (["alerts", "ops"].map(str::to_string).into(), true), "{why}");
+    };
+    muted(&config(json!({"mute": true})), &[(MUTE, "false")], "everything");
     let namespace = config(json!({"namespaces": {"default": {"mute": true}}}));
-    assert_eq!(heard(&namespace, &failed, &[]), Heard::Nothing);
+    muted(&namespace, &[], "namespace");
     assert_eq!(heard(&namespace, &failed, &[(MUTE, "false")]), news(&["alerts", "ops"]));
     let none = config(json!({}));
-    assert_eq!(heard(&none, &failed, &[(MUTE, "yes please")]), Heard::Nothing);
+    muted(&none, &[(MUTE, "yes please")], "annotation");
+    let nobody = config(json!({"routes": [], "mute": true}));
+    assert_eq!(heard(&nobody, &failed, &[]), Heard::Nothing);
 }
 
 #[test]

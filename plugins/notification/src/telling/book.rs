@@ -8,24 +8,26 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, Counts, Note};
+use super::parts::Parts;
+use super::room::channel_of;
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
-use crate::facts::text;
+use crate::facts::{Facts, text};
+use crate::mutes::Mutes;
+use crate::report::{self, Report};
 
-/// Messages that wait for their recipients. Each has up to 3 KiB of the 1 MiB of `kv`. Where there is no room, notes wait.
-const OUTBOX: usize = 128;
 /// Objects whose last outcome is remembered, at about 100 bytes.
 const TOLD: usize = 2000;
-/// Recipients whose pace is remembered: as many as an outbox may name.
+/// Recipients whose pace, or whose count of messages without room, is remembered: as many as an outbox may name.
 const PACES: usize = 1024;
 /// States of a group that come one after the other put a message off for so many settle times.
 const SETTLES: u64 = 6;
-/// Parts wait for their owner so long beyond the settle time.
-const PARTS_MS: u64 = 60_000;
 /// A recipient that does not take a message is asked again after this, then after twice the pause, and so on.
 const BACKOFF_MS: u64 = 5000;
 const BACKOFF_MOST_MS: u64 = 600_000;
+/// No rate makes a recipient wait longer.
+const LONGEST_PAUSE_MS: u64 = 3_600_000;
 /// A message that nobody could be told for so long is given up.
 const GIVE_UP_MS: u64 = 24 * 3_600_000;
 
@@ -34,12 +36,22 @@ const GIVE_UP_MS: u64 = 24 * 3_600_000;
 pub struct Book {
     /// The last outcome of each object that was told, the oldest first.
     told: Vec<Told>,
-    outbox: Vec<Outgoing>,
+    pub(super) outbox: Vec<Outgoing>,
     paces: Vec<Pace>,
     /// Messages that had no room, by recipient.
-    more: Vec<(String, u64)>,
+    pub(super) more: Vec<(String, u64)>,
+    /// The same, for when quiet hours end.
+    pub(super) held: Vec<(String, u64)>,
+    /// Parts that wait for their owner.
+    pub(super) parts: Vec<Parts>,
     /// States that happened long ago, since the plugin began.
     pub old: u64,
+    /// What became of messages in this tick.
+    #[serde(skip)]
+    pub reports: Vec<Report>,
+    /// Messages that had to give up their place in this tick, by recipient.
+    #[serde(skip)]
+    pub crowded: Vec<(String, u64)>,
 }
 
 const OF_PARTS: &str = "/parts";
@@ -51,13 +63,16 @@ struct Told {
     phase: String,
     attempt: u64,
     at_ms: u64,
+    /// The state that told it. It may come again, for a recipient that had no room.
+    #[serde(default)]
+    seq: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Outgoing {
-    message: Message,
+pub(super) struct Outgoing {
+    pub message: Message,
     /// Who is still to be told.
-    to: BTreeSet<String>,
+    pub to: BTreeSet<String>,
     since_ms: u64,
 }
 
@@ -84,9 +99,26 @@ pub struct Sending {
 impl Book {
     pub fn count(&mut self, counts: Counts) {
         self.old += counts.old;
-        for (recipient, count) in counts.more {
-            note::add(&mut self.more, recipient, count);
+        for (all, more) in [(&mut self.more, counts.more), (&mut self.held, counts.held)] {
+            more.into_iter().for_each(|(recipient, count)| note::add(all, recipient, count));
         }
+    }
+
+    /// Takes out the recipients for whom somebody has muted it since.
+    pub fn mute(&mut self, config: &Config, mutes: &Mutes, notes: &mut [(String, Note)], now_ms: u64) {
+        let mut reports = std::mem::take(&mut self.reports);
+        let mut keep = |facts: &Facts, to: &mut BTreeSet<String>| {
+            to.retain(|to| {
+                let Some(why) = mutes.by(facts, to) else { return true };
+                let title = report::title(facts);
+                reports.push(Report::of(config, facts, to, ("muted", &why), title, now_ms));
+                false
+            });
+        };
+        notes.iter_mut().for_each(|(_, note)| keep(&note.facts, &mut note.to));
+        self.outbox.iter_mut().for_each(|one| keep(&one.message.facts, &mut one.to));
+        self.outbox.retain(|one| !one.to.is_empty());
+        self.reports = reports;
     }
 
     /// Makes messages of the notes that have settled. Returns the keys of those that are done with.
@@ -94,20 +126,17 @@ impl Book {
         notes.sort_unstable_by(|(_, one), (_, other)| (&one.group, one.seq).cmp(&(&other.group, other.seq)));
         let mut done = Vec::new();
         for group in notes.chunk_by(|(_, one), (_, other)| one.group == other.group) {
-            if is_settled(config, now_ms, group) && self.take_group(config, now_ms, &group[0].1.group, group)
-            {
+            if is_settled(config, now_ms, group) {
+                self.take_group(config, now_ms, &group[0].1.group, group);
                 done.extend(group.iter().map(|(key, _)| key.clone()));
             }
         }
         done
     }
 
-    /// Whether the notes of a group are done with.
-    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) -> bool {
-        let Some(lead) = lead(group, notes) else {
-            // Parts without their owner. Nobody asked to be told of them alone.
-            return notes.iter().all(|(_, note)| now_ms > note.heard_ms + config.settle.ms + PARTS_MS);
-        };
+    fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) {
+        // Muted since.
+        let Some(lead) = lead(group, notes) else { return };
         let phase = text(&lead.facts, "phase");
         let key = match text(&lead.facts, "uid") == group {
             true => group.to_string(),
@@ -115,25 +144,68 @@ impl Book {
         };
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
         let before = self.told.iter().position(|told| told.key == key);
-        if before.is_some_and(|place| self.told[place].covers(config, phase, attempt, now_ms)) {
-            return true;
+        let covered = before.map(|place| &self.told[place]);
+        if let Some(told) = covered.filter(|told| told.seq != lead.seq && told.covers(config, phase, attempt, now_ms))
+        {
+            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(told.at_ms));
+            self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
+            return;
         }
-        let is_quiet = config.quiet.as_ref().is_some_and(|quiet| {
-            quiet.hours.contains(now_ms) && !quiet.except.iter().any(|except| except == phase)
-        });
-        if is_quiet || self.outbox.len() >= OUTBOX {
-            return false;
-        }
+        self.make_room(config, now_ms);
+        let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
+        let rest = notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq);
+        self.report_notes(config, rest, ("merged", &merged), now_ms);
         // Of the object's own earlier states only the last one counts.
         let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
-        let message = compose::one(config, lead, &others);
+        let message = compose::one(config, lead, &others, self.take_parts(group));
+        self.replace_held(config, &message, &lead.to, now_ms);
         self.outbox.push(Outgoing { message, to: lead.to.clone(), since_ms: now_ms });
-        if let Some(place) = before {
-            self.told.remove(place);
+        let told = Told { key, phase: phase.to_string(), attempt, at_ms: now_ms, seq: lead.seq };
+        match before {
+            Some(place) if self.told[place].seq >= lead.seq => return,
+            Some(place) => drop(self.told.remove(place)),
+            None => {}
         }
-        self.told.push(Told { key, phase: phase.to_string(), attempt, at_ms: now_ms });
-        true
+        self.told.push(told);
+    }
+
+    /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
+    fn replace_held(&mut self, config: &Config, newer: &Message, to: &BTreeSet<String>, now_ms: u64) {
+        let uid = text(&newer.facts, "uid");
+        let why = format!("the message on `{}` tells it", newer.title);
+        for one in self.outbox.iter_mut().filter(|one| text(&one.message.facts, "uid") == uid) {
+            let (message, phase) = (&one.message, text(&one.message.facts, "phase"));
+            for to in one.to.extract_if(.., |one| to.contains(one) && config.is_held(one, phase, now_ms)) {
+                let title = message.title.clone();
+                self.reports.push(Report::of(config, &message.facts, &to, ("merged", &why), title, now_ms));
+            }
+        }
+        self.outbox.retain(|one| !one.to.is_empty());
+    }
+
+    /// A clock that was wrong and is set back holds nothing up: what lies ahead happened now.
+    pub fn set_back(&mut self, now_ms: u64) {
+        let ahead = |at_ms: &mut u64| *at_ms = (*at_ms).min(now_ms);
+        self.told.iter_mut().for_each(|told| ahead(&mut told.at_ms));
+        self.outbox.iter_mut().for_each(|one| ahead(&mut one.since_ms));
+        for pace in &mut self.paces {
+            ahead(&mut pace.since_ms);
+            pace.next_ms = pace.next_ms.min(now_ms.saturating_add(LONGEST_PAUSE_MS));
+        }
+    }
+
+    fn report_notes<'n>(
+        &mut self,
+        config: &Config,
+        notes: impl Iterator<Item = &'n Note>,
+        what: (&'static str, &str),
+        now_ms: u64,
+    ) {
+        for note in notes {
+            let of = |to| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
+            self.reports.extend(note.to.iter().map(|to| of(to)));
+        }
     }
 
     fn pace(&mut self, recipient: &str) -> &mut Pace {
@@ -144,8 +216,12 @@ impl Book {
         &mut self.paces[place]
     }
 
-    /// What is to be sent now: each message, or one about all where there are too many for a person.
+    /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
+    /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
+        if !config.is_quiet("", now_ms) {
+            self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
+        }
         let waiting: BTreeSet<String> = self
             .outbox
             .iter()
@@ -153,8 +229,13 @@ impl Book {
             .chain(self.more.iter().map(|(name, _)| name))
             .cloned()
             .collect();
-        let mut due = Vec::new();
+        let failures = |book: &Self, channel: &str| {
+            let of = book.paces.iter().filter(|pace| channel_of(&pace.recipient) == channel);
+            of.map(|pace| pace.tries).max().unwrap_or_default()
+        };
+        let mut queues = Vec::new();
         for recipient in waiting {
+            let failed = failures(self, channel_of(&recipient));
             let pace = self.pace(&recipient);
             if now_ms < pace.next_ms {
                 continue;
@@ -163,18 +244,20 @@ impl Book {
                 (pace.since_ms, pace.sent) = (now_ms, 0);
             }
             let left = config.digest.above.saturating_sub(pace.sent) as usize;
-            due.extend(self.due_to(config, &recipient, left, now_ms));
+            queues.push((failed, self.due_to(config, &recipient, left, now_ms).into_iter()));
         }
-        due
+        queues.sort_by_key(|(failed, _)| *failed);
+        in_turn(queues.into_iter().map(|(_, queue)| queue).collect())
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
-        let messages: Vec<&Message> =
-            self.outbox.iter().filter(|one| one.to.contains(recipient)).map(|one| &one.message).collect();
+        let is_due = |one: &&Outgoing| {
+            one.to.contains(recipient) && !config.is_held(recipient, text(&one.message.facts, "phase"), now_ms)
+        };
+        let messages: Vec<&Message> = self.outbox.iter().filter(is_due).map(|one| &one.message).collect();
         let more = self.more.iter().find(|(name, _)| name == recipient).map_or(0, |(_, more)| *more);
-        let is_for_people =
-            config.recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people());
-        if more == 0 && (!is_for_people || messages.len() <= left) {
+        let is_for_people = config.is_for_people(recipient);
+        if !is_for_people || (more == 0 && messages.len() <= left) {
             let each = |message: &&Message| Sending {
                 recipient: recipient.to_string(),
                 message: (*message).clone(),
@@ -183,7 +266,7 @@ impl Book {
             };
             return messages.iter().map(each).collect();
         }
-        if left == 0 && is_for_people {
+        if left == 0 {
             return Vec::new();
         }
         vec![Sending {
@@ -196,13 +279,14 @@ impl Book {
 
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
+        self.report_answer(config, sending, answer, now_ms);
         let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
-                pace.next_ms = now_ms + after_ms;
+                pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
                 return;
             }
-            Answer::Later { after_ms: None, .. } => {
+            Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
                 let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(BACKOFF_MOST_MS);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
                 return;
@@ -220,14 +304,42 @@ impl Book {
         self.outbox.retain(|one| !one.to.is_empty());
     }
 
+    fn report_answer(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
+        // Its turn has not come.
+        if matches!(answer, Answer::Later { after_ms: Some(_), .. }) {
+            return;
+        }
+        let (result, why) = Report::result(answer);
+        let within = format!("within `{}`", sending.message.title);
+        let why = if sending.is_digest && why.is_empty() { &within } else { why };
+        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
+            let (facts, title) = (&one.message.facts, one.message.title.clone());
+            let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);
+            self.reports.push(report);
+        }
+    }
+
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
+        for one in &mut self.outbox {
+            let phase = text(&one.message.facts, "phase");
+            // Its day begins when quiet hours end.
+            if one.to.iter().any(|to| config.is_held(to, phase, now_ms)) {
+                one.since_ms = now_ms;
+            }
+        }
+        self.forget_parts(config, now_ms);
+        self.more.retain(|(recipient, _)| config.is_for_people(recipient));
         let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;
-        let lost =
-            self.outbox.iter().filter(|one| !is_fresh(one)).flat_map(|one| {
-                one.to.iter().map(|recipient| (recipient.clone(), one.message.title.clone()))
-            });
-        let lost = lost.collect();
+        let mut lost = Vec::new();
+        for one in self.outbox.iter().filter(|one| !is_fresh(one)) {
+            for to in &one.to {
+                let (facts, title) = (&one.message.facts, one.message.title.clone());
+                let what = ("given up", "nobody took it for a day");
+                self.reports.push(Report::of(config, facts, to, what, title.clone(), now_ms));
+                lost.push((to.clone(), title));
+            }
+        }
         self.outbox.retain(is_fresh);
         self.told.retain(|told| now_ms.saturating_sub(told.at_ms) < config.repeat.ms);
         self.told.drain(..self.told.len().saturating_sub(TOLD));
@@ -237,6 +349,9 @@ impl Book {
             now_ms < pace.next_ms || now_ms.saturating_sub(pace.since_ms) < every || has_more
         });
         self.paces.drain(..self.paces.len().saturating_sub(PACES));
+        let many = self.more.drain(self.more.len().min(PACES)..);
+        let many = many.chain(self.held.drain(self.held.len().min(PACES)..));
+        lost.extend(many.map(|(recipient, count)| (recipient, format!("{count} outcomes"))));
         lost
     }
 }
@@ -247,8 +362,17 @@ impl Told {
     }
 }
 
+fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
+    let mut due = Vec::new();
+    while !queues.is_empty() {
+        queues.retain_mut(|queue| queue.next().map(|sending| due.push(sending)).is_some());
+    }
+    due
+}
+
 fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
-    let heard = || notes.iter().map(|(_, note)| note.heard_ms);
+    // What was heard by a clock that ran ahead has settled.
+    let heard = || notes.iter().map(|(_, note)| if note.heard_ms > now_ms { 0 } else { note.heard_ms });
     let (first, last) = (heard().min().unwrap_or_default(), heard().max().unwrap_or_default());
     now_ms >= last.saturating_add(config.settle.ms).min(first.saturating_add(config.settle.ms * SETTLES))
 }

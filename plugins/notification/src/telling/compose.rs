@@ -7,9 +7,8 @@ use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
 use crate::facts::{Facts, clip, text};
-use crate::template;
+use crate::{report, template};
 
-const TITLE: &str = "{{kind}} {{namespace}}/{{name}}: {{phase}}";
 /// Texts of operators and of objects.
 const TITLE_BYTES: usize = 256;
 const TEXT_BYTES: usize = 1024;
@@ -26,24 +25,26 @@ pub fn tone(phase: &str) -> Tone {
 }
 
 /// A message of `lead`, with the other states of its group that came within the settle time.
-pub fn one(config: &Config, lead: &Note, others: &[Note]) -> Message {
+/// `counted` are parts that have no note.
+pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String, String), u64)>) -> Message {
     let facts = &lead.facts;
     let is_parts = text(facts, "uid") != lead.group;
     let title = match (&config.title, is_parts) {
         (Some(title), _) => template::fill_text(title, facts),
-        (None, false) => template::fill_text(TITLE, facts),
+        (None, false) => report::title(facts),
         (None, true) => of_parts(lead, others),
     };
     let mut lines = match &config.text {
         Some(own) => vec![template::fill_text(own, facts)],
         None => standard(facts),
     };
-    lines.extend(parts(others));
+    lines.extend(parts(others, counted));
     let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     Message {
         id: text(facts, "id").to_string(),
-        title: clip(&title, TITLE_BYTES),
-        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(facts, is_parts)),
+        // A line: it becomes a subject, a header, a heading.
+        title: clip(&title, TITLE_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(config, facts, is_parts)),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
         at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),
@@ -86,14 +87,17 @@ fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     counts
 }
 
+/// The kind of a part, and what became of it.
+pub fn ended(facts: &Facts) -> (String, String) {
+    let of = |name| text(facts, name);
+    let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
+    (of("kind").to_string(), format!("{}{reason}", of("phase")))
+}
+
 /// Such as `Pod: 3 Failed (OOMKilled)`.
-fn parts(others: &[Note]) -> Vec<String> {
-    let of = |note: &Note| {
-        let of = |name| text(&note.facts, name);
-        let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
-        (of("kind").to_string(), format!("{}{reason}", of("phase")))
-    };
-    let counts = counted(others.iter().map(of)).into_iter().take(PARTS);
+fn parts(others: &[Note], mut more: Vec<((String, String), u64)>) -> Vec<String> {
+    more.extend(counted(others.iter().map(|note| ended(&note.facts))));
+    let counts = more.into_iter().take(PARTS);
     counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
 
@@ -107,14 +111,15 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
     format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
 }
 
-fn how_to_mute(facts: &Facts, is_parts: bool) -> String {
+fn how_to_mute(config: &Config, facts: &Facts, is_parts: bool) -> String {
     let (kind, name) = if is_parts { ("ownerKind", "ownerName") } else { ("kind", "name") };
     let (kind, name) = (text(facts, kind).to_ascii_lowercase(), text(facts, name));
     let namespace = match text(facts, "namespace") {
         "" => String::new(),
         namespace => format!(" -n {namespace}"),
     };
-    format!("To hear no more of it: kubectl annotate {kind} {name}{namespace} {MUTE}=true")
+    let page = if config.portal.is_empty() { "" } else { "mute it on its page, or " };
+    format!("To hear no more of it: {page}kubectl annotate {kind} {name}{namespace} {MUTE}=true")
 }
 
 fn link(config: &Config, facts: &Facts) -> String {

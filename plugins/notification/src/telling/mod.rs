@@ -8,15 +8,19 @@
 pub mod book;
 mod compose;
 mod note;
+mod parts;
+mod room;
 
 use std::collections::BTreeSet;
 
-use kubewitness_sdk::{Error, clock, kv, log};
+use kubewitness_sdk::{clock, kv, log};
+use serde::de::DeserializeOwned;
 
 use crate::answer::Answer;
 use crate::channels;
 use crate::config::Config;
-use crate::facts;
+use crate::mutes::Mutes;
+use crate::{facts, report};
 use book::{Book, Sending};
 pub use note::handle;
 use note::{COUNTS, Counts, NOTES, Note};
@@ -39,14 +43,27 @@ pub fn tick(config: &Config) -> Result<(), String> {
         Some(bytes) => facts::read(bytes).map_err(|error| format!("the book can't be read: {error}"))?,
         None => Book::default(),
     };
+    book.set_back(now_ms);
     take_counts(&mut book)?;
-    for key in book.take_in(config, now_ms, notes()?) {
+    for (key, heard) in stored_below(parts::PARTS, parts::MOST as u32)? {
+        book.count_parts(heard);
         kv::delete(&key)?;
+    }
+    let mut notes: Vec<(String, Note)> = stored_below(NOTES, note::MOST)?;
+    book.mute(config, &Mutes::read()?, &mut notes, now_ms);
+    for key in book.take_in(config, now_ms, notes) {
+        kv::delete(&key)?;
+    }
+    for (recipient, count) in &book.crowded {
+        let fields = [("recipient", recipient.as_str()), ("messages", &count.to_string())];
+        log::warn("the outbox is full: messages are counted, and told as a number", &fields);
     }
     send(config, &mut book, now_ms);
     for (recipient, title) in book.forget(config, now_ms) {
         log::error("a message was given up", &[("recipient", &recipient), ("title", &title)]);
     }
+    book.tell_full(config)?;
+    report::keep(&book.reports)?;
     let bytes = serde_json::to_vec(&book).map_err(|error| error.to_string())?;
     if stored.as_deref() != Some(&bytes) {
         kv::set(BOOK, &bytes)?;
@@ -54,22 +71,20 @@ pub fn tick(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-fn notes() -> Result<Vec<(String, Note)>, String> {
-    let mut notes = Vec::new();
-    for key in kv::keys(NOTES, note::MOST)? {
+/// What calls have kept, with the keys.
+fn stored_below<T: DeserializeOwned>(prefix: &str, most: u32) -> Result<Vec<(String, T)>, String> {
+    let mut found = Vec::new();
+    for key in kv::keys(prefix, most)? {
         let Some(bytes) = kv::get(&key)? else { continue };
-        let note = facts::read(&bytes).map_err(|error| format!("the note {key} can't be read: {error}"))?;
-        notes.push((key, note));
+        let one = facts::read(&bytes).map_err(|error| format!("the key {key} can't be read: {error}"))?;
+        found.push((key, one));
     }
-    Ok(notes)
+    Ok(found)
 }
 
 fn take_counts(book: &mut Book) -> Result<(), String> {
     let mut old = 0;
-    for key in kv::keys(COUNTS, COUNTS_A_TICK)? {
-        let Some(bytes) = kv::get(&key)? else { continue };
-        let counts: Counts =
-            facts::read(&bytes).map_err(|error| format!("the count {key} can't be read: {error}"))?;
+    for (key, counts) in stored_below::<Counts>(COUNTS, COUNTS_A_TICK)? {
         old += counts.old;
         book.count(counts);
         kv::delete(&key)?;
@@ -84,18 +99,19 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends what is due. A channel that does not take one message now gets no other in this tick.
+/// Sends what is due. A channel that does not take one message now gets no other in this tick, and costs the others none.
 fn send(config: &Config, book: &mut Book, begun_ms: u64) {
-    let mut down = BTreeSet::new();
-    for sending in book.due(config, begun_ms).into_iter().take(SENDS) {
-        let now_ms = clock::now_ms();
-        if now_ms.saturating_sub(begun_ms) > SENDING_MS {
-            return;
-        }
-        let channel = sending.recipient.split(':').next().unwrap_or_default().to_string();
+    let (mut down, mut sent) = (BTreeSet::new(), 0);
+    for sending in book.due(config, begun_ms) {
+        let channel = room::channel_of(&sending.recipient).to_string();
         if down.contains(&channel) {
             continue;
         }
+        let now_ms = clock::now_ms();
+        if sent == SENDS || now_ms.saturating_sub(begun_ms) > SENDING_MS {
+            return;
+        }
+        sent += 1;
         let answer = told(config, &sending);
         if matches!(answer, Answer::Later { .. }) {
             down.insert(channel);
@@ -116,7 +132,7 @@ fn told(config: &Config, sending: &Sending) -> Answer {
     };
     match &answer {
         Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
-        Answer::Later { after_ms: None, why } => {
+        Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => {
             fields("a message was not taken, and is sent again later", why);
         }
         Answer::Refused(why) => {
@@ -124,11 +140,6 @@ fn told(config: &Config, sending: &Sending) -> Answer {
         }
     }
     answer
-}
-
-/// What a note or a book is too large for is told to nobody; everything else may be mended.
-fn is_full(error: &Error) -> bool {
-    matches!(error, Error::TooLarge(_))
 }
 
 #[cfg(test)]

@@ -6,10 +6,13 @@ use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::is_full;
+use super::parts::{self, Parts};
+use super::room;
 use crate::config::Config;
 use crate::decide::{self, Heard, Seen};
 use crate::facts::{self, Facts};
+use crate::mutes::Mutes;
+use crate::report::{self, Report, is_full};
 
 /// The keys of notes begin with it; the position of the state follows.
 pub const NOTES: &str = "note/";
@@ -24,7 +27,6 @@ pub struct Note {
     pub seq: u64,
     /// The uid of the object that is told of: the owner of a part.
     pub group: String,
-    /// Nobody, for a part that is told with its owner.
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
     pub facts: Facts,
@@ -37,66 +39,169 @@ pub struct Counts {
     pub old: u64,
     /// There was no room, by recipient.
     pub more: Vec<(String, u64)>,
+    /// The same, for when quiet hours end.
+    #[serde(default)]
+    pub held: Vec<(String, u64)>,
+}
+
+/// What one call has heard, beside its notes.
+struct Call<'a> {
+    config: &'a Config,
+    pointers: BTreeSet<String>,
+    counts: Counts,
+    parts: Vec<Parts>,
+    reports: Vec<Report>,
+    /// Read when they are first needed.
+    mutes: Option<Mutes>,
+    /// The programs that have no room for another message. Read when they are first needed.
+    full: Option<Vec<String>>,
 }
 
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
-    let mut counts = Counts::default();
-    let verdict = |state| match note(config, &pointers, state, &mut counts) {
+    let (parts, reports) = (Vec::new(), Vec::new());
+    let mut call = Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
+    let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(error) => error.into(),
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
-    if counts != Counts::default()
-        && let Err(error) = count(states, &counts)
-    {
+    // One that does not come again, so that no other call writes the same keys. What is counted is of such alone.
+    let first = states.iter().zip(&verdicts).find(|(_, verdict)| **verdict == Verdict::Done);
+    let first = first.map(|(state, _)| state.seq).unwrap_or_default();
+    let kept = count(first, &call.counts).and_then(|()| parts::keep(&call.parts, first));
+    if let Err(error) = kept.and_then(|()| report::keep(&call.reports)) {
         // Without the count nobody would hear that there was more.
         verdicts.fill_with(|| Verdict::retry(error.text()));
     }
     verdicts
 }
 
-fn note(
-    config: &Config,
-    pointers: &BTreeSet<String>,
-    state: &State,
-    counts: &mut Counts,
-) -> Result<(), Error> {
-    if !decide::may_be_told(config, state) {
-        return Ok(());
-    }
-    let now_ms = clock::now_ms();
-    let seen = look(state)?;
-    for why in decide::refusals(config, &seen) {
-        let name = format!("{}/{}", state.object.namespace, state.object.name);
-        log::warn("an annotation names a recipient that can't be told", &[("object", &name), ("why", &why)]);
-    }
-    let to = match decide::hear(config, &seen, now_ms) {
-        Heard::Nothing => return Ok(()),
-        Heard::Old => {
-            counts.old += 1;
+impl Call<'_> {
+    fn note(&mut self, state: &State) -> Result<(), Error> {
+        let config = self.config;
+        if !decide::may_be_told(config, state) {
             return Ok(());
         }
-        Heard::Part => BTreeSet::new(),
-        Heard::News(to) => to,
-    };
-    let facts = facts::bounded(facts::of(state, pointers)?);
-    let note = Note { seq: state.seq, group: decide::group(state).to_string(), to, heard_ms: now_ms, facts };
-    keep(note, counts)
-}
-
-/// Keeps the note where there is room, and counts it where there is none.
-fn keep(note: Note, counts: &mut Counts) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
-    let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
-    let key = format!("{NOTES}{:020}", note.seq);
-    match has_room.then(|| kv::set(&key, &bytes)) {
-        Some(Err(error)) if !is_full(&error) => return Err(error),
-        Some(Ok(())) => return Ok(()),
-        Some(Err(_)) | None => {}
+        let now_ms = clock::now_ms();
+        let seen = look(state)?;
+        for (name, why) in decide::refusals(config, &seen) {
+            let object = format!("{}/{}", state.object.namespace, state.object.name);
+            let fields = [("object", &*object), ("why", &*why)];
+            log::warn("an annotation names a recipient that can't be told", &fields);
+            self.report(&facts::plain(state), [name], ("refused", &why), now_ms);
+        }
+        let to = match decide::hear(config, &seen, now_ms) {
+            Heard::Nothing => return Ok(()),
+            Heard::Old => {
+                self.counts.old += 1;
+                return Ok(());
+            }
+            Heard::Muted(to, by) => {
+                self.report(&facts::plain(state), to, ("muted", by), now_ms);
+                return Ok(());
+            }
+            Heard::Part => {
+                parts::count(&mut self.parts, decide::group(state), &facts::plain(state), now_ms);
+                return Ok(());
+            }
+            Heard::News(to) => to,
+        };
+        let facts = facts::bounded(facts::of(state, &self.pointers)?);
+        let to = self.unmuted(&facts, to, now_ms)?;
+        let (full, to) = self.with_room(&facts, to)?;
+        let group = decide::group(state).to_string();
+        let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
+        if !to.is_empty() && self.keep(note, full.as_ref())? {
+            let (held, told): (Vec<_>, Vec<_>) =
+                to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
+            self.report(&facts, held, ("waiting", "until quiet hours end"), now_ms);
+            self.report(&facts, told, ("waiting", "until it has settled"), now_ms);
+        }
+        match full {
+            Some(program) => {
+                Err(Error::Unavailable(format!("as many messages as there is room for wait for `{program}`")))
+            }
+            None => Ok(()),
+        }
     }
-    note.to.into_iter().for_each(|recipient| add(&mut counts.more, recipient, 1));
-    Ok(())
+
+    /// A program that has no room for another message, and everybody else who has no note of it yet. Programs get each
+    /// message, so a state comes again for them. The others have their note and its report from the first time.
+    fn with_room(
+        &mut self,
+        facts: &Facts,
+        to: BTreeSet<String>,
+    ) -> Result<(Option<String>, BTreeSet<String>), Error> {
+        if to.iter().all(|to| self.config.is_for_people(to)) {
+            return Ok((None, to));
+        }
+        let full = match self.full.take() {
+            Some(full) => full,
+            None => room::full()?,
+        };
+        let (mut without, mut with) = (None, BTreeSet::new());
+        for to in to {
+            if full.contains(&to) {
+                without = Some(to);
+            } else if !report::is_kept(facts, &to)? {
+                with.insert(to);
+            }
+        }
+        self.full = Some(full);
+        Ok((without, with))
+    }
+
+    /// Those for whom nobody has muted it.
+    fn unmuted(&mut self, facts: &Facts, to: BTreeSet<String>, now_ms: u64) -> Result<BTreeSet<String>, Error> {
+        let mutes = match self.mutes.take() {
+            Some(mutes) => mutes,
+            None => Mutes::read()?,
+        };
+        let mut told = BTreeSet::new();
+        for to in to {
+            match mutes.by(facts, &to) {
+                Some(why) => self.report(facts, [to], ("muted", &why), now_ms),
+                None => drop(told.insert(to)),
+            }
+        }
+        self.mutes = Some(mutes);
+        Ok(told)
+    }
+
+    /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
+    /// comes again, and people are told then.
+    fn keep(&mut self, note: Note, full: Option<&String>) -> Result<bool, Error> {
+        let bytes = serde_json::to_vec(&note).map_err(|error| Error::Invalid(error.to_string()))?;
+        let has_room = kv::keys(NOTES, MOST)?.len() < MOST as usize;
+        let key = format!("{NOTES}{:020}", note.seq);
+        match has_room.then(|| kv::set(&key, &bytes)) {
+            Some(Err(error)) if !is_full(&error) => return Err(error),
+            Some(Ok(())) => return Ok(true),
+            Some(Err(_)) | None => {}
+        }
+        if let Some(program) = full.or_else(|| note.to.iter().find(|to| !self.config.is_for_people(to))) {
+            return Err(Error::Unavailable(format!("{MOST} notes wait for a tick, and `{program}` gets each message")));
+        }
+        let phase = facts::text(&note.facts, "phase");
+        for recipient in note.to {
+            let is_held = self.config.is_held(&recipient, phase, note.heard_ms);
+            add(if is_held { &mut self.counts.held } else { &mut self.counts.more }, recipient, 1);
+        }
+        Ok(false)
+    }
+
+    fn report(
+        &mut self,
+        facts: &Facts,
+        to: impl IntoIterator<Item = String>,
+        what: (&'static str, &str),
+        now_ms: u64,
+    ) {
+        let title = report::title(facts);
+        let of = |to: String| Report::of(self.config, facts, &to, what, title.clone(), now_ms);
+        self.reports.extend(to.into_iter().map(of));
+    }
 }
 
 pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
@@ -106,8 +211,14 @@ pub fn add(counts: &mut Vec<(String, u64)>, recipient: String, more: u64) {
     }
 }
 
-fn count(states: &[State], counts: &Counts) -> Result<(), Error> {
-    let first = states.first().map(|state| state.seq).unwrap_or_default();
+fn count(first: u64, counts: &Counts) -> Result<(), Error> {
+    if *counts == Counts::default() {
+        return Ok(());
+    }
+    let count: u64 = counts.more.iter().chain(&counts.held).map(|(_, count)| count).sum();
+    if count > 0 {
+        log::warn("notes have no room: messages are counted, and told as a number", &[("messages", &count.to_string())]);
+    }
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)
 }

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
+use kubewitness_sdk::log::Level;
 use kubewitness_sdk::http::{Request, Response};
 use kubewitness_sdk::mail::{self, Refusal};
-use kubewitness_sdk::{ObjectRef, State, Verdict, testing};
+use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ struct Fake {
     letters: RefCell<Vec<mail::Message>>,
     /// How long a request takes.
     takes_ms: Cell<u64>,
+    logged: RefCell<Vec<String>>,
 }
 
 impl testing::Host for Fake {
@@ -43,7 +45,12 @@ impl testing::Host for Fake {
         Ok(Response { status, headers: vec![], body: vec![] })
     }
     fn mail_send(&self, server: &str, message: &mail::Message) -> Result<Vec<Refusal>, Error> {
-        assert_eq!(server, "mail");
+        if let Some(Err(error)) = self.status.borrow().get(server) {
+            return Err(error.clone());
+        }
+        if message.to[0].starts_with("grey") {
+            return Ok(vec![Refusal { recipient: message.to[0].clone(), permanent: false, reason: "later".into() }]);
+        }
         self.letters.borrow_mut().push(message.clone());
         Ok(vec![])
     }
@@ -64,6 +71,9 @@ impl testing::Host for Fake {
     }
     fn now_ms(&self) -> u64 {
         self.now.get()
+    }
+    fn log(&self, _: Level, message: &str, fields: &[(String, String)]) {
+        self.logged.borrow_mut().push(format!("{message} {fields:?}"));
     }
 }
 
@@ -138,7 +148,7 @@ fn an_outcome_is_told_once_it_has_settled_with_why_since_when_and_how_to_mute() 
     assert_eq!(slack["text"], "❌ Job default/train: Failed");
     assert_eq!(hook["title"], "Job default/train: Failed");
     let text = "BackoffLimitExceeded: it failed too often\nExit code 137\nSince 2026-12-31T12:00:00.000Z, before that \
-                Running\nTo hear no more of it: kubectl annotate job train -n default kubewitness.dev/mute=true";
+                Running\nTo hear no more of it: mute it on its page, or kubectl annotate job train -n default kubewitness.dev/mute=true";
     assert_eq!(hook["text"], text);
     assert_eq!(hook["link"], "https://kw.example.com/objects/uid-train?state=7");
     assert_eq!(world.after(60_000), [], "it is told once");
@@ -178,6 +188,22 @@ fn a_job_of_64_pods_is_one_message() {
     let sent = world.host.sent.take();
     assert_eq!(sent.len(), 2, "one to each channel: {sent:?}");
     assert!(sent[0].1["text"].as_str().unwrap().contains("Pod: 64 Failed (OOMKilled)"), "{sent:?}");
+}
+
+#[test]
+fn parts_without_number_take_the_room_of_no_outcome() {
+    let world = world(json!({}));
+    for batch in 0..4 {
+        let pods = (batch * 100..batch * 100 + 100).map(|n| pod(n, &format!("train-{n}"), "Failed"));
+        world.hear(&pods.collect::<Vec<_>>());
+    }
+    world.hear(&[moved(900, "train", "Failed"), moved(901, "other", "Failed")]);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    let titles: Vec<_> = sent.iter().filter_map(|(_, body)| body["title"].as_str()).collect();
+    assert_eq!(titles, ["Job default/other: Failed", "Job default/train: Failed"]);
+    assert!(sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")), "{sent:?}");
 }
 
 #[test]
@@ -274,9 +300,78 @@ fn quiet_hours_hold_messages_back_except_those_that_can_t_wait() {
     let quiet = json!({"hours": {"from": "12:00", "to": "13:00"}, "except": ["Failed"]});
     let world = world(json!({"settle": "0s", "quiet": quiet}));
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed")]);
-    assert_eq!(world.titles(0, "hook"), ["Job default/b: Failed"]);
-    assert_eq!(world.after(3_599_999), []);
-    assert_eq!(world.titles(1, "hook"), ["Job default/a: Succeeded"]);
+    let told = world.after(0);
+    let of = |name: &str| told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>();
+    assert_eq!(of("ops"), ["❌ Job default/b: Failed"]);
+    assert_eq!(of("hook"), ["Job default/a: Succeeded", "Job default/b: Failed"], "a program is told at any hour");
+    world.hear(&[State { status: testing::status("Cancelled"), ..moved(3, "a", "Cancelled") }]);
+    assert_eq!(world.titles(3_599_999, "ops"), [] as [&str; 0]);
+    assert_eq!(world.titles(1, "ops"), ["Job default/a: Cancelled"]);
+    assert_eq!(world.reports("uid-a")[1], "ops|merged|the message on `Job default/a: Cancelled` tells it");
+}
+
+#[test]
+fn what_quiet_hours_hold_takes_the_place_of_nothing_that_can_t_wait() {
+    let quiet = json!({"hours": {"from": "12:00", "to": "13:00"}, "except": ["Failed"]});
+    let world = world(json!({"settle": "0s", "quiet": quiet, "routes": [{"to": ["ops"]}]}));
+    for from in [0, 100, 200] {
+        world.hear(&(from..from + 100).map(|n| moved(n, &format!("j{n}"), "Succeeded")).collect::<Vec<_>>());
+        assert_eq!(world.after(1_000), []);
+    }
+    let many: Vec<_> = (300..500).map(|n| moved(n, &format!("j{n}"), "Succeeded")).collect();
+    world.hear(&many);
+    world.hear(&[moved(900, "bad", "Failed")]);
+    assert_eq!(world.titles(1_000, "ops"), ["1 outcomes"], "the notes between two ticks have a bound");
+    world.hear(&[moved(901, "worse", "Failed")]);
+    assert_eq!(world.titles(600_000, "ops"), ["❌ Job default/worse: Failed"]);
+    assert_eq!(world.titles(3_600_000, "ops"), ["500 outcomes: 127 Succeeded"]);
+}
+
+impl World {
+    /// Hands states over until each is done, with a tick between. Returns the titles that each destination took.
+    fn delivered(&self, mut states: Vec<State>, rounds: usize) -> (Vec<State>, Vec<(String, String)>) {
+        let mut told = Vec::new();
+        for _ in 0..rounds {
+            let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, &states));
+            let again = states.iter().zip(&verdicts).filter(|(_, verdict)| **verdict != Verdict::Done);
+            states = again.map(|(state, _)| state.clone()).collect();
+            told.extend(self.after(10_000));
+        }
+        (states, told)
+    }
+}
+
+/// How many outcomes one recipient was told of, one by one and as numbers.
+fn outcomes(told: &[(String, String)], of: &str) -> u64 {
+    let number = |title: &str| title.strip_prefix("❌ ").unwrap_or(title).split(' ').next()?.parse().ok();
+    told.iter().filter(|(to, _)| to == of).map(|(_, title)| number(title).unwrap_or(1)).sum()
+}
+
+#[test]
+fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_once() {
+    for is_down in [false, true] {
+        let world = world(json!({"settle": "0s", "repeat": "0s", "digest": {"above": 1000, "every": "1m"}}));
+        let states = (0..300).map(|n| moved(n, &format!("j{n}"), "Failed")).collect();
+        let (mut states, mut told) = match is_down {
+            true => {
+                world.host.status.borrow_mut().insert("hook".into(), Ok(503));
+                let (states, told) = world.delivered(states, 20);
+                assert!(states.len() < 300 && !states.is_empty(), "{} wait for the program", states.len());
+                assert_eq!(outcomes(&told, "ops"), 300, "people need not wait for it");
+                world.host.status.borrow_mut().clear();
+                (states, told)
+            }
+            false => (states, Vec::new()),
+        };
+        world.host.now.set(world.host.now.get() + 600_000);
+        let rest = world.delivered(std::mem::take(&mut states), 30);
+        told.extend(rest.1);
+        told.extend(world.after(600_000));
+        assert_eq!((rest.0.len(), outcomes(&told, "ops")), (0, 300), "{is_down}");
+        let of_hook = || told.iter().filter(|(to, _)| to == "hook").map(|(_, title)| title.clone());
+        let expected: HashSet<_> = (0..300).map(|n| format!("Job default/j{n}: Failed")).collect();
+        assert!(of_hook().count() == 300 && of_hook().collect::<HashSet<_>>() == expected, "{is_down}");
+    }
 }
 
 #[test]
@@ -352,6 +447,222 @@ fn a_message_that_nobody_takes_is_given_up_after_a_day() {
     world.after(24 * 3_600_000);
     world.host.status.borrow_mut().clear();
     assert_eq!(world.after(600_000), []);
+}
+
+impl World {
+    /// Of one object, in the order of states and recipients: the recipient, the result and the reason.
+    fn reports(&self, uid: &str) -> Vec<String> {
+        let kv = self.host.kv.borrow();
+        let of = |(_, value): (&String, &Vec<u8>)| {
+            let report: Value = serde_json::from_slice(value).unwrap();
+            let text = |name: &str| report[name].as_str().unwrap().to_string();
+            [text("to"), text("result"), text("why")].join("|")
+        };
+        kv.iter().filter(|(key, _)| key.starts_with(&format!("report/{uid}/"))).map(of).collect()
+    }
+}
+
+#[test]
+fn what_became_of_each_message_is_reported_by_recipient() {
+    let world = world(json!({"digest": {"above": 1, "every": "1h"}}));
+    world.host.status.borrow_mut().insert("ops".into(), Ok(404));
+    world.host.status.borrow_mut().insert("hook".into(), Err(Error::Unavailable("away".into())));
+    world.hear(&[moved(1, "a", "Cancelled"), moved(2, "a", "Failed")]);
+    assert_eq!(world.reports("uid-a")[0], "hook|waiting|until it has settled");
+    world.after(10_000);
+    let merged = "merged|the message on `Job default/a: Failed` tells it";
+    let refused = "ops|refused|the destination answered 404: ";
+    let expected = [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
+    assert_eq!(world.reports("uid-a"), expected);
+    world.host.status.borrow_mut().clear();
+    world.after(10_000);
+    assert_eq!(world.reports("uid-a")[2..], ["hook|sent|", refused]);
+    // The same again, and then more than one in the window.
+    world.hear(&[moved(3, "a", "Failed"), moved(4, "b", "Failed")]);
+    world.after(10_000);
+    assert!(world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10"));
+    assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled"]);
+    world.hear(&[moved(5, "c", "Failed")]);
+    world.after(3_600_000);
+    assert_eq!(world.reports("uid-b")[1], "ops|sent|within `2 outcomes: 2 Failed`");
+    let entry = world.host.kv.borrow()["report/uid-b/00000000000000000004/ops"].clone();
+    let entry: Value = serde_json::from_slice(&entry).unwrap();
+    assert_eq!((&entry["via"], &entry["title"]), (&json!("slack"), &json!("Job default/b: Failed")));
+}
+
+#[test]
+fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
+    let quiet = json!({"hours": {"from": "11:00", "to": "13:00"}, "except": ["Failed"]});
+    let world = world(json!({"routes": [{"to": ["ops"]}], "namespaces": {"default": {"mute": true}}, "quiet": quiet}));
+    let notify = json!({"metadata": {"annotations": {
+        "kubewitness.dev/notify": "nobody\nBcc:x@example.com", "kubewitness.dev/mute": "false",
+    }}});
+    world.host.documents.borrow_mut().insert(1, notify.clone());
+    world.host.documents.borrow_mut().insert(3, notify);
+    world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed"), moved(3, "c", "Failed")]);
+    let [bcc, nobody, ops] = &world.reports("uid-a")[..] else { panic!("{:?}", world.reports("uid-a")) };
+    assert!(bcc.starts_with("Bcc:x@example.com|refused|`Bcc` is no channel"), "{bcc}");
+    assert!(nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end", "{nobody} {ops}");
+    assert_eq!(world.reports("uid-b"), ["ops|muted|the configuration mutes the namespace"]);
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    world.after(10_000);
+    world.after(24 * 3_600_000);
+    assert_eq!(world.reports("uid-c")[2], "ops|given up|nobody took it for a day");
+}
+
+#[test]
+fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
+    let world = world(json!({"routes": [{"to": ["ops", "hook"]}]}));
+    let mute = |mutes: Value| {
+        world.host.kv.borrow_mut().insert("kubewitness.dev/mutes".into(), mutes.to_string().into_bytes());
+    };
+    mute(json!([{"uid": "uid-a", "to": "ops", "who": "ada", "at": "noon"}]));
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    assert_eq!(world.reports("uid-a"), ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]);
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);
+    world.host.status.borrow_mut().clear();
+    mute(json!([{"namespace": "default", "who": "bob", "at": "one"}]));
+    world.hear(&[moved(3, "c", "Failed")]);
+    assert_eq!(world.after(600_000), []);
+    assert_eq!(world.reports("uid-b")[1], "ops|muted|bob muted it at one");
+    assert_eq!(world.reports("uid-c")[0], "hook|muted|bob muted it at one");
+    mute(json!([{"uid": "uid-train", "who": "eve", "at": "two"}]));
+    world.hear(&[moved(4, "d", "Failed"), pod(5, "p", "Failed"), moved(6, "train", "Failed")]);
+    assert_eq!(world.titles(60_000, "ops"), ["❌ Job default/d: Failed"]);
+    mute(json!({"no": "list"}));
+    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
+    assert!(matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")), "{verdicts:?}");
+}
+
+#[test]
+fn no_more_reports_are_kept_than_there_is_room_for_and_the_oldest_go() {
+    let world = world(json!({"mute": true, "routes": [{"to": ["ops"]}]}));
+    for batch in 0..8u64 {
+        let of = |n| moved(batch * 500 + n, &format!("j{}", batch * 500 + n), "Failed");
+        world.hear(&(0..500).map(of).collect::<Vec<_>>());
+    }
+    let kv = world.host.kv.borrow();
+    let reports = kv.keys().filter(|key| key.starts_with("report/")).count();
+    assert!((2250..=3000).contains(&reports), "{reports}");
+    assert!(kv.contains_key("report/uid-j3999/00000000000000003999/ops"));
+    assert!(!kv.contains_key("report/uid-j0/00000000000000000000/ops"));
+}
+
+#[test]
+fn a_recipient_that_takes_nothing_keeps_nobody_from_being_told() {
+    let world = world(json!({"settle": "0s", "routes": [
+        {"to": ["ops"], "namespaces": ["loud"]}, {"to": ["hook"], "namespaces": ["default"]},
+    ]}));
+    world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
+    for batch in 0..4u64 {
+        let of = |n| {
+            let mut state = moved(batch * 100 + n, &format!("l{}", batch * 100 + n), "Failed");
+            state.object.namespace = "loud".into();
+            state
+        };
+        world.hear(&(0..100).map(of).collect::<Vec<_>>());
+        world.after(1_000);
+    }
+    world.hear(&[moved(900, "a", "Failed")]);
+    assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Failed"]);
+    assert!(world.reports("uid-l0")[0].starts_with("ops|given up|"), "{:?}", world.reports("uid-l0"));
+    world.host.status.borrow_mut().clear();
+    let told = world.titles(600_000, "ops");
+    assert!(told.len() == 1 && told[0].starts_with("❌ 400 outcomes"), "{told:?}");
+}
+
+#[test]
+fn a_channel_at_its_rate_and_addresses_of_annotations_keep_nobody_from_being_told() {
+    let channels = json!([
+        {"name": "mail", "kind": "email"}, {"name": "ops", "kind": "slack"}, {"name": "hook", "kind": "webhook"},
+    ]);
+    for error in [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())] {
+        let world = world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
+            "routes": []}));
+        for name in ["ops", "mail"] {
+            world.host.status.borrow_mut().insert(name.into(), Err(error.clone()));
+        }
+        for seq in 0..400u64 {
+            let to = format!("ops mail:x{seq}@example.org");
+            let notify = json!({"metadata": {"annotations": {"kubewitness.dev/notify": to}}});
+            world.host.documents.borrow_mut().insert(seq, notify);
+            world.hear(&[moved(seq, &format!("l{seq}"), "Failed")]);
+            if seq % 50 == 49 {
+                world.after(1_000);
+            }
+        }
+        world.hear(&[moved(900, "a", "Failed")]);
+        assert_eq!(world.titles(1_000, "hook"), ["Job default/a: Failed"], "{error:?}");
+        assert_eq!(world.reports("uid-a"), ["hook|sent|"]);
+        let is_told = world.host.logged.borrow().iter().any(|line| line.contains("the outbox is full"));
+        assert!(is_told || matches!(error, Error::Denied(_)));
+    }
+}
+
+#[test]
+fn many_messages_for_a_channel_that_is_down_or_slow_starve_no_recipient_of_another_name() {
+    let channels = json!([{"name": "aaa", "kind": "webhook"}, {"name": "hook", "kind": "webhook"}]);
+    let world = world(json!({"settle": "0s", "channels": channels, "routes": [
+        {"to": ["aaa"], "namespaces": ["loud"]}, {"to": ["hook"], "namespaces": ["default"]},
+    ]}));
+    let loud = |seq: u64| {
+        let mut state = moved(seq, &format!("l{seq}"), "Failed");
+        state.object.namespace = "loud".into();
+        state
+    };
+    world.hear(&(0..60).map(loud).collect::<Vec<_>>());
+    world.hear(&[moved(900, "a", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "each recipient has its turn");
+    world.host.status.borrow_mut().insert("aaa".into(), Ok(503));
+    world.hear(&(100..160).map(loud).collect::<Vec<_>>());
+    world.hear(&[moved(901, "b", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/b: Failed"]);
+    // Each request takes as long as a tick may send.
+    world.host.takes_ms.set(3_001);
+    world.hear(&[moved(902, "c", "Failed")]);
+    assert_eq!(world.titles(600_000, "hook"), ["Job default/c: Failed"]);
+}
+
+#[test]
+fn an_address_that_is_to_wait_holds_up_no_other_of_its_channel() {
+    let world = world(json!({"settle": "0s", "channels": [{"name": "mail", "kind": "email"}],
+        "routes": [{"to": ["mail:ada@example.com", "mail:grey@example.com", "mail:zoe@example.com"]}]}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.after(0);
+    let told: Vec<_> = world.host.letters.take().into_iter().flat_map(|letter| letter.to).collect();
+    assert_eq!(told, ["ada@example.com", "zoe@example.com"]);
+    assert_eq!(world.reports("uid-a")[1], "mail:grey@example.com|waiting|later");
+}
+
+#[test]
+fn a_clock_that_is_set_back_holds_nothing_up() {
+    let world = world(json!({"routes": [{"to": ["hook"]}]}));
+    let future = NOON + 365 * 24 * 3_600_000;
+    world.host.now.set(future);
+    let ahead = |seq, name: &str| State { observed_ms: future, ..moved(seq, name, "Failed") };
+    world.hear(&[ahead(1, "a")]);
+    world.after(20_000);
+    world.hear(&[ahead(2, "b")]);
+    world.host.status.borrow_mut().insert("hook".into(), Err(Error::RateLimited(u64::MAX)));
+    world.hear(&[ahead(3, "c")]);
+    world.after(20_000);
+    world.host.status.borrow_mut().clear();
+    world.host.now.set(NOON);
+    world.hear(&[moved(4, "d", "Failed")]);
+    let mut told: Vec<_> = world.titles(20_000, "hook");
+    told.extend(world.titles(3_600_000, "hook"));
+    told.sort();
+    assert_eq!(told, ["Job default/b: Failed", "Job default/c: Failed", "Job default/d: Failed"]);
+}
+
+#[test]
+fn a_title_is_one_line_whatever_an_object_says() {
+    let world = world(json!({"settle": "0s", "title": "{{reason}}", "routes": [{"to": ["hook"]}]}));
+    let mut state = moved(1, "a", "Failed");
+    state.status.reason = "one\r\nBcc: x\u{1b}[2J".into();
+    world.hear(&[state]);
+    assert_eq!(world.titles(0, "hook"), ["one  Bcc: x [2J"]);
 }
 
 fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {

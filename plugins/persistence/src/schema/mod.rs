@@ -9,7 +9,7 @@ mod views;
 
 pub use self::names::{COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, TRANSITIONS};
 pub use self::types::{Holds, Type, of_type};
-pub use self::versions::{VERSION, add_column, folder, indexes, version};
+pub use self::versions::{VERSION, add_column, folder, indexes, indexes_by_time, version};
 pub use self::views::views;
 
 /// The `id` alone makes a row of the history unique. The version only comes first so that new rows go to the

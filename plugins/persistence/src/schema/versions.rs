@@ -69,6 +69,18 @@ pub fn indexes(names: Names<'_>, dialect: Dialect) -> [String; 2] {
     })
 }
 
+/// For the deletion of old rows.
+pub fn indexes_by_time(names: Names<'_>, dialect: Dialect) -> [String; 2] {
+    let (missing, observed_at) = match dialect {
+        Dialect::Mysql => ("", "observed_at(24)"),
+        Dialect::Sqlite | Dialect::Postgres => ("IF NOT EXISTS ", "observed_at"),
+    };
+    [(HISTORY, observed_at), (TRANSITIONS, "changed_ms")].map(|(table, column)| {
+        let table = names.of(table);
+        format!("CREATE INDEX {missing}{table}_by_time ON {table} ({column})")
+    })
+}
+
 /// Quotes names: `change` is a reserved word of MySQL. Some of its servers refuse a table without a primary
 /// key.
 fn create(table: &str, columns: &[(&str, Holds)], key: &[&str], dialect: Dialect) -> String {

@@ -18,13 +18,19 @@ pub fn views(names: Names<'_>, dialect: Dialect) -> Vec<String> {
         Dialect::Postgres | Dialect::Mysql => "CREATE OR REPLACE VIEW",
     };
     let view = |name: &str, text: String| format!("{create} {} AS {text}", names.of(name));
-    vec![
+    let gpu_hours_name = "object_gpu_hours";
+    let mut views = vec![
         view("object_current", current(names)),
         view("object_times", times(names, dialect)),
         view("object_queue_times", queue_times(names)),
         view("object_failures", failures(names)),
-        view("object_gpu_hours", gpu_hours(names, dialect)),
-    ]
+    ];
+    // SQLite replaces no view, and this one has counted less before.
+    if dialect == Dialect::Sqlite {
+        views.push(format!("DROP VIEW IF EXISTS {}", names.of(gpu_hours_name)));
+    }
+    views.push(view(gpu_hours_name, gpu_hours(names, dialect)));
+    views
 }
 
 /// How many objects are in which phase now, of those that have not ended.
@@ -80,23 +86,44 @@ fn failures(names: Names<'_>) -> String {
     )
 }
 
-/// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each.
+/// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each. What runs is
+/// counted up to now, from the newest transition of an object that is there.
 fn gpu_hours(names: Names<'_>, dialect: Dialect) -> String {
-    let (day_of, day, hours) = match dialect {
-        Dialect::Sqlite => ("/", "strftime('%Y-%m-%d', part.day * 86400, 'unixepoch')", "1.0"),
+    let (day_of, day, hours, now) = match dialect {
+        Dialect::Sqlite => (
+            "/",
+            "strftime('%Y-%m-%d', part.day * 86400, 'unixepoch')",
+            "1.0",
+            "CAST(strftime('%s', 'now') AS INTEGER) * 1000",
+        ),
         Dialect::Postgres => (
             "/",
             "to_char(DATE '1970-01-01' + CAST(part.day AS INTEGER), 'YYYY-MM-DD')",
             "CAST(1 AS DOUBLE PRECISION)",
+            "CAST(extract(epoch FROM now()) * 1000 AS BIGINT)",
         ),
-        Dialect::Mysql => ("DIV", "CAST(DATE_ADD(DATE '1970-01-01', INTERVAL part.day DAY) AS CHAR)", "1e0"),
+        Dialect::Mysql => (
+            "DIV",
+            "CAST(DATE_ADD(DATE '1970-01-01', INTERVAL part.day DAY) AS CHAR)",
+            "1e0",
+            "CAST(UNIX_TIMESTAMP() AS SIGNED) * 1000",
+        ),
     };
-    let (transitions, longest) = (names.of(TRANSITIONS), LONGEST_DAYS * DAY_MS);
+    let (status, transitions, longest) = (names.of(STATUS), names.of(TRANSITIONS), LONGEST_DAYS * DAY_MS);
+    let ran = format!(
+        "SELECT namespace, kind, gpus, changed_ms - lasted_ms AS start_ms, changed_ms AS end_ms FROM {transitions} \
+         WHERE from_phase IN ({RUNS}) AND gpus > 0 AND lasted_ms > 0"
+    );
+    let runs = format!(
+        "SELECT t.namespace, t.kind, t.gpus, t.changed_ms, {now} FROM {status} s JOIN {transitions} t ON t.uid = s.uid \
+         AND t.seq = (SELECT max(m.seq) FROM {transitions} m WHERE m.uid = s.uid) \
+         WHERE s.terminal = 0 AND s.\"change\" = 'present' AND t.to_phase IN ({RUNS}) AND t.gpus > 0"
+    );
     let next = format!("(day + 1) * {DAY_MS}");
     format!(
         "WITH RECURSIVE part (namespace, kind, gpus, day, start_ms, end_ms) AS (\
-         SELECT namespace, kind, gpus, (changed_ms - lasted_ms) {day_of} {DAY_MS}, changed_ms - lasted_ms, changed_ms \
-         FROM {transitions} WHERE from_phase IN ({RUNS}) AND gpus > 0 AND lasted_ms > 0 AND lasted_ms < {longest} \
+         SELECT namespace, kind, gpus, start_ms {day_of} {DAY_MS}, start_ms, end_ms FROM ({ran} UNION ALL {runs}) ran \
+         WHERE start_ms < end_ms AND end_ms - start_ms < {longest} \
          UNION ALL SELECT namespace, kind, gpus, day + 1, {next}, end_ms FROM part WHERE {next} < end_ms) \
          SELECT namespace, kind, {day} AS day, \
          {hours} * sum(gpus * (CASE WHEN end_ms < {next} THEN end_ms ELSE {next} END - start_ms)) / 3600000 AS gpu_hours \

@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::generate::SchemaSettings;
 
 use super::*;
-use crate::schema::{VERSION, folder, indexes, version, views};
+use crate::schema::{VERSION, folder, indexes, indexes_by_time, version, views};
 
 /// The crate of the harness, which has the same function, is no part of what plugins build with.
 fn compare(file: &Path, made: &str) {
@@ -46,6 +46,12 @@ fn file(number: i64, dialect: Dialect) -> String {
     if number == 1 {
         text += "\n-- For people who look up one object. Each write then costs several times as much.\n";
         for index in indexes(Names(""), dialect) {
+            text += &format!("-- {index};\n");
+        }
+    }
+    if number == 2 {
+        text += "\n-- For `keep`, which deletes old rows.\n";
+        for index in indexes_by_time(Names(""), dialect) {
             text += &format!("-- {index};\n");
         }
     }

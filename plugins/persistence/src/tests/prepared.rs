@@ -84,11 +84,22 @@ fn indexes_are_made_where_they_are_asked_for() {
 }
 
 #[test]
+fn what_finds_old_rows_is_made_where_they_are_deleted() {
+    let database = Database::ready();
+    let config: Config = serde_json::from_str(r#"{"keep": "90d"}"#).unwrap();
+    database.handle(&config, &one());
+    let made = database.statements.borrow();
+    let history = "CREATE INDEX IF NOT EXISTS object_history_by_time ON object_history (observed_at)";
+    assert!(made.len() == 2 && made[0] == history && made[1].contains("(changed_ms)"), "{made:?}");
+}
+
+#[test]
 fn views_are_made_where_they_are_asked_for() {
     let database = Database::ready();
     database.handle(&Config { views: true, ..Config::default() }, &one());
     let made = database.statements.take();
-    assert!(made.len() == 5 && made.iter().all(|made| made.starts_with("CREATE VIEW IF NOT EXISTS object_")));
+    let views = made.iter().filter(|made| made.starts_with("CREATE VIEW IF NOT EXISTS object_")).count();
+    assert!(made.len() == 6 && views == 5 && made[4] == "DROP VIEW IF EXISTS object_gpu_hours", "{made:?}");
     database.handle(&Config { views: true, create: false, ..Config::default() }, &one());
     assert!(database.statements.borrow().is_empty());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
     ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Simulator,
-    command, command_in, in_scratch, project_root, until,
+    command, command_in, in_scratch, project_root, until, until_ok,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -113,6 +113,10 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         create_job(&simulator, "two").await?;
         fails(&simulator, "two").await?;
         told(&chats, &mail, 2).await.with_context(|| run.process().say())?;
+        // Before the restart, and after it.
+        for name in ["one", "two"] {
+            is_listed(&url_of(&run), name).await?;
+        }
         let log = run.process().stderr();
         run.stop().await?;
         for service in SERVICES {
@@ -141,6 +145,104 @@ async fn told(chats: &Chats, mail: &MailServer, messages: usize) -> Result<()> {
         Ok((is_told && mail.received().len() >= messages).then_some(()))
     })
     .await
+}
+
+/// Each recipient's message has become `sent` on the timeline, and no secret is there.
+async fn is_listed(url: &str, name: &str) -> Result<()> {
+    let job = format!("job/{name}");
+    let line = ["timeline", &job, "-n", "default", "-o", "wide", "--server", url];
+    until_ok(WITHIN, "the timeline to list who was told", async || {
+        let (code, stdout, stderr) = command(&line).await?;
+        let (_, told) = stdout.split_once("TOLD AT").with_context(|| format!("{code:?}: {stdout}{stderr}"))?;
+        for to in SERVICES.iter().chain(&["mail:ada@example.com"]) {
+            let is_sent = |row: &str| row.contains(to) && row.contains(" sent ") && row.contains("Failed");
+            ensure!(told.lines().any(is_sent), "{to}: {stdout}");
+        }
+        ensure!(!stdout.contains(SIGNING_SECRET) && !stdout.contains(ADDRESS_SECRET), "{stdout}");
+        Ok(())
+    })
+    .await
+}
+
+/// One channel that any receiver of JSON answers.
+const HOOK: &str = "module: {file: notification.wasm}
+subscribe: [{source: jobs, mode: transitions, start: beginning}]
+grants: {http: [{name: hook, destination: hook}], kv: true}
+tick: {every: 1s}
+config: {channels: [{name: hook, kind: webhook}], settle: 1s}";
+
+#[tokio::test]
+async fn what_a_person_mutes_is_told_to_nobody_also_after_a_restart() {
+    in_scratch("muting", async |scratch| {
+        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
+        write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
+        write(&config, "notification.yaml", &plugin_manifest("notification", HOOK))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        create_job(&simulator, "one").await?;
+        create_job(&simulator, "two").await?;
+        until_ok(WITHIN, "the job to be muted", async || {
+            let said = says(&url_of(&run), &["mute", "job/one", "--who", "ada"]).await?;
+            ensure!(said == "Job/one in default is muted: nobody is told of it from now on\n", "{said}");
+            Ok(())
+        })
+        .await?;
+        run.stop().await?;
+
+        let mut run = Kubewitness::start("again", &options, scratch.path())?;
+        run.answers().await?;
+        let url = url_of(&run);
+        let list = says(&url, &["mute", "--list"]).await?;
+        ensure!(list.contains("Job/one in default") && list.contains("ada"), "{list}");
+        fails(&simulator, "one").await?;
+        fails(&simulator, "two").await?;
+        until_ok(WITHIN, "the timeline to say that it was muted", async || {
+            let told = says(&url, &["timeline", "job/one"]).await?;
+            ensure!(told.contains(" muted ") && told.contains("ada muted it at"), "{told}");
+            let told = says(&url, &["timeline", "job/two"]).await?;
+            ensure!(told.contains(" sent "), "{told}");
+            Ok(())
+        })
+        .await?;
+        says(&url, &["mute", "-n", "default", "--to", "hook"]).await?;
+        let said = says(&url, &["unmute", "job/one"]).await?;
+        ensure!(said.contains("is unmuted"), "{said}");
+        create_job(&simulator, "three").await?;
+        fails(&simulator, "three").await?;
+        until_ok(WITHIN, "the namespace to be muted", async || {
+            let told = says(&url, &["timeline", "job/three"]).await?;
+            ensure!(told.contains(" muted "), "{told}");
+            Ok(())
+        })
+        .await?;
+        ensure!(chats.of("hook").taken.len() == 1, "{:?}", chats.of("hook"));
+        let (code, _, stderr) = command(&["mute", "job/nobody", "--server", &url]).await?;
+        ensure!(code == Some(1) && stderr.contains("nothing was witnessed"), "{code:?}: {stderr}");
+        let (code, _, stderr) = command(&["mute", "--server", &url]).await?;
+        ensure!(code == Some(2) && stderr.contains("--all"), "{code:?}: {stderr}");
+        run.stop().await
+    })
+    .await;
+}
+
+fn url_of(run: &Kubewitness) -> String {
+    format!("http://{}", run.address())
+}
+
+async fn says(url: &str, line: &[&str]) -> Result<String> {
+    let (code, stdout, stderr) = command(&[line, &["--server", url]].concat()).await?;
+    ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
+    Ok(stdout)
 }
 
 const EXAMPLE: &str = "deploy/examples/notify-people";

@@ -637,6 +637,38 @@ async fn who_logs_out_at_one_is_logged_out_at_all_also_at_one_that_comes_later()
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_muted_at_one_is_muted_at_all_and_undone_at_any() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::muted") else { return };
+    in_scratch("replicas-muted", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        let url = |run: &Kubewitness| format!("http://{}", run.address());
+        let says = async |run: &Kubewitness, line: &[&str]| {
+            let (code, stdout, stderr) = command(&[line, &["--server", &url(run)]].concat()).await?;
+            ensure!(code == Some(0), "{line:?} ended with {code:?}: {stdout}{stderr}");
+            anyhow::Ok(stdout)
+        };
+        runs[1 - leads].answers().await?;
+        says(&runs[1 - leads], &["mute", "-n", "sandbox", "--who", "ada"]).await?;
+        says(&runs[leads], &["mute", "--all", "--to", "ops"]).await?;
+        let list = says(&runs[leads], &["mute", "--list"]).await?;
+        ensure!(list.contains("the namespace sandbox") && list.contains("everything"), "{list}");
+        for run in &mut runs {
+            run.kill().await?;
+        }
+        let mut late = world.start("run-c")?;
+        late.answers().await?;
+        let said = says(&late, &["unmute", "-n", "sandbox"]).await?;
+        ensure!(said.contains("is unmuted"), "{said}");
+        let list = says(&late, &["mute", "--list"]).await?;
+        ensure!(!list.contains("sandbox") && list.contains("everything"), "{list}");
+        late.stop().await
+    })
+    .await;
+}
+
 async fn refused(scratch: &Scratch, name: &str, options: &RunOptions, why: &str) -> Result<()> {
     let mut run = Kubewitness::start(name, options, scratch.path())?;
     let ended = run.process().wait(WITHIN).await?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_harness::{
     DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, project_root,
     skip, until,
@@ -232,7 +233,12 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
     // 8 GPUs from 22:00 of the first day to 2:00 of the third, after a wait of 5 s.
     rows += &change("big", 20, "Queued", "Running", 22 * hour, 5000, 8);
     rows += &change("big", 21, "Running", "Failed", 50 * hour, 28 * hour, 8);
-    for (uid, phase, terminal) in [("w1", "Running", 0), ("w2", "Running", 0), ("big", "Failed", 1)] {
+    // 2 GPUs since two hours ago.
+    let now = SystemClock::default().now_ms() as i64;
+    rows += &change("now", 22, "Queued", "Running", now - 2 * hour, 5000, 2);
+    for (uid, phase, terminal) in
+        [("w1", "Running", 0), ("w2", "Running", 0), ("big", "Failed", 1), ("now", "Running", 0)]
+    {
         rows += &format!(
             "INSERT INTO object_status VALUES ('id-{uid}', 1, 'jobs', 'batch', 'Job', 'lab', '{uid}', '{uid}', '1', \
              'present', '{phase}', '', '', 0, 0, 1, NULL, {terminal}, NULL, NULL, '1970-01-01T00:00:00.000Z', NULL);"
@@ -240,10 +246,10 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
     }
     place.administrator().await?.run(&rows).await?;
     for (query, expected) in [
-        ("SELECT concat_ws('|', namespace, phase, objects) FROM object_current", &["lab|Running|2"][..]),
+        ("SELECT concat_ws('|', namespace, phase, objects) FROM object_current", &["lab|Running|3"][..]),
         (
             "SELECT concat_ws('|', objects, p50_ms, p90_ms, p99_ms, longest_ms) FROM object_queue_times",
-            &["11|5000|9000|10000|10000"],
+            &["12|5000|9000|10000|10000"],
         ),
         (
             "SELECT concat_ws('|', name, queued_ms, ran_ms) FROM object_times WHERE ran_ms > 0",
@@ -251,15 +257,57 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
         ),
         ("SELECT concat_ws('|', reason, day, failures) FROM object_failures", &["OOMKilled|1970-01-03|1"]),
         (
-            "SELECT concat_ws('|', day, round(gpu_hours)) FROM object_gpu_hours ORDER BY day",
+            "SELECT concat_ws('|', day, round(gpu_hours)) FROM object_gpu_hours WHERE day < '1971' ORDER BY day",
             &["1970-01-01|16", "1970-01-02|192", "1970-01-03|16"],
         ),
+        ("SELECT concat_ws('', round(sum(gpu_hours))) FROM object_gpu_hours WHERE day > '2000'", &["4"]),
     ] {
         let found = place.texts(query).await?;
         let found: Vec<_> = found.iter().map(|text| text.trim_end_matches(".0")).collect();
         ensure!(found == expected, "{query}: {found:?}, and not {expected:?}");
     }
     Ok(())
+}
+
+async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) -> Result<()> {
+    for file in ["persistence-1.sql", "persistence-2.sql"] {
+        place.apply(file).await?;
+    }
+    let (old, young) = ("2026-01-01T00:00:00.000Z", "2999-01-01T00:00:00.000Z");
+    let state = |uid: &str, version: &str, change: &str, at: &str| {
+        format!(
+            "'{uid}-{version}', 1, 'jobs', 'batch', 'Job', 'lab', '{uid}', '{uid}', '{version}', '{change}', 'Running', \
+             '', '', 0, 0, 1, NULL, 0, NULL, NULL, '{at}'"
+        )
+    };
+    let mut rows = String::new();
+    // More than one step takes.
+    for version in 1..=600 {
+        rows += &format!("INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);", state("lives", &version.to_string(), "present", old));
+    }
+    for (uid, change, at) in [("lives", "present", old), ("ended", "gone", old), ("fresh", "gone", young)] {
+        rows += &format!("INSERT INTO object_status VALUES ({}, NULL);", state(uid, "900", change, at));
+        rows += &format!("INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);", state(uid, "900", change, at));
+        for seq in [1, 2] {
+            rows += &format!(
+                "INSERT INTO object_transitions (uid, seq, id, source, kind, namespace, name, to_phase, reason, attempt, \
+                 changed_at, changed_ms) VALUES ('{uid}', {seq}, '{uid}-{seq}', 'jobs', 'Job', 'lab', '{uid}', 'Running', \
+                 '', 0, '{at}', {});",
+                if at == old { 1_767_225_600_000_i64 } else { 32_472_144_000_000 }
+            );
+        }
+    }
+    place.administrator().await?.run(&rows).await?;
+    let simulator = simulator(place.scratch).await?;
+    let mut kubewitness = place.start(&simulator, "run", "{keep: 90d}\ntick: {every: 1s}").await?;
+    place.comes("SELECT DISTINCT uid FROM object_history", &["fresh"]).await?;
+    place.comes("SELECT uid FROM object_status ORDER BY uid", &["fresh", "lives"]).await?;
+    let transitions = "SELECT concat_ws('|', uid, seq) FROM object_transitions ORDER BY uid, seq";
+    place.comes(transitions, &["fresh|1", "fresh|2", "lives|2"]).await?;
+    let status = kubewitness.status().await?;
+    let tick = status.plugins[0].tick.clone().context("a tick")?;
+    ensure!(tick.ticks > 0 && tick.failed == 0, "{tick:?}");
+    kubewitness.stop().await
 }
 
 async fn says(kubewitness: &mut Kubewitness, words: &str) -> Result<()> {
@@ -291,7 +339,8 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
     let guest = format!("{}://guest:plain@{rest}", server.service().scheme());
     let simulator = simulator(place.scratch).await?;
     create(&simulator, "a").await?;
-    let mut kubewitness = place.start_as(&simulator, "run", "{create: false}", Some(&guest)).await?;
+    // It tries, and what the server undoes does not hide what to do.
+    let mut kubewitness = place.start_as(&simulator, "run", "{}", Some(&guest)).await?;
     let folder = format!("deploy/schema/{}", server.service().scheme());
     says(&mut kubewitness, &format!("{folder}/receipts.sql")).await?;
     place.apply("receipts.sql").await?;
@@ -345,7 +394,8 @@ macro_rules! on_every_database {
                 columns_come_and_go_and_changes_of_phase_are_rows,
                 tables_of_version_1_keep_their_rows,
                 a_table_that_is_renamed_for_its_month_is_made_anew,
-                the_views_say_of_known_rows_what_is_true
+                the_views_say_of_known_rows_what_is_true,
+                old_rows_go_in_ticks_and_what_an_object_is_now_stays
                 $(, $more)?
             );
         })*

@@ -3,6 +3,8 @@
 //! Pure: it works on the states and on the time that it is given. Times are those at which states were observed.
 
 pub mod events;
+pub mod mutes;
+pub mod reports;
 
 use std::sync::Arc;
 

@@ -99,6 +99,8 @@ pub(crate) struct Sweep {
     /// Owners that own nothing.
     pub owners: Vec<i64>,
     pub poison: Vec<i64>,
+    /// Plugins, and keys of their reports of objects that are gone.
+    pub reports: Vec<(String, String)>,
 }
 
 /// What states refer to.

@@ -3,6 +3,8 @@
 mod events;
 mod lanes;
 mod moment;
+pub(super) mod mutes;
+mod reports;
 mod states;
 mod unseen;
 
@@ -99,6 +101,13 @@ pub(super) async fn page(
                 (events::table(&view.events))
             }
         }
+        @if !view.reports.is_empty() {
+            section aria-labelledby="told" {
+                h2 #told { "Who was told" }
+                (reports::table(&view.reports))
+            }
+        }
+        (mutes::of_object(&app, &viewer, object, &view.reports).await?)
         section aria-labelledby="states" {
             h2 #states { "Every state" }
             (table.compare(&view.states))

@@ -45,6 +45,7 @@ const CASES: &[Case] = &[
     reads("/api/v1/states/{seq}/document", "/api/v1/states/1/document", "red", "red-train"),
     reads("/api/v1/plugins", "/api/v1/plugins", "boss", "persistence"),
     reads("/api/v1/gaps", "/api/v1/gaps", "red", "red-gap"),
+    reads("/api/v1/mutes", "/api/v1/mutes", "boss", "red-train"),
     reads("/api/v1/poison", "/api/v1/poison", "boss", "red-secret"),
     reads("/api/v1/poison/{number}/raw", "/api/v1/poison/1/raw", "boss", "red-secret"),
     reads("/api/v1/deadletters", "/api/v1/deadletters", "red", "red-error"),
@@ -59,6 +60,8 @@ const CASES: &[Case] = &[
     acts("/api/v1/deadletters/drop", "/api/v1/deadletters/drop", LETTERS, "dropped"),
     acts("/api/v1/plugins/{name}/pause", "/api/v1/plugins/persistence/pause", REASON, "changed"),
     acts("/api/v1/plugins/{name}/resume", "/api/v1/plugins/persistence/resume", REASON, "changed"),
+    acts("/api/v1/mute", "/api/v1/mute", r#"{"all":true}"#, "changed"),
+    acts("/api/v1/unmute", "/api/v1/unmute", r#"{"all":true}"#, "changed"),
     Case {
         method: "post",
         path: "/api/v1/login",
@@ -118,7 +121,8 @@ impl Case {
 }
 
 fn changes(portal: &Portal) -> usize {
-    portal.views.replays.lock().unwrap().len() + portal.views.pauses.lock().unwrap().len()
+    let views = &portal.views;
+    views.replays.lock().unwrap().len() + views.pauses.lock().unwrap().len() + views.muted.lock().unwrap().len()
 }
 
 #[test]

@@ -289,6 +289,42 @@ async fn pausing_and_resuming_are_rights_of_their_own_and_the_record_has_the_sig
 }
 
 #[tokio::test]
+async fn muting_takes_a_right_of_its_own_in_the_namespace_and_names_whoever_has_signed_in() {
+    let portal = Portal::new();
+    let post = async |token: &str, verb: &str, body: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
+        portal.ask("POST", &format!("/api/v1/{verb}"), &headers, body).await
+    };
+    let of_red = r#"{"uid":"uid-red","who":"the king"}"#;
+    let done = post("red", "mute", of_red).await.json();
+    assert_eq!((&done["mute"]["object"], &done["mute"]["who"]), (&"Job/red-train".into(), &"user-red".into()));
+    assert_eq!(done["mute"]["namespace"], "red");
+    for (token, body, status) in [
+        ("blue", of_red, 404),
+        ("blue", r#"{"uid":"uid-nobody"}"#, 404),
+        ("named", of_red, 403),
+        ("blue", r#"{"namespace":"red"}"#, 403),
+        ("red", r#"{"all":true}"#, 403),
+        ("red", "{}", 400),
+        ("boss", r#"{"all":true}"#, 200),
+    ] {
+        for verb in ["mute", "unmute"] {
+            assert_eq!(post(token, verb, body).await.status, status, "{token} {verb} {body}");
+        }
+    }
+    let (message, hint) = post("named", "mute", of_red).await.problem();
+    assert!(message.contains("user-named may not mute anything in the namespace `red`"), "{message}");
+    assert!(hint.contains("`mute` on `notifications` in `kubewitness.dev`"), "{hint}");
+    let mutes = portal.as_token("red", "/api/v1/mutes").await;
+    assert!(mutes.text.contains("red-train") && !mutes.text.contains("blue"), "{}", mutes.text);
+    assert_eq!(portal.as_token("named", "/api/v1/mutes").await.text, "[]");
+    let page = portal.as_token("red", "/objects/uid-red").await.text;
+    assert!(page.contains("value=\"unmute\"") && !page.contains("Your name"), "{page}");
+    assert!(!portal.as_token("named", "/objects/uid-red").await.text.contains("value=\"mute\""));
+}
+
+#[tokio::test]
 async fn a_namespace_that_was_made_again_shows_nothing_of_what_its_name_held_before() {
     let portal = Portal::new();
     portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 60_000);
@@ -488,6 +524,19 @@ async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed(
         let any = [("authorization", "Bearer stranger"), ("if-none-match", "*")];
         assert_eq!(portal.get(&path, &any).await.status, 401, "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_report_is_seen_by_whoever_may_get_the_object_that_it_is_about() {
+    let portal = Portal::new();
+    let told = async |token: &str, path: &str| {
+        let story = portal.as_token(token, path).await.json();
+        story["reports"].as_array().unwrap().iter().map(|report| report["uid"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(told("red", "/api/v1/timeline?uid=uid-red").await, ["uid-red"]);
+    assert!(told("blue", "/api/v1/timeline?uid=uid-red").await.is_empty());
+    let page = portal.as_token("red", "/objects/uid-red").await.text;
+    assert!(page.contains("red-people") && !page.contains("blue-people"), "{page}");
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ pub struct Tenants {
     pub newest: watch::Sender<Seq>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
+    pub muted: Mutex<Vec<(MuteView, bool)>>,
     /// How often objects, stories and gaps were looked up.
     pub lookups: AtomicUsize,
     /// The namespaces in which a story was last looked for.
@@ -95,6 +96,7 @@ impl Default for Tenants {
             states: Mutex::new(states),
             replays: Mutex::default(),
             pauses: Mutex::default(),
+            muted: Mutex::default(),
             lookups: AtomicUsize::default(),
             within: Mutex::default(),
             others: 0,
@@ -277,7 +279,15 @@ impl Views for Tenants {
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
         let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
         let events = states.iter().take(usize::from(query.events)).flat_map(|state| events(state)).collect();
-        Ok(TimelineView { states, related, events })
+        // Also of an object that is none of the story: whatever a view answers, nobody sees more than the object.
+        let all = self.all();
+        let report = |state: &Arc<State>| ReportView {
+            uid: state.object.uid.clone(),
+            to: format!("{}-people", state.object.namespace),
+            ..ReportView::default()
+        };
+        let reports = all.iter().filter(|_| query.events).map(report).collect();
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -339,6 +349,22 @@ impl Views for Tenants {
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         Ok(DropView { dropped: 2, who: request.who().into(), dry_run: false })
+    }
+
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        let of = |tenant: &str| MuteView {
+            uid: format!("uid-{tenant}"),
+            object: format!("Job/{tenant}-train"),
+            namespace: tenant.into(),
+            to: format!("{tenant}-people"),
+            ..MuteView::default()
+        };
+        Ok(TENANTS.map(of).into())
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        self.muted.lock().unwrap().push((mute.clone(), mutes));
+        Ok(MutedView { changed: true, mute: mute.clone() })
     }
 
     async fn pause(
@@ -440,7 +466,7 @@ impl Reviewer for Server {
             "named" => {
                 reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"
             }
-            tenant => reads && attempt.namespace == tenant,
+            tenant => (reads || attempt.verb == "mute") && attempt.namespace == tenant,
         })
     }
 

@@ -15,7 +15,7 @@ use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 use tokio::sync::watch;
 
-use story::{events, story};
+use story::{events, reports, story};
 pub use story::{object, state, status};
 
 pub const START: u64 = 1_795_182_311_000;
@@ -34,6 +34,7 @@ pub struct Fake {
     pub drops: Mutex<Vec<ReplayRequest>>,
     /// Of the plugin `notification`.
     pub paused: Mutex<Option<PausedView>>,
+    pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
 }
 
@@ -51,6 +52,7 @@ impl Default for Fake {
             replays: Mutex::default(),
             drops: Mutex::default(),
             paused: Mutex::default(),
+            mutes: Mutex::default(),
         }
     }
 }
@@ -148,8 +150,8 @@ impl Views for Fake {
             return Ok(TimelineView { states, ..TimelineView::default() });
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
-        let events = if query.events { events() } else { Vec::new() };
-        Ok(TimelineView { states, related, events })
+        let (events, reports) = if query.events { (events(), reports()) } else { Default::default() };
+        Ok(TimelineView { states, related, events, reports })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -316,6 +318,19 @@ impl Views for Fake {
             *paused = pauses.then_some(view);
         }
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.clone() })
+    }
+
+    async fn mutes(&self) -> Result<Vec<MuteView>, ViewError> {
+        Ok(self.mutes.lock().unwrap().clone())
+    }
+
+    async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
+        let mute = MuteView { at: "2026-11-20T14:00:00.000Z".into(), ..mute.clone() };
+        let mut all = self.mutes.lock().unwrap();
+        let after = kubewitness_core::mutes::changed(all.clone(), &mute, mutes);
+        let changed = after.is_some();
+        *all = after.unwrap_or_else(|| all.clone());
+        Ok(MutedView { changed, mute })
     }
 
     async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {

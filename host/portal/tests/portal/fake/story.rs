@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::events::EventView;
+use kubewitness_core::reports::ReportView;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
 use super::START;
@@ -78,6 +79,21 @@ pub fn events() -> Vec<EventView> {
         event(125, "Warning", "FailedScheduling", gpus, 3),
         event(130, "Normal", "Scheduled", "Successfully assigned research/llm-train-7-0-x8k2p to node-7", 1),
     ]
+}
+
+/// Two recipients of the job's outcome: one has the message, the other does not take it.
+pub fn reports() -> Vec<ReportView> {
+    let report = |to: &str, result: &str, why: &str| ReportView {
+        plugin: "notification".into(),
+        uid: "uid-train".into(),
+        at_ms: START + 904_000,
+        to: to.into(),
+        via: "slack".into(),
+        result: result.into(),
+        title: "Job research/llm-train-7: Succeeded".into(),
+        why: why.into(),
+    };
+    vec![report("ops", "sent", ""), report("research", "refused", "the destination answered 404: <no_team>")]
 }
 
 pub fn story() -> Vec<Arc<State>> {

@@ -2,10 +2,12 @@
 
 mod dashboard;
 mod dead_letters;
+mod muting;
 mod pausing;
 mod submit;
 
 pub use dashboard::dashboard;
 pub use dead_letters::dead_letters;
+pub use muting::{mute, unmute};
 pub use pausing::{pause, resume};
 pub use submit::submit;

@@ -60,7 +60,8 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     until(WITHIN, "a page that says which plugin was told", async || {
         click(&browser, &format!("{portal}/?phase=Failed"), row).await?;
         reads(&browser, &["Every state", "Failed"]).await?;
-        Ok(browser.text().await?.contains("which plugin was told").then_some(()))
+        let text = browser.text().await?;
+        Ok((text.contains("which plugin was told") && text.contains("Who was told")).then_some(()))
     })
     .await?;
     // 6: gone jobs, by a part of what they are known by.

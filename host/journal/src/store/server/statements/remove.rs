@@ -2,6 +2,7 @@
 
 use tokio::time::timeout;
 
+use super::save::KV_DELETE;
 use super::write::{GAPS, STATES, state_values};
 use crate::store::rows::removal::{Removal, Sweep};
 use crate::store::rows::{Answer, GapRow, seal};
@@ -110,6 +111,8 @@ const BY_NUMBER: [Delete; 3] = [
 async fn sweep(link: &mut dyn Link, sweep: &Sweep) -> Written {
     let owned = Batch::of(&sweep.owned, |(owner, object)| [(*owner).into(), (*object).into()]);
     link.delete(&OWNED, owned).await?;
+    let reports = Batch::of(&sweep.reports, |(plugin, key)| [plugin.as_str().into(), key.as_str().into()]);
+    link.delete(&KV_DELETE, reports).await?;
     for (table, numbers) in BY_NUMBER.iter().zip([&sweep.statuses, &sweep.anchors, &sweep.poison]) {
         link.delete(table, Batch::of(numbers, |number| [(*number).into()])).await?;
     }

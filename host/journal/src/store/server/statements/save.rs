@@ -50,7 +50,7 @@ const KV: Insert = Insert {
     key: &["plugin", "name"],
     conflict: Conflict::Merge(&[("value", Merge::New), ("sum", Merge::New)]),
 };
-const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
+pub(super) const KV_DELETE: Delete = Delete { table: "kw_kv", key: &[bytes("plugin"), bytes("name")] };
 const REPLAYS: Insert = Insert {
     table: "kw_replays",
     columns: &[

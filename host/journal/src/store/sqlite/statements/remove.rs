@@ -63,10 +63,12 @@ const SWEEP_OWNED: &str = "DELETE FROM owned WHERE owner = ? AND object = ?";
 const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
     AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id)";
 const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
+const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Within a transaction.
 pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
     each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
+    each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| statement.execute((plugin, key)))?;
     let by_number = [
         (SWEEP_STATUS, &sweep.statuses),
         (SWEEP_ANCHOR, &sweep.anchors),

@@ -1,0 +1,150 @@
+//! What people have muted: an object, a namespace or everything, for every recipient or for one.
+//!
+//! The host keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps to it.
+
+use serde::{Deserialize, Serialize};
+
+/// The key of `kv` under which a plugin reads the list, as JSON. A plugin can't write it.
+pub const KEY: &str = "kubewitness.dev/mutes";
+/// A plugin reads all of them in a call. Where there are more, the oldest mute of an object ends.
+pub const MOST: usize = 1000;
+/// Names of Kubernetes have no more, and addresses of e-mail neither.
+const TEXT_BYTES: usize = 256;
+
+/// Who is not told of what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Mute"))]
+#[serde(default)]
+pub struct MuteView {
+    /// The muted object. Empty: a namespace, or everything.
+    pub uid: String,
+    /// The object as `Kind/name`, for people.
+    pub object: String,
+    /// The object's namespace, or the muted one. Empty without a `uid`: everything.
+    pub namespace: String,
+    /// The only recipient that is not told, as the plugin names it. Empty: nobody is told.
+    pub to: String,
+    pub who: String,
+    pub at: String,
+}
+
+impl MuteView {
+    fn is(&self, other: &Self) -> bool {
+        (&self.uid, &self.namespace, &self.to) == (&other.uid, &other.namespace, &other.to)
+    }
+
+    /// Whether it is about an object, or about all of its namespace, or about everything.
+    pub fn covers(&self, uid: &str, namespace: &str) -> bool {
+        match self.uid.is_empty() {
+            true => self.namespace.is_empty() || self.namespace == namespace,
+            false => self.uid == uid,
+        }
+    }
+}
+
+/// What is muted, or is told again: one of `uid`, `namespace` and `all`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct MuteRequest {
+    /// An object.
+    pub uid: Option<String>,
+    /// All objects of a namespace.
+    pub namespace: Option<String>,
+    /// Everything.
+    pub all: bool,
+    /// Only this recipient, such as `ops` or `mail:ada@example.com`. Empty: every recipient.
+    pub to: String,
+    /// Who asks, as they say of themselves. Empty: `api`. Where people sign in, it is not taken: their name at Kubernetes
+    /// is kept.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub who: String,
+}
+
+impl MuteRequest {
+    pub fn check(&self) -> Result<(), &'static str> {
+        let texts = [self.uid.as_ref(), self.namespace.as_ref(), Some(&self.to), Some(&self.who)];
+        let named = usize::from(self.uid.is_some()) + usize::from(self.namespace.is_some());
+        if named + usize::from(self.all) != 1 {
+            return Err("exactly one of `uid`, `namespace` and `all` has to be given");
+        }
+        if self.uid.as_ref().or(self.namespace.as_ref()).is_some_and(String::is_empty) {
+            return Err("`uid` or `namespace` is empty");
+        }
+        match texts.into_iter().flatten().any(|text| text.len() > TEXT_BYTES || text.contains(char::is_control)) {
+            true => Err("a text has more than 256 bytes or more than one line"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a request came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "MuteResult"))]
+pub struct MutedView {
+    /// False where it was so already.
+    pub changed: bool,
+    pub mute: MuteView,
+}
+
+/// The list with this mute, or without it. None where it is so already.
+pub fn changed(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
+    let before = all.iter().position(|one| one.is(mute));
+    match (before, mutes) {
+        (Some(_), true) | (None, false) => return None,
+        (Some(place), false) => drop(all.remove(place)),
+        (None, true) => {
+            if all.len() >= MOST {
+                let oldest = all.iter().position(|one| !one.uid.is_empty()).unwrap_or_default();
+                all.remove(oldest);
+            }
+            all.push(mute.clone());
+        }
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(uid: &str, namespace: &str, to: &str) -> MuteView {
+        MuteView { uid: uid.into(), namespace: namespace.into(), to: to.into(), ..MuteView::default() }
+    }
+
+    #[test]
+    fn a_mute_is_one_of_an_object_a_namespace_or_everything_and_is_undone_by_the_same() {
+        let all = changed(vec![], &of("u", "a", ""), true).unwrap();
+        let all = changed(all, &of("u", "a", "ops"), true).unwrap();
+        assert_eq!(changed(all.clone(), &MuteView { who: "eve".into(), ..of("u", "a", "") }, true), None);
+        assert_eq!(changed(all.clone(), &of("", "a", ""), false), None);
+        assert_eq!(changed(all, &of("u", "a", ""), false).unwrap(), [of("u", "a", "ops")]);
+        assert!(of("u", "a", "").covers("u", "a") && !of("u", "a", "").covers("v", "a"));
+        assert!(of("", "a", "").covers("u", "a") && !of("", "a", "").covers("u", "b"));
+        assert!(of("", "", "").covers("u", "b"));
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_oldest_mute_of_an_object_ends() {
+        let mut all = vec![of("", "kept", "")];
+        for n in 0..MOST {
+            all = changed(all, &of(&n.to_string(), "a", ""), true).unwrap();
+        }
+        assert_eq!((all.len(), &*all[0].namespace, &*all[1].uid), (MOST, "kept", "1"));
+    }
+
+    #[test]
+    fn a_request_names_one_thing_in_a_line() {
+        let named = |uid: &str| MuteRequest { uid: Some(uid.into()), ..MuteRequest::default() };
+        assert_eq!(named("u").check(), Ok(()));
+        for wrong in [
+            MuteRequest::default(),
+            MuteRequest { all: true, ..named("u") },
+            named(""),
+            MuteRequest { to: "a\nb".into(), ..named("u") },
+            MuteRequest { who: "x".repeat(257), ..named("u") },
+        ] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+}

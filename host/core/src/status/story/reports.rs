@@ -1,0 +1,96 @@
+//! What plugins report of an object, such as who was told of it and what became of the message.
+//!
+//! A plugin writes reports into its `kv`: the key is `report/UID/` and anything, the value a JSON object. The host shows
+//! them with the object, and removes them once the journal has nothing of the object.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::fault::shortened;
+
+/// Keys of reports begin with it.
+pub const PREFIX: &str = "report/";
+/// Reports of one story. The newest are shown.
+pub const SHOWN: usize = 500;
+/// A longer value is no report.
+const VALUE_BYTES: usize = 4096;
+/// Each text of a report.
+const TEXT_BYTES: usize = 512;
+
+/// A plugin's report of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Report"))]
+#[serde(default)]
+pub struct ReportView {
+    /// Whose report it is.
+    pub plugin: String,
+    /// The object that it is about.
+    pub uid: String,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    /// The recipient, by the name that the plugin's configuration or the object's annotation gives.
+    pub to: String,
+    /// The service, such as `slack`.
+    pub via: String,
+    /// `sent`, `waiting`, `muted`, `suppressed`, `merged`, `refused` or `given up`; another plugin may have other words.
+    /// `unreadable`: the plugin wrote what is no report.
+    pub result: String,
+    /// The title of the message, or what it would have been of.
+    pub title: String,
+    /// Why it was not sent, or is not yet.
+    pub why: String,
+}
+
+/// The object of a report's key.
+pub fn uid_of(key: &str) -> Option<&str> {
+    let (uid, _) = key.strip_prefix(PREFIX)?.split_once('/')?;
+    Some(uid)
+}
+
+pub fn read(plugin: &str, uid: &str, value: &[u8]) -> ReportView {
+    let read = Some(value).filter(|value| value.len() <= VALUE_BYTES);
+    let mut report: ReportView = read
+        .and_then(|value| serde_json::from_slice(value).ok())
+        .unwrap_or_else(|| ReportView { result: "unreadable".to_owned(), ..ReportView::default() });
+    (report.plugin, report.uid) = (plugin.to_owned(), uid.to_owned());
+    for text in [&mut report.to, &mut report.via, &mut report.result, &mut report.title, &mut report.why] {
+        *text = shortened(text, TEXT_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    }
+    report
+}
+
+/// In the order of their times. Beyond [`SHOWN`] the oldest are left out.
+pub fn newest(mut reports: Vec<ReportView>) -> Vec<ReportView> {
+    reports.sort_by(|one, other| (one.at_ms, &one.plugin, &one.to).cmp(&(other.at_ms, &other.plugin, &other.to)));
+    reports.drain(..reports.len().saturating_sub(SHOWN));
+    reports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_one_line_a_field_and_names_its_plugin_whatever_it_says() {
+        let value = br#"{"plugin": "audit", "uid": "x", "at_ms": 7, "to": "ops", "result": "sent", "title": "a\nb", "new": 1}"#;
+        let report = read("notification", "u", value);
+        assert_eq!((report.plugin.as_str(), report.uid.as_str(), report.at_ms), ("notification", "u", 7));
+        assert_eq!((report.title.as_str(), report.why.as_str()), ("a b", ""));
+        assert_eq!((uid_of("report/u/1"), uid_of("report/u"), uid_of("note/u/1")), (Some("u"), None, None));
+    }
+
+    #[test]
+    fn what_is_no_report_is_shown_as_such_and_a_long_one_is_cut() {
+        for value in [&b"[]"[..], b"\xff", &[b' '; VALUE_BYTES + 1]] {
+            assert_eq!(read("p", "u", value).result, "unreadable");
+        }
+        let long = format!(r#"{{"why": "{}"}}"#, "ä".repeat(1000));
+        assert!(read("p", "u", long.as_bytes()).why.ends_with("ä…"));
+    }
+
+    #[test]
+    fn the_newest_reports_of_a_story_are_shown_by_their_times() {
+        let report = |at_ms| ReportView { at_ms, ..ReportView::default() };
+        let shown = newest((0..SHOWN as u64 + 2).rev().map(report).collect());
+        assert_eq!((shown.len(), shown[0].at_ms), (SHOWN, 2));
+    }
+}

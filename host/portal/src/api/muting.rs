@@ -1,0 +1,108 @@
+//! Muting: who is not told of an object, of a namespace, or of anything.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{StatusCode, Uri};
+use kubewitness_core::views::{MuteRequest, MuteView, MutedView, TimelineQuery};
+
+use crate::access::{Act, Viewer};
+use crate::answer::Problem;
+use crate::answer::params::Params;
+use crate::app::App;
+use crate::scope::Sight;
+
+/// Namespaces whose mutes one answer shows to whoever may not see all.
+const NAMESPACES: usize = 256;
+
+type Body = Result<Json<MuteRequest>, JsonRejection>;
+
+pub(super) async fn mutes(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+) -> Result<Json<Vec<MuteView>>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(shown(&app, &viewer).await?))
+}
+
+pub(super) async fn mute(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<MutedView>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(order(&app, &viewer, true, body?.0).await?))
+}
+
+pub(super) async fn unmute(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+    body: Body,
+) -> Result<Json<MutedView>, Problem> {
+    Params::read(&uri, &[])?;
+    Ok(Json(order(&app, &viewer, false, body?.0).await?))
+}
+
+/// Those that they may undo, newest first.
+pub(crate) async fn shown(app: &App, viewer: &Viewer) -> Result<Vec<MuteView>, Problem> {
+    let mut mutes = app.views.mutes().await?;
+    mutes.reverse();
+    if viewer.may(Act::Mute, "").await? {
+        return Ok(mutes);
+    }
+    let mut may = BTreeMap::from([(String::new(), false)]);
+    for MuteView { namespace, .. } in &mutes {
+        if !may.contains_key(namespace) && may.len() <= NAMESPACES {
+            may.insert(namespace.clone(), viewer.may_in(Act::Mute, namespace).await?);
+        }
+    }
+    mutes.retain(|mute| may.get(&mute.namespace) == Some(&true));
+    Ok(mutes)
+}
+
+/// The list names whoever has signed in.
+pub(crate) async fn order(
+    app: &App,
+    viewer: &Viewer,
+    mutes: bool,
+    request: MuteRequest,
+) -> Result<MutedView, Problem> {
+    request.check().map_err(|why| {
+        let hint = "Name one object by `uid`, or one `namespace`, or `all`; and a recipient in `to` where it is for one.";
+        Problem::invalid(format!("This can't be muted: {why}."), hint)
+    })?;
+    let MuteRequest { uid, namespace, all: _, to, who } = request;
+    let who = viewer.name().map_or(who, str::to_owned);
+    let mut mute = MuteView { namespace: namespace.unwrap_or_default(), to, who, ..MuteView::default() };
+    if mute.who.trim().is_empty() {
+        mute.who = "api".to_owned();
+    }
+    if let Some(uid) = uid {
+        // Whoever may not see the object does not learn whether it is there.
+        let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
+        let story = Sight::new(app, viewer).of_story(app.views.timeline(&query).await?).await?;
+        let known = story.states.last().map(|state| {
+            (format!("{}/{}", state.object.kind, state.object.name), state.object.namespace.clone())
+        });
+        // The journal may have nothing of it any more.
+        let known = match known {
+            None if !mutes => {
+                let before = shown(app, viewer).await?.into_iter().find(|mute| mute.uid == uid);
+                before.map(|mute| (mute.object, mute.namespace))
+            }
+            known => known,
+        };
+        (mute.object, mute.namespace) = known.ok_or_else(|| {
+            let message = format!("Nothing was witnessed of an object with the uid {uid}.");
+            Problem::new(StatusCode::NOT_FOUND, message, "`kubewitness get KIND/NAME -o json` shows the uid.")
+        })?;
+        mute.uid = uid;
+    }
+    viewer.must_mute_in(&mute.namespace).await?;
+    Ok(app.views.mute(&mute, mutes).await?)
+}

@@ -1,0 +1,155 @@
+//! What people have muted: the part of an object's page that mutes it, and the page that lists all mutes.
+
+use axum::Form;
+use axum::extract::State;
+use axum::extract::rejection::FormRejection;
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
+use kubewitness_core::ObjectRef;
+use kubewitness_core::views::{MuteRequest, MuteView, ReportView};
+use maud::{Markup, html};
+
+use crate::access::{Act, Viewer};
+use crate::answer::frame::Page;
+use crate::answer::params::Params;
+use crate::answer::{Problem, Shown};
+use crate::api::WHO_BYTES;
+use crate::api::muting::{order, shown};
+use crate::app::App;
+use crate::pages::parts::{at_text, empty, encode, expect_own_page};
+
+const PAGE: &str = "/mutes";
+/// A name of Kubernetes, and an address of e-mail.
+const TEXT_BYTES: usize = 256;
+
+/// What is muted of an object, and the form that mutes it, where the viewer may.
+pub(super) async fn of_object(
+    app: &App,
+    viewer: &Viewer,
+    object: &ObjectRef,
+    reports: &[ReportView],
+) -> Result<Markup, Problem> {
+    let may = viewer.may_in(Act::Mute, &object.namespace).await?;
+    let mut mutes = app.views.mutes().await?;
+    mutes.retain(|mute| mute.covers(&object.uid, &object.namespace));
+    let mut recipients: Vec<&str> = reports.iter().map(|report| &*report.to).filter(|to| !to.is_empty()).collect();
+    recipients.sort_unstable();
+    recipients.dedup();
+    Ok(html! {
+        @if may || !mutes.is_empty() {
+            section aria-labelledby="mutes" {
+                h2 #mutes { "Mute" }
+                @for mute in &mutes {
+                    p.notice { (told(mute)) }
+                    @if may && mute.uid == object.uid { (undo(mute)) }
+                }
+                @if may {
+                    form method="post" action=(PAGE) {
+                        input type="hidden" name="uid" value=(object.uid);
+                        div.replay-tools {
+                            label { span { "Recipient" } select name="to" {
+                                option value="" { "everybody" }
+                                @for to in recipients { option value=(to) { (to) @if is_theirs(viewer, to) { " (you)" } } }
+                            } }
+                            (who(viewer))
+                            button name="do" value="mute" { "Mute" }
+                        }
+                    }
+                }
+                p.hint { a href=(PAGE) { "Mute a namespace, or undo a mute" } }
+            }
+        }
+    })
+}
+
+fn is_theirs(viewer: &Viewer, to: &str) -> bool {
+    viewer.name().is_some_and(|name| to == name || to.split_once(':').is_some_and(|(_, address)| address == name))
+}
+
+fn who(viewer: &Viewer) -> Markup {
+    html! {
+        @if viewer.name().is_none() { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
+    }
+}
+
+fn what(mute: &MuteView) -> Markup {
+    html! {
+        @match (mute.uid.is_empty(), mute.namespace.is_empty()) {
+            (false, _) => a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } },
+            (true, false) => { "The namespace " (mute.namespace) },
+            (true, true) => { "Everything" },
+        }
+    }
+}
+
+fn told(mute: &MuteView) -> Markup {
+    let whom = if mute.to.is_empty() { "Nobody is told" } else { &mute.to };
+    html! { b { (what(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
+}
+
+fn undo(mute: &MuteView) -> Markup {
+    let MuteView { uid, namespace, to, .. } = mute;
+    html! {
+        form method="post" action=(PAGE) {
+            @if !uid.is_empty() { input type="hidden" name="uid" value=(uid); }
+            @else { input type="hidden" name="namespace" value=(namespace); }
+            input type="hidden" name="to" value=(to);
+            button name="do" value="unmute" { "Unmute" }
+        }
+    }
+}
+
+pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
+    Params::read(&uri, &[])?;
+    let mutes = shown(&app, &viewer).await?;
+    let content = html! {
+        div.head { h1 { "Mutes" } }
+        p { "A plugin that tells people tells nobody of what is muted, or not the one recipient. A job's page mutes the job alone." }
+        form method="post" action=(PAGE) {
+            div.replay-tools {
+                label { span { "Namespace, or empty for everything" } input name="namespace" maxlength=(TEXT_BYTES) autocomplete="off"; }
+                label { span { "Recipient, or empty for everybody" } input name="to" maxlength=(TEXT_BYTES) autocomplete="off"; }
+                (who(&viewer))
+                button.strong name="do" value="mute" { "Mute" }
+            }
+        }
+        @if mutes.is_empty() { (empty("Nothing is muted", &html! { "Nothing, that is, of what you may mute." })) }
+        @for mute in &mutes { p.notice { (told(mute)) } (undo(mute)) }
+    };
+    Ok(Page::new("Mutes".to_owned(), "/", content))
+}
+
+pub(crate) async fn change(
+    State(app): State<App>,
+    viewer: Viewer,
+    headers: HeaderMap,
+    fields: Result<Form<Vec<(String, String)>>, FormRejection>,
+) -> Result<Response, Shown> {
+    expect_own_page(&headers)?;
+    let Form(fields) = fields?;
+    let mut request = MuteRequest { who: "portal".to_owned(), ..MuteRequest::default() };
+    let mut mutes = None;
+    for (field, value) in fields {
+        let value = value.trim().to_owned();
+        match (field.as_str(), value.as_str()) {
+            ("do", "mute") => mutes = Some(true),
+            ("do", "unmute") => mutes = Some(false),
+            ("uid", _) => request.uid = Some(value),
+            ("namespace", "") => request.all = true,
+            ("namespace", _) => request.namespace = Some(value),
+            ("to", _) => request.to = value,
+            ("who", "") => {}
+            ("who", _) => request.who = value,
+            _ => {
+                let hint = "It has do, uid, namespace, to and who.";
+                return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
+            }
+        }
+    }
+    let Some(mutes) = mutes else {
+        return Err(Problem::invalid("It is not said what to do.", "`do` is `mute` or `unmute`.").into());
+    };
+    let back = request.uid.as_ref().map_or_else(|| PAGE.to_owned(), |uid| format!("/objects/{}", encode(uid)));
+    order(&app, &viewer, mutes, request).await?;
+    Ok(Redirect::to(&back).into_response())
+}

@@ -1,0 +1,42 @@
+//! What plugins report of the object and what it owns: who was told, and what became of each message.
+
+use kubewitness_core::reports::ReportView;
+use maud::{Markup, html};
+
+use crate::pages::parts::{at, figure, plural};
+
+/// A message that nobody has and nobody will have.
+const LOST: [&str; 3] = ["refused", "given up", "unreadable"];
+
+pub(super) fn table(reports: &[ReportView]) -> Markup {
+    let count = reports.len() as u64;
+    html! {
+        div.scroll {
+            table.dense.stacked.plain {
+                caption { (figure(count)) " " (plural(count, "report", "reports")) " of plugins, oldest first." }
+                thead { tr {
+                    th scope="col" { "When" }
+                    th scope="col" { "To" }
+                    th scope="col" { "Result" }
+                    th.wide scope="col" { "Message" }
+                    th.wide scope="col" { "Why" }
+                    th scope="col" { "Plugin" }
+                } }
+                tbody { @for report in reports { (row(report)) } }
+            }
+        }
+    }
+}
+
+fn row(report: &ReportView) -> Markup {
+    html! {
+        tr {
+            td.when data-label="When" { (at(report.at_ms)) }
+            td.keep data-label="To" { (report.to) @if !report.via.is_empty() { " " span.note { "(" (report.via) ")" } } }
+            td.keep data-label="Result" { span.mark.doubt[LOST.contains(&&*report.result)] { (report.result) } }
+            td.wide.whole data-label="Message" { (report.title) }
+            td.wide.whole data-label="Why" { (report.why) }
+            td.keep data-label="Plugin" { (report.plugin) }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `kubewitness mute` and `kubewitness unmute`.
+
+use anyhow::bail;
+use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
+
+use super::super::client::Client;
+use super::super::named::Named;
+use super::super::timeline::{nothing, story};
+use super::dead_letters::user;
+use crate::cli::MuteArgs;
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended, Usage};
+
+pub async fn mute(args: MuteArgs) -> Ended {
+    order(args, "mute").await
+}
+
+pub async fn unmute(args: MuteArgs) -> Ended {
+    order(args, "unmute").await
+}
+
+async fn order(args: MuteArgs, verb: &str) -> Ended {
+    let MuteArgs { object, namespace, all, list, to, who, query } = args;
+    if object.is_empty() && namespace.is_none() && !all && !list {
+        return Err(Usage::error(format!(
+            "say what to {verb}: an object such as job/train-7, a namespace with -n, or --all"
+        )));
+    }
+    let client = Client::reach(&query.reach).await?;
+    if list {
+        let mutes: Vec<MuteView> = client.get("api/v1/mutes", &()).await?;
+        print::value(query.output, &mutes, |mutes| table(mutes))?;
+        return Ok(End::Fine);
+    }
+    let (to, who) = (to.unwrap_or_default(), who.unwrap_or_else(user));
+    let mut request = MuteRequest { all, to, who, ..MuteRequest::default() };
+    if object.is_empty() {
+        request.namespace = namespace;
+    } else {
+        let named = Named::only(&object)?;
+        request.uid = match &named {
+            Named::Uid(uid) => Some(uid.clone()),
+            Named::Object { .. } => {
+                let story = story(&client, &named, namespace.as_deref(), 1).await?;
+                let Some(state) = story.states.last() else { bail!("{}", nothing(&named, namespace.as_deref())) };
+                Some(state.object.uid.clone())
+            }
+        };
+    }
+    let view: MutedView = client.post(&format!("api/v1/{verb}"), &request).await?;
+    print::value(query.output, &view, |view| text(view, verb))?;
+    Ok(End::Fine)
+}
+
+/// As people read it: an object, a namespace or everything.
+fn what(mute: &MuteView) -> String {
+    let MuteView { uid, object, namespace, .. } = mute;
+    match (uid.is_empty(), namespace.is_empty()) {
+        (false, true) => clean(object).into_owned(),
+        (false, false) => format!("{} in {}", clean(object), clean(namespace)),
+        (true, false) => format!("the namespace {}", clean(namespace)),
+        (true, true) => "everything".to_owned(),
+    }
+}
+
+fn text(view: &MutedView, verb: &str) -> String {
+    let MutedView { changed, mute } = view;
+    let whom = match (mute.to.as_str(), verb) {
+        ("", "mute") => "nobody is told of it".to_owned(),
+        (to, "mute") => format!("{} is not told of it", clean(to)),
+        ("", _) => "people are told of it".to_owned(),
+        (to, _) => format!("{} is told of it", clean(to)),
+    };
+    match (changed, verb) {
+        (true, _) => format!("{} is {verb}d: {whom} from now on\n", what(mute)),
+        (false, "mute") => format!("{} was muted already\n", what(mute)),
+        (false, _) => format!("{} was not muted: `kubewitness mute --list` shows what is\n", what(mute)),
+    }
+}
+
+fn table(mutes: &[MuteView]) -> String {
+    let mut table = Table::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
+    for mute in mutes {
+        let to = if mute.to.is_empty() { "everybody".to_owned() } else { mute.to.clone() };
+        table.row(vec![what(mute), to, mute.who.clone(), mute.at.clone(), mute.uid.clone()]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_what_is_muted_for_whom() {
+        let mute = MuteView { uid: "u".into(), object: "Job/a\u{1b}".into(), namespace: "n".into(), ..MuteView::default() };
+        let view = |to: &str, changed| MutedView { changed, mute: MuteView { to: to.into(), ..mute.clone() } };
+        assert_eq!(text(&view("", true), "mute"), "Job/a· in n is muted: nobody is told of it from now on\n");
+        assert_eq!(text(&view("ops", true), "unmute"), "Job/a· in n is unmuted: ops is told of it from now on\n");
+        assert_eq!(text(&view("", false), "mute"), "Job/a· in n was muted already\n");
+        let all = MutedView { changed: false, mute: MuteView::default() };
+        assert!(text(&all, "unmute").starts_with("everything was not muted"));
+    }
+}

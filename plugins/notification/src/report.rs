@@ -1,0 +1,114 @@
+//! Reports what became of each message, by object and recipient. They lie in `kv` under keys by which the host finds
+//! them: it shows them with the object, and removes them with it.
+
+use kubewitness_sdk::{Error, kv, log};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::answer::Answer;
+use crate::config::Config;
+use crate::facts::{Facts, clip, text};
+use crate::template;
+
+/// Keys begin with it. The object's uid, the position of the state and the recipient follow.
+const REPORTS: &str = "report/";
+/// Reports that are kept, each of up to 1 KiB of the 4 MiB of `kv`; and how many stay once there are too many.
+const MOST: usize = 3000;
+const KEPT: usize = MOST / 4 * 3;
+const RECIPIENT_BYTES: usize = 100;
+const WHY_BYTES: usize = 256;
+
+/// The title of a message where the configuration has none.
+pub fn title(facts: &Facts) -> String {
+    template::fill_text("{{kind}} {{namespace}}/{{name}}: {{phase}}", facts)
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    #[serde(skip)]
+    key: String,
+    at_ms: u64,
+    pub to: String,
+    via: String,
+    pub result: &'static str,
+    pub title: String,
+    pub why: String,
+}
+
+impl Report {
+    /// Of a message about the state that has these facts. A later report of the same takes the place of this one.
+    pub fn of(
+        config: &Config,
+        facts: &Facts,
+        to: &str,
+        (result, why): (&'static str, &str),
+        title: String,
+        at_ms: u64,
+    ) -> Self {
+        let to = shown(to);
+        let channel = config.recipient(&to).map(|(channel, _)| format!("{:?}", channel.kind));
+        Self {
+            key: key(facts, &to),
+            at_ms,
+            via: channel.unwrap_or_default().to_lowercase(),
+            to,
+            result,
+            title,
+            why: clip(why, WHY_BYTES),
+        }
+    }
+
+    /// What an answer means for whoever waits for the message.
+    pub fn result(answer: &Answer) -> (&'static str, &str) {
+        match answer {
+            Answer::Taken => ("sent", ""),
+            Answer::Refused(why) => ("refused", why),
+            Answer::Later { why, .. } | Answer::AddressLater(why) => ("waiting", why),
+        }
+    }
+}
+
+fn shown(to: &str) -> String {
+    let to: String = to.chars().filter(|c| !c.is_control()).collect();
+    clip(&to, RECIPIENT_BYTES)
+}
+
+fn key(facts: &Facts, to: &str) -> String {
+    let seq = facts.get("seq").and_then(Value::as_u64).unwrap_or_default();
+    format!("{REPORTS}{}/{seq:020}/{to}", text(facts, "uid"))
+}
+
+/// Whether there is a report of the message about this state to the recipient.
+pub fn is_kept(facts: &Facts, to: &str) -> Result<bool, Error> {
+    Ok(kv::get(&key(facts, &shown(to)))?.is_some())
+}
+
+/// Keeps the reports of a call. Lets go of the oldest where there are too many.
+pub fn keep(reports: &[Report]) -> Result<(), Error> {
+    if reports.is_empty() {
+        return Ok(());
+    }
+    let mut keys = kv::keys(REPORTS, 2 * MOST as u32)?;
+    if keys.len() + reports.len() > MOST {
+        keys.sort_by(|one, other| position(one).cmp(position(other)));
+        keys.iter().take(keys.len().saturating_sub(KEPT)).try_for_each(|key| kv::delete(key))?;
+    }
+    for report in reports {
+        let bytes = serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()))?;
+        match kv::set(&report.key, &bytes) {
+            // People are told all the same.
+            Err(error) if is_full(&error) => log::warn("there is no room for a report", &[("to", &report.to)]),
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn position(key: &str) -> &str {
+    key.split('/').nth(2).unwrap_or_default()
+}
+
+/// Nothing mends what `kv` is too full for; everything else may be mended.
+pub fn is_full(error: &Error) -> bool {
+    matches!(error, Error::TooLarge(_))
+}

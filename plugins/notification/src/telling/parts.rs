@@ -1,0 +1,93 @@
+//! Counts the parts of an object that nobody asked for alone, such as the failed Pods of a Job. They are told with their
+//! owner, so a number is enough, however many there are.
+
+use kubewitness_sdk::{Error, kv, log};
+use serde::{Deserialize, Serialize};
+
+use super::book::Book;
+use super::compose;
+use crate::config::Config;
+use crate::facts::{Facts, clip};
+
+/// The keys of counts begin with it.
+pub const PARTS: &str = "part/";
+/// Counts that wait for a tick, one for each call and owner, and owners in the book. Each has up to 2 KiB.
+pub const MOST: usize = 128;
+/// What became of the parts of one owner, and the length of it.
+const KINDS: usize = 8;
+const KIND_BYTES: usize = 100;
+/// Parts wait for their owner so long beyond the settle time.
+const WAIT_MS: u64 = 60_000;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The uid of the owner.
+    group: String,
+    heard_ms: u64,
+    /// The kind and what became of it, and how many there are. Only the first few are told.
+    counts: Vec<((String, String), u64)>,
+}
+
+impl Parts {
+    fn add(&mut self, ended: (String, String), more: u64) {
+        match self.counts.iter().position(|(known, _)| *known == ended) {
+            Some(place) => self.counts[place].1 += more,
+            None if self.counts.len() < KINDS => self.counts.push((ended, more)),
+            None => {}
+        }
+    }
+}
+
+fn of_group<'a>(all: &'a mut Vec<Parts>, group: &str) -> &'a mut Parts {
+    let place = all.iter().position(|parts| parts.group == group).unwrap_or_else(|| {
+        all.push(Parts { group: group.to_string(), ..Parts::default() });
+        all.len() - 1
+    });
+    &mut all[place]
+}
+
+/// Counts one part.
+pub fn count(all: &mut Vec<Parts>, group: &str, facts: &Facts, now_ms: u64) {
+    let (kind, what) = compose::ended(facts);
+    let parts = of_group(all, group);
+    parts.heard_ms = now_ms;
+    parts.add((clip(&kind, KIND_BYTES), clip(&what, KIND_BYTES)), 1);
+}
+
+/// Keeps the counts of a call for the tick. `first` is the position of a state of this call alone.
+pub fn keep(all: &[Parts], first: u64) -> Result<(), Error> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let room = MOST.saturating_sub(kv::keys(PARTS, MOST as u32)?.len());
+    for (place, parts) in all.iter().take(room).enumerate() {
+        let bytes = serde_json::to_vec(parts).map_err(|error| Error::Invalid(error.to_string()))?;
+        kv::set(&format!("{PARTS}{first:020}/{place}"), &bytes)?;
+    }
+    if all.len() > room {
+        let owners = (all.len() - room).to_string();
+        log::warn("parts of objects are not counted: too many wait for the tick", &[("owners", &owners)]);
+    }
+    Ok(())
+}
+
+impl Book {
+    pub fn count_parts(&mut self, heard: Parts) {
+        let parts = of_group(&mut self.parts, &heard.group);
+        parts.heard_ms = parts.heard_ms.max(heard.heard_ms);
+        heard.counts.into_iter().for_each(|(ended, count)| parts.add(ended, count));
+    }
+
+    /// What is told of the parts with their owner.
+    pub fn take_parts(&mut self, group: &str) -> Vec<((String, String), u64)> {
+        let taken = self.parts.extract_if(.., |parts| parts.group == group);
+        taken.flat_map(|parts| parts.counts).collect()
+    }
+
+    /// Lets go of parts whose owner is not told of.
+    pub fn forget_parts(&mut self, config: &Config, now_ms: u64) {
+        let wait_ms = config.settle.ms + WAIT_MS;
+        self.parts.retain(|parts| parts.heard_ms <= now_ms && now_ms - parts.heard_ms <= wait_ms);
+        self.parts.drain(..self.parts.len().saturating_sub(MOST));
+    }
+}

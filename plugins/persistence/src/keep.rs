@@ -1,0 +1,122 @@
+//! Retention of the plugin's own tables: a tick deletes rows that are older than `keep`, a few at a time. What
+//! object_status says of an object that exists stays, and so does the newest transition of such an object.
+
+use kubewitness_sdk::sql::{self, Value};
+use kubewitness_sdk::{Error, clock, time};
+use serde::{Deserialize, Deserializer, de};
+
+use crate::DATABASE;
+use crate::config::Config;
+use crate::schema::{HISTORY, Names, STATUS, TRANSITIONS};
+
+/// Rows of each table that one step looks for and deletes, and steps of a tick. States wait meanwhile.
+const ROWS: usize = 500;
+const STEPS: usize = 20;
+const TICKING_MS: u64 = 2000;
+
+/// How long rows are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    pub ms: u64,
+}
+
+impl Keep {
+    /// Rows of the last hour are still written to.
+    const LEAST_MS: u64 = 3_600_000;
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = match (text.strip_suffix('d'), text.strip_suffix('h')) {
+            (Some(days), _) => (days, 86_400_000),
+            (None, Some(hours)) => (hours, 3_600_000),
+            (None, None) => return None,
+        };
+        let ms = number.parse::<u32>().ok().map(|number| u64::from(number) * unit)?;
+        (ms >= Self::LEAST_MS).then_some(Self { ms })
+    }
+}
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || format!("`{text}` is no time of at least an hour: write days or hours, such as 90d or 12h");
+        Self::parse(&text).ok_or_else(|| de::Error::custom(wrong()))
+    }
+}
+
+/// Deletes what is too old, as far as the time of one tick goes.
+pub fn tick(config: &Config, keep: Keep) -> Result<(), Error> {
+    let begun_ms = clock::now_ms();
+    let before_ms = begun_ms.saturating_sub(keep.ms);
+    let names = Names(&config.prefix);
+    for _ in 0..STEPS {
+        let found = history(names, before_ms)? + transitions(names, before_ms)?;
+        if found == 0 || clock::now_ms().saturating_sub(begun_ms) > TICKING_MS {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// States, with their documents. Where the last one of an object goes, its status goes, too.
+fn history(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
+    let (history, status) = (names.of(HISTORY), names.of(STATUS));
+    let before = Value::from(time::rfc3339(before_ms));
+    let asked = format!(
+        "SELECT resource_version, id, uid, \"change\" FROM {history} WHERE observed_at < ? ORDER BY observed_at LIMIT {ROWS}"
+    );
+    let (mut keys, mut gone) = (Vec::new(), Vec::new());
+    for row in sql::query(DATABASE, &asked, &[before.clone()])? {
+        let [version, id, uid, change] = columns(row, &history)?;
+        if change == Value::from("gone") {
+            gone.push(vec![uid, before.clone()]);
+        }
+        keys.push(vec![version, id]);
+    }
+    delete(&status, "uid = ? AND \"change\" = 'gone' AND observed_at < ?", &gone)?;
+    delete(&history, "resource_version = ? AND id = ?", &keys)?;
+    Ok(keys.len())
+}
+
+/// The newest transition of an object that exists says since when it is in its phase.
+fn transitions(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
+    let (transitions, status) = (names.of(TRANSITIONS), names.of(STATUS));
+    let asked = format!(
+        "SELECT t.uid, t.seq FROM {transitions} t WHERE t.changed_ms < ? \
+         AND (t.seq < (SELECT max(m.seq) FROM {transitions} m WHERE m.uid = t.uid) \
+         OR NOT EXISTS (SELECT 1 FROM {status} s WHERE s.uid = t.uid AND s.\"change\" <> 'gone')) \
+         ORDER BY t.changed_ms LIMIT {ROWS}"
+    );
+    let found = sql::query(DATABASE, &asked, &[before_ms.into()])?;
+    let keys: Result<Vec<_>, _> =
+        found.into_iter().map(|row| columns::<2>(row, &transitions).map(Vec::from)).collect();
+    let keys = keys?;
+    delete(&transitions, "uid = ? AND seq = ?", &keys)?;
+    Ok(keys.len())
+}
+
+fn delete(table: &str, which: &str, rows: &[Vec<Value>]) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sql::execute(DATABASE, &format!("DELETE FROM {table} WHERE {which}"), rows).map(drop)
+}
+
+fn columns<const N: usize>(row: Vec<Value>, table: &str) -> Result<[Value; N], Error> {
+    let wrong = |_| Error::Unavailable(format!("a row of {table} has other columns than were asked for"));
+    row.try_into().map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_days_or_hours() {
+        for (text, ms) in [("90d", 7_776_000_000), ("1h", 3_600_000), ("0036h", 129_600_000)] {
+            assert_eq!(Keep::parse(text), Some(Keep { ms }), "{text}");
+        }
+        for text in ["", "d", "0d", "0h", "59m", "-1d", "1.5d", "90", "99999999999d"] {
+            assert_eq!(Keep::parse(text), None, "{text}");
+        }
+    }
+}
