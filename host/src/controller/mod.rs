@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::access::{self, Doors};
+use crate::config::component::Folders;
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
@@ -62,7 +63,7 @@ pub struct Options {
     pub listener: TcpListener,
     pub doors: Doors,
     pub health_listen: Option<SocketAddr>,
-    pub plugin_folders: Vec<PathBuf>,
+    pub plugin_folders: Folders,
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
     /// itself.
     pub lease: Option<LeaseName>,
@@ -142,7 +143,7 @@ impl Controller {
             clock,
             shared,
             tasks.clone(),
-            options.plugin_folders,
+            Folders { data: Some(options.data.clone()), ..options.plugin_folders },
             abort.clone(),
         )
         .elected_by(election.clone());

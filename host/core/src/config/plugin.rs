@@ -68,7 +68,8 @@ impl TickSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModuleSpec {
-    /// A file. The host looks beside the manifest, then in its plugin folders.
+    /// A file. The host looks beside the manifest, then in its plugin folders. The file has to lie in one of these
+    /// folders: no `..`, absolute path or link leads elsewhere. A manifest in a ConfigMap has only the plugin folders.
     #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,

@@ -4,7 +4,7 @@
 mod status_rules;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
@@ -143,7 +143,7 @@ async fn check_snapshot(
     engine: &Engine,
     path: &Path,
     snapshot: &Snapshot,
-    folders: &[PathBuf],
+    folders: &component::Folders,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !snapshot.problems.is_empty() {
@@ -268,7 +268,7 @@ async fn check_plugin(
     engine: &Engine,
     entry: &Entry,
     against: &Against,
-    folders: &[PathBuf],
+    folders: &component::Folders,
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
     let what = format!("plugin {}", entry.shown_as());
@@ -360,7 +360,7 @@ mod tests {
         let options = EngineOptions { cache: None, compiler: Compiler::InProcess };
         let engine = Engine::new(options).unwrap();
         let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
-        check_snapshot(&engine, path, &snapshot, &[]).await
+        check_snapshot(&engine, path, &snapshot, &component::Folders::default()).await
     }
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
