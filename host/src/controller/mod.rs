@@ -78,7 +78,7 @@ pub struct LeaseName {
 /// A controller that runs. `stop` drains it, `abort` ends its calls at once.
 pub struct Controller {
     tasks: Tasks,
-    /// Portal and ticker end last: people may watch the draining.
+    /// The portal ends last: people may watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
@@ -118,11 +118,6 @@ impl Controller {
             return Ok(None);
         };
         let engine = engine(Some(options.data.join("cache")))?;
-        let (ticker, ticking) = (engine.clone(), after.clone());
-        tasks.spawn("ticker", Fate::Finite, async move {
-            ticker.ticker(ticking).await;
-            Ok(())
-        });
         opening.is_open(Arc::new(views::HostViews::new(shared.clone(), journal.clone(), election.clone())));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
