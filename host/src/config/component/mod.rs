@@ -6,6 +6,7 @@ mod download;
 mod registry;
 mod remote;
 mod signature;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use ring::digest::SHA256;
 
 use super::manifest::{Parsed, Problem};
 pub use remote::{Pulled, Remote};
+pub use turn::is_fetching;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
