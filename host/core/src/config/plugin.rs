@@ -8,7 +8,9 @@ use super::{Bytes, Duration};
 use crate::calendar;
 use crate::limits::TICK_TIMEOUT;
 #[cfg(test)]
-use crate::limits::{BATCH_MOST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
+use crate::limits::{
+    BATCH_MOST, CALL_LEAST, HOST_BYTES_LEAST, MEMORY_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST,
+};
 
 #[cfg(test)]
 const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
@@ -308,13 +310,16 @@ pub struct KeyGrant {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitsSpec {
     /// Memory of one instance, summed over all of its memories.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(MEMORY_LEAST)))))]
     pub memory: Bytes,
     /// Time of one call. The time that the host works for the call is not counted.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Duration(CALL_LEAST)))))]
     pub call: Duration,
     /// Calls to the host in one batch.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub host_calls: u32,
     /// Bytes in one call to the host.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(HOST_BYTES_LEAST)))))]
     pub host_bytes: Bytes,
     /// Batches at once.
     #[cfg_attr(test, schemars(range(min = 1)))]
@@ -345,7 +350,7 @@ pub struct DeliverySpec {
     pub retries: u32,
     /// The pause before the first retry. It doubles with each retry of the same state.
     pub backoff: Duration,
-    /// The longest pause between two tries.
+    /// The longest pause between two tries. A longer `backoff` is cut to it.
     pub max_backoff: Duration,
     /// The rate of retries of all objects together. A retry waits for a token as well as for its own pause,
     /// but never longer than `maxBackoff`. A retry whose delay the plugin chose needs no token.
