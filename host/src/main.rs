@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         return answered;
     }
     let program = std::env::args_os().next();
-    let matches = cli::command_of(program.as_deref()).get_matches();
+    let matches = cli::command_of(program.as_deref()).try_get_matches();
+    let matches = matches.unwrap_or_else(|error| cli::advised(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // Before anything else: what this process opens or starts it could not give up any more.
     if let Command::CompileComponent(CompileArgs { memory, cpu }) = cli.command {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use kubewitness_core::config::ComponentsSpec;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use wasmtime::component::{HasSelf, Linker};
 
 use crate::bindings;
@@ -48,26 +47,9 @@ impl Engine {
         bindings::Full::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)
             .map_err(|error| broken(&error))?;
         let code = CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler);
+        tick(&engine)?;
         let inner = Inner { engine, linker, code: Arc::new(code), memory: Arc::default() };
         Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Gives the ticks until `stop`. Without it a guest that computes is never stopped, so the host
-    /// runs it before the first call. It has a thread of its own: guests may hold all the others.
-    pub async fn ticker(&self, stop: CancellationToken) {
-        // Ends the thread also where this future is dropped.
-        let stop = stop.child_token();
-        let _guard = stop.clone().drop_guard();
-        let engine = self.inner.engine.clone();
-        let ticks = tokio::task::spawn_blocking(move || {
-            while !stop.is_cancelled() {
-                std::thread::sleep(TICK);
-                engine.increment_epoch();
-            }
-        });
-        if let Err(error) = ticks.await {
-            tracing::error!(%error, "the ticks by which guests are stopped have ended");
-        }
     }
 
     /// Reads, checks and compiles a component. The error names what doesn't fit.
@@ -103,6 +85,21 @@ impl Engine {
     pub(crate) fn wasm(&self) -> &wasmtime::Engine {
         &self.inner.engine
     }
+}
+
+/// Gives the ticks for as long as the engine is there: without them a guest that computes is never stopped. They have
+/// a thread of their own, since guests may hold all the others.
+fn tick(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
+    let engine = engine.weak();
+    let ticks = move || {
+        while let Some(engine) = engine.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            std::thread::sleep(TICK);
+        }
+    };
+    let spawned = std::thread::Builder::new().name("ticks".into()).spawn(ticks);
+    spawned.map(drop).map_err(|error| SandboxError::Engine(format!("its ticks can't be started: {error}")))
 }
 
 fn broken(error: &wasmtime::Error) -> SandboxError {

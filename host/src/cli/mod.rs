@@ -33,7 +33,7 @@ pub use plugin::{
     ShadowPluginArgs, TestPluginArgs, TriedPluginArgs,
 };
 pub use reach::{GetOutput, Output, QueryArgs, ReachArgs};
-pub use shell::{CompletionArgs, ManArgs, Shell, command, command_of, is_called};
+pub use shell::{CompletionArgs, ManArgs, Shell, advised, command, command_of, is_called};
 pub use values::{Moment, Secret, Zone};
 
 /// Witnesses every state of Kubernetes objects, journals it, and hands it in order to sandboxed

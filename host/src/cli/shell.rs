@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Command, CommandFactory, ValueEnum};
 
 use super::Cli;
@@ -50,9 +51,34 @@ pub fn command_of(program: Option<&OsStr>) -> Command {
     }
 }
 
+/// The library advises to write `-- -5m`, which makes a word of it that belongs to no flag.
+pub fn advised(mut error: clap::Error) -> clap::Error {
+    let is_negative = |word: &str| {
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && is_negative(word)
+    {
+        let advice = "no flag takes a value with a `-` before it: write 5m for five minutes ago, and a number from 0 on";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_negative_value_is_told_as_what_it_is() {
+        for line in [["get", "jobs", "--limit", "-1"], ["get", "jobs", "--at", "-5m"]] {
+            let line = ["kubewitness"].iter().chain(&line);
+            let told = advised(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
+            assert!(told.contains("write 5m for five minutes ago") && !told.contains("-- -"), "{told}");
+        }
+        let told = advised(command_of(None).try_get_matches_from(["kubewitness", "gte"]).unwrap_err());
+        assert!(told.to_string().contains("get"), "{told}");
+    }
 
     #[test]
     fn a_plugin_of_kubectl_shows_the_two_words_that_people_type() {

@@ -51,8 +51,10 @@ fn in_words(error: &serde_saphyr::Error) -> String {
         other => {
             let said = other.to_string();
             match said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what) {
-                // It has no kind of its own.
-                what if what.contains("recursion limit") => TOO_LARGE.into(),
+                // They have no kind of their own.
+                what if ["recursion limit", "budget breached"].iter().any(|it| what.contains(it)) => {
+                    TOO_LARGE.into()
+                }
                 what => what.to_owned(),
             }
         }
@@ -123,6 +125,10 @@ impl Tree {
         Some(match word.as_str() {
             // What is not there stands nowhere.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
+            word if word.parse::<u64>().is_ok() => format!(
+                "`{word}` is the number to YAML, and no text: write it in quotes, or with the unit that a size (64Mi) \
+                 and a time (2s) have"
+            ),
             word => format!("`{word}` is {kind} to YAML, and no text: write it in quotes"),
         })
     }

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::access::{self, Doors};
+use crate::config::component::Folders;
 use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
@@ -66,7 +67,7 @@ pub struct Options {
     pub listener: TcpListener,
     pub doors: Doors,
     pub health_listen: Option<SocketAddr>,
-    pub plugin_folders: Vec<PathBuf>,
+    pub plugin_folders: Folders,
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
     /// itself.
     pub lease: Option<LeaseName>,
@@ -81,7 +82,7 @@ pub struct LeaseName {
 /// A controller that runs. `stop` drains it, `abort` ends its calls at once.
 pub struct Controller {
     tasks: Tasks,
-    /// Portal and ticker end last: people may watch the draining.
+    /// The portal ends last: people may watch the draining.
     after: CancellationToken,
     control: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
@@ -121,11 +122,6 @@ impl Controller {
             return Ok(None);
         };
         let engine = engine(Some(options.data.join("cache")))?;
-        let (ticker, ticking) = (engine.clone(), after.clone());
-        tasks.spawn("ticker", Fate::Finite, async move {
-            ticker.ticker(ticking).await;
-            Ok(())
-        });
         let told = Told::default();
         let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
         let (following, until) = (mutes.clone(), stop.clone());
@@ -151,7 +147,7 @@ impl Controller {
             clock,
             shared,
             tasks.clone(),
-            options.plugin_folders,
+            Folders { data: Some(options.data.clone()), ..options.plugin_folders },
             abort.clone(),
         )
         .elected_by(election.clone())

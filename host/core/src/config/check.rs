@@ -1,13 +1,18 @@
 //! Checks a configuration: names that point nowhere, lists that are empty, numbers out of range.
 
+use std::fmt::Display;
+
 use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
-    DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
+    Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
     RetentionSpec, TickSpec, components, destinations, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
-use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
+use crate::limits::{
+    AUDIT_LEAST, BATCH_MOST, CALL_LEAST, HOST_BYTES_LEAST, MEMORY_LEAST, RESYNC_LEAST, TICK_LEAST, TICK_MOST,
+    TICK_TIMEOUT_MOST,
+};
 use crate::model::fault::{Fault, fault};
 use crate::model::kinds::is_name;
 use crate::redact::Redactor;
@@ -233,6 +238,12 @@ fn check_rate(field: &str, rate: Option<RateSpec>, faults: &mut Vec<Fault>) {
     }
 }
 
+fn check_least<T: Copy + PartialOrd + Display>(field: &str, value: T, least: T, faults: &mut Vec<Fault>) {
+    if value < least {
+        faults.push(fault(field, format!("is {value}: write {least} or more")));
+    }
+}
+
 fn wrong_tick(tick: TickSpec) -> Option<Fault> {
     let every = tick.every;
     if !(TICK_LEAST..=TICK_MOST).contains(&every.0) {
@@ -271,6 +282,11 @@ impl PluginSpec {
                 faults.push(fault(field, "is 0: write 1 or more"));
             }
         }
+        let limits = &self.limits;
+        let (memory, bytes, call) = (Bytes(MEMORY_LEAST), Bytes(HOST_BYTES_LEAST), Duration(CALL_LEAST));
+        check_least("spec.limits.memory", limits.memory, memory, &mut faults);
+        check_least("spec.limits.hostBytes", limits.host_bytes, bytes, &mut faults);
+        check_least("spec.limits.call", limits.call, call, &mut faults);
         let delivery = &self.delivery;
         let rates = [
             ("rate", delivery.rate),
@@ -291,6 +307,11 @@ impl PluginSpec {
 
     /// Settings that do no harm but can't be meant.
     pub fn warnings(&self, host: &HostSpec) -> Vec<Fault> {
+        let DeliverySpec { backoff, max_backoff, .. } = self.delivery;
+        let is_cut = backoff.0 > max_backoff.0 && backoff != DeliverySpec::default().backoff;
+        let message =
+            format!("is {backoff}, and `maxBackoff` cuts it to {max_backoff}: write one of them anew");
+        let cut = is_cut.then(|| fault("spec.delivery.backoff", message));
         let never = |source: &str| host.sources.iter().any(|s| s.name == source && s.resync.is_none());
         let asks = self.subscribe.iter().enumerate().filter(|(_, s)| s.resync && never(&s.source));
         let warning = |(index, s): (usize, &super::SubscribeSpec)| {
@@ -301,7 +322,7 @@ impl PluginSpec {
             );
             fault(format!("spec.subscribe[{index}].resync"), message)
         };
-        asks.map(warning).collect()
+        asks.map(warning).chain(cut).collect()
     }
 
     /// Settings that are valid but probably not meant beside this other plugin.
@@ -428,6 +449,37 @@ mod tests {
         assert_eq!(faults(named("sqlite", small)), ["spec.databases[0].sqlite.size"]);
         let many = serde_json::json!({"urlFrom": {"env": "URL"}, "connections": 0});
         assert_eq!(faults(named("postgres", many)), ["spec.databases[0].postgres.connections"]);
+    }
+
+    #[test]
+    fn a_limit_under_which_nothing_runs_is_refused_and_a_pause_that_is_cut_is_told() {
+        let of = |more: serde_json::Value| {
+            let mut spec =
+                serde_json::json!({"module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}]});
+            spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+            plugin(spec)
+        };
+        let told = |faults: Vec<Fault>| -> Vec<_> {
+            faults.into_iter().map(|it| format!("{}: {}", it.field, it.message)).collect()
+        };
+        for (limit, value, least) in [
+            ("memory", "64", "is 64: write 64Ki"),
+            ("hostBytes", "0Ki", "is 0: write 1Ki"),
+            ("call", "0s", "is 0ms: write 1ms"),
+        ] {
+            let faults = told(of(serde_json::json!({"limits": {limit: value}})).check(&host()));
+            assert_eq!(faults, [format!("spec.limits.{limit}: {least} or more")]);
+        }
+        let smallest = serde_json::json!({"memory": "64Ki", "hostBytes": "1Ki", "call": "1ms"});
+        assert_eq!(of(serde_json::json!({"limits": smallest})).check(&host()), []);
+        let warnings = |delivery: serde_json::Value| {
+            told(of(serde_json::json!({"delivery": delivery})).warnings(&host()))
+        };
+        assert_eq!(warnings(serde_json::json!({"maxBackoff": "1ms"})), [] as [String; 0]);
+        let cut = warnings(serde_json::json!({"backoff": "1d", "maxBackoff": "1ms"}));
+        assert!(
+            cut.len() == 1 && cut[0].contains("spec.delivery.backoff: is 1d") && cut[0].contains("to 1ms")
+        );
     }
 
     #[test]

@@ -8,7 +8,9 @@ use super::{Bytes, Duration};
 use crate::calendar;
 use crate::limits::TICK_TIMEOUT;
 #[cfg(test)]
-use crate::limits::{BATCH_MOST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
+use crate::limits::{
+    BATCH_MOST, CALL_LEAST, HOST_BYTES_LEAST, MEMORY_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST,
+};
 
 #[cfg(test)]
 const ONE: &str = "exactly one of `file`, `configMapKey`, `oci` and `url`";
@@ -81,7 +83,8 @@ impl TickSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModuleSpec {
-    /// A file. The host looks beside the manifest, then in its plugin folders.
+    /// A file. The host looks beside the manifest, then in its plugin folders. The file has to lie in one of these
+    /// folders: no `..`, absolute path or link leads elsewhere. A manifest in a ConfigMap has only the plugin folders.
     #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -320,13 +323,16 @@ pub struct KeyGrant {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LimitsSpec {
     /// Memory of one instance, summed over all of its memories.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(MEMORY_LEAST)))))]
     pub memory: Bytes,
     /// Time of one call. The time that the host works for the call is not counted.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Duration(CALL_LEAST)))))]
     pub call: Duration,
     /// Calls to the host in one batch.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub host_calls: u32,
     /// Bytes in one call to the host.
+    #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(HOST_BYTES_LEAST)))))]
     pub host_bytes: Bytes,
     /// Batches at once.
     #[cfg_attr(test, schemars(range(min = 1)))]
@@ -357,7 +363,7 @@ pub struct DeliverySpec {
     pub retries: u32,
     /// The pause before the first retry. It doubles with each retry of the same state.
     pub backoff: Duration,
-    /// The longest pause between two tries.
+    /// The longest pause between two tries. A longer `backoff` is cut to it.
     pub max_backoff: Duration,
     /// The rate of retries of all objects together. A retry waits for a token as well as for its own pause,
     /// but never longer than `maxBackoff`. A retry whose delay the plugin chose needs no token.

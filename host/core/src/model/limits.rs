@@ -71,6 +71,14 @@ pub const TICK_MOST: Duration = Duration::from_hours(24);
 pub const TICK_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TICK_TIMEOUT_MOST: Duration = Duration::from_secs(60);
 
+/// The least memory and time that a plugin can be given. A memory of Wasm has a page of 64 KiB, and the time of a call
+/// is told in milliseconds.
+pub const MEMORY_LEAST: u64 = 64 << 10;
+pub const CALL_LEAST: Duration = Duration::from_millis(1);
+
+/// The least that one call to the host may carry. With less, hardly any statement or record fits.
+pub const HOST_BYTES_LEAST: u64 = 1 << 10;
+
 /// States of one call, at most: the host and the plugin hold all of them in memory at once.
 pub const BATCH_MOST: u32 = 1024;
 

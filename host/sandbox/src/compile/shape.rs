@@ -66,10 +66,12 @@ pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String,
     let Some((_, version)) =
         names.iter().map(|name| split(name)).find(|(interface, _)| *interface == HANDLER)
     else {
-        let exported =
-            if names.is_empty() { "nothing".to_string() } else { format!("`{}`", names.join("`, `")) };
+        let exported = match names.is_empty() {
+            true => "exports nothing".to_owned(),
+            false => format!("exports `{}`", names.join("`, `")),
+        };
         return unfit(format!(
-            "the component exports {exported}, but not `{HANDLER}@{major}.{minor}`: that interface makes it a plugin"
+            "the component {exported}, and a plugin exports `{HANDLER}@{major}.{minor}`: implement that interface"
         ));
     };
     if !is_spoken(version) {

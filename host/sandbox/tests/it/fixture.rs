@@ -15,7 +15,6 @@ use kubewitness_core::ports::{
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
 use tokio::sync::OnceCell;
-use tokio_util::sync::CancellationToken;
 
 /// The folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or
 /// the target folder that this test was built in.
@@ -33,17 +32,8 @@ pub fn probe_bytes() -> Vec<u8> {
     std::fs::read(probe_path()).expect("the probe was just found")
 }
 
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
-    let ticking = engine.clone();
-    // For as long as the test program runs, whatever runtimes come and go.
-    #[allow(clippy::disallowed_methods)]
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(ticking.ticker(CancellationToken::new()));
-    });
-    engine
-});
+static ENGINE: LazyLock<Engine> =
+    LazyLock::new(|| Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap());
 
 pub fn engine() -> Engine {
     ENGINE.clone()

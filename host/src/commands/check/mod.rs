@@ -3,7 +3,7 @@
 
 mod status_rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -140,7 +140,7 @@ async fn check_snapshot(
     engine: &Engine,
     path: &Path,
     snapshot: &Snapshot,
-    folders: &[PathBuf],
+    folders: &component::Folders,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !snapshot.problems.is_empty() {
@@ -229,7 +229,7 @@ async fn check_plugin(
     engine: &Engine,
     entry: &Entry,
     against: &Against,
-    folders: &[PathBuf],
+    folders: &component::Folders,
     names: &mut BTreeMap<String, (String, PluginSpec)>,
 ) -> Finding {
     let what = format!("plugin {}", entry.shown_as());
@@ -336,7 +336,7 @@ mod tests {
         let options = EngineOptions { cache: None, compiler: Compiler::InProcess };
         let engine = Engine::new(options).unwrap();
         let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
-        check_snapshot(&engine, path, &snapshot, &[]).await
+        check_snapshot(&engine, path, &snapshot, &component::Folders::default()).await
     }
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {

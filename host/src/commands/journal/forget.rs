@@ -169,7 +169,7 @@ impl Told {
         let Left { plugin, retired_at, cursor, is_paused, dead_letters, keys, key_bytes, receipts, remains } =
             &self.left;
         let plugin = clean(plugin);
-        let verb = if self.removed { "removed" } else { "would be removed" };
+        let verb = if self.removed { "was removed" } else { "would be removed" };
         let mut text = format!("{} {plugin}, taken out at {retired_at}. What {verb}:\n", mark(true));
         text.push_str(&format!(
             "  its cursor at {cursor}, its counts{}\n",

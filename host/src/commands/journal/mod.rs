@@ -6,17 +6,21 @@ mod export_file;
 mod forget;
 mod receipts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, BufWriter, IsTerminal};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{HostSpec, RetentionSpec};
-use kubewitness_core::files;
+use kubewitness_core::kinds::is_kind;
+use kubewitness_core::{State, files};
 use kubewitness_journal::{
     ExportError, ExportQuery, JournalOptions, JournalStats, Place, Progress, RetentionStats, SourceStats,
+    read_states,
 };
 
 use self::counted::Counted;
@@ -188,10 +192,14 @@ async fn export(args: ExportArgs) -> Ended {
         let mut file = ExportFile::at(file);
         let exporting = kubewitness_journal::export_with(&place, &query, &mut file, &progress);
         let done = progress::shown("exporting", Unit::States, || progress.now(), exporting).await;
+        let done = match done.with_context(|| hint("exporting", &place)) {
+            Ok(done) if done.states == 0 => must_be_known(&place, &args.at.data, &query).await.map(|()| done),
+            done => done,
+        };
         if done.is_err() {
             file.remove().context("removing the file of an export that failed")?;
         }
-        let done = done.with_context(|| hint("exporting", &place))?;
+        let done = done?;
         eprintln!("{} states", done.states);
         return Ok(End::Fine);
     }
@@ -204,6 +212,9 @@ async fn export(args: ExportArgs) -> Ended {
     };
     match done {
         Ok(done) => {
+            if done.states == 0 {
+                must_be_known(&place, &args.at.data, &query).await?;
+            }
             eprintln!("{} states", done.states);
             Ok(End::Fine)
         }
@@ -227,6 +238,38 @@ pub fn states(args: StatesArgs, documents: bool) -> ExportQuery {
         through: args.through,
         documents,
     }
+}
+
+/// Refuses a source or a kind that neither the journal nor the settings know. It is asked where a question finds nothing.
+pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> Result<()> {
+    let stats = kubewitness_journal::stats(place, &BTreeMap::new(), SystemClock::default().now_ms()).await;
+    let stats = stats.with_context(|| hint("reading", place))?;
+    if stats.states == 0 {
+        return Ok(());
+    }
+    let configured = host_of(data)?.map(|host| host.sources).unwrap_or_default();
+    let mut sources: BTreeSet<&str> = stats.sources.iter().map(|source| source.source.as_str()).collect();
+    sources.extend(configured.iter().map(|source| source.name.as_str()));
+    let told = || clean(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
+    if let Some(source) = query.source.as_deref().filter(|source| !sources.contains(source)) {
+        bail!("the journal has no source `{}`. Its sources are [{}]", clean(source), told());
+    }
+    let Some(kind) = &query.kind else { return Ok(()) };
+    let group = |api_version: &str| api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let mut is_known = configured.iter().any(|it| is_kind(&group(&it.api_version), &it.kind, kind));
+    if !is_known {
+        let of_kind = ExportQuery { kind: Some(kind.clone()), ..ExportQuery::default() };
+        let look = |_: &Arc<State>, _| {
+            is_known = true;
+            ControlFlow::Break(())
+        };
+        let read = read_states(place, &of_kind, &Progress::default(), look).await;
+        read.with_context(|| hint("reading", place))?;
+    }
+    if !is_known {
+        bail!("the journal has no state of the kind `{}`. Its sources are [{}]", clean(kind), told());
+    }
+    Ok(())
 }
 
 /// Where an import goes: nowhere by default, since what is there must be empty.

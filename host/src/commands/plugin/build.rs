@@ -82,13 +82,9 @@ async fn python(folder: &Path, file: &str) -> Result<()> {
     let program = if own.is_file() { std::path::absolute(own)? } else { PathBuf::from(COMPONENTIZE_PY[1]) };
     let mut command = Command::new(program);
     command.args(["-d", "wit", "-w", WORLD, "componentize", "plugin", "-o", file]).current_dir(folder);
-    output(
-        command,
-        "componentize-py",
-        "`pip install -r requirements.txt`, in a virtual environment `venv` or in another",
-    )
-    .await
-    .map(drop)
+    output(command, "componentize-py", "`python3 -m venv venv && venv/bin/pip install -r requirements.txt`")
+        .await
+        .map(drop)
 }
 
 async fn javascript(folder: &Path, file: &str) -> Result<()> {

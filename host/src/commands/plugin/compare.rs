@@ -92,7 +92,8 @@ fn text(comparison: &Comparison, coloured: bool) -> String {
     if *differ > SHOWN {
         text.push_str(&format!("{} more states differ; `-o json` has them all\n\n", differ - SHOWN));
     }
-    text.push_str(&format!("{} states: {states}, same: {same}, different: {differ}\n", mark(*differ == 0)));
+    let mark = mark(*differ == 0 && *states > 0);
+    text.push_str(&format!("{mark} states: {states}, same: {same}, different: {differ}\n"));
     for (name, side) in SIDES.iter().zip([against, this]) {
         let Side { not_done, effects, took_micros } = side;
         let mean = took_micros.checked_div(*states as u128).unwrap_or_default();

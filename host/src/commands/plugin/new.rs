@@ -77,7 +77,7 @@ impl Language {
     fn before(self) -> &'static str {
         match self {
             Self::Rust => "rustup target add wasm32-wasip2",
-            Self::Python => "pip install -r requirements.txt",
+            Self::Python => "python3 -m venv venv && venv/bin/pip install -r requirements.txt",
             Self::Javascript => "npm install",
         }
     }

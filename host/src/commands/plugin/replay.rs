@@ -14,7 +14,7 @@ use super::run::to_try;
 use super::trial::{self, Handed, Recorded, StandIns, Trial};
 use super::{compare, subject};
 use crate::cli::ReplayPluginArgs;
-use crate::commands::journal::{hint, host_of, states};
+use crate::commands::journal::{hint, host_of, must_be_known, states};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::{End, Ended, print};
 use crate::journal_place::place;
@@ -29,7 +29,15 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
         Some(path) => Some(subject::load(path, args.tried.config.as_deref()).await?),
         None => None,
     };
-    let found = find(&place, &states(args.states, true), &subject.spec, args.limit as usize).await?;
+    let query = states(args.states, true);
+    let found = find(&place, &query, &subject.spec, args.limit as usize).await?;
+    let is_nothing = found.states.is_empty();
+    if is_nothing {
+        must_be_known(&place, &args.at.data, &query).await?;
+        eprintln!(
+            "kubewitness: no state was handed over: look at the flags that choose states, and at the plugin's subscriptions"
+        );
+    }
     let redaction = host_of(&args.at.data)?.map(|host| host.redaction);
     let trial = || Trial {
         stand_ins: StandIns::recorded(found.states.clone()),
@@ -39,13 +47,19 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
     };
     let tried = trial::hand_over(&subject, trial()).await?;
     if let Some(other) = other {
-        return compare::told(&args.output, tried, trial::hand_over(&other, trial()).await?, &found.rest());
+        let other = trial::hand_over(&other, trial()).await?;
+        let end = compare::told(&args.output, tried, other, &found.rest())?;
+        return Ok(if is_nothing { End::Warned } else { end });
     }
     print::value(args.output, &tried.handed, |handed| {
         let each: String = handed.iter().map(|handed| handed.text() + "\n").collect();
         format!("{each}{}{}", summary(handed), found.rest())
     })?;
-    Ok(if tried.handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+    Ok(match tried.handed.iter().all(Handed::is_done) {
+        _ if is_nothing => End::Warned,
+        true => End::Fine,
+        false => End::Failed,
+    })
 }
 
 #[derive(Default)]

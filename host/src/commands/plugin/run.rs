@@ -57,9 +57,11 @@ pub fn replies(path: &Path) -> Result<Vec<Reply>> {
     let text =
         files::named(path).and_then(|file| files::read_from(file, REPLIES_BYTES)).and_then(files::into_text);
     let text = text.with_context(|| format!("reading {}", path.display()))?;
-    serde_saphyr::from_str(&text).with_context(|| {
-        format!(
-            "{} is a list of answers, such as `[{{status: 503}}, {{status: 200, body: ok}}]` to requests, and \
+    serde_saphyr::from_str(&text).map_err(|error| {
+        // The library's own words name types of this program.
+        let line = error.location().map(|at| format!(" from line {} on", at.line())).unwrap_or_default();
+        anyhow::anyhow!(
+            "{} is no list of answers{line}: write one such as `[{{status: 503}}, {{status: 200, body: ok}}]` to requests, and \
              `[{{refused: [{{recipient: ada@example.com, permanent: true, reason: no such user}}]}}]` to messages",
             path.display()
         )

@@ -158,7 +158,11 @@ async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) ->
     if !faults.is_empty() {
         let lines =
             faults.iter().map(|fault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message)));
-        bail!("the plugin refuses its configuration, which `--config` gives:{}", lines.collect::<String>());
+        let what = match spec.config.is_empty() {
+            true => "needs a configuration, and none is given: give one with `--config JSON`",
+            false => "refuses the configuration that `--config` gives",
+        };
+        bail!("the plugin {what}:{}", lines.collect::<String>());
     }
     Ok(Subject { name: said.name, spec, component, engine })
 }

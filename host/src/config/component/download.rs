@@ -7,10 +7,13 @@ use futures::StreamExt;
 use kubewitness_core::config::is_local;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
+use tokio::time::Instant;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// Without a byte for so long, a server is taken for one that is away.
 const SILENCE: Duration = Duration::from_secs(30);
+/// What a server gives on the average, from its first silence on. So that nobody drips for as long as all may take.
+const BYTES_A_SECOND: u64 = 16 << 10;
 /// Registries lead to where they keep their files.
 const REDIRECTS: usize = 5;
 
@@ -51,6 +54,7 @@ pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
     if let Some(length) = response.content_length().filter(|length| *length > most) {
         return Err(too_long(length));
     }
+    let begun = Instant::now();
     let (mut bytes, mut stream) = (Vec::new(), response.bytes_stream());
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| format!("broke off: {}", cause(error)))?;
@@ -58,8 +62,19 @@ pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
             return Err(too_long((bytes.len() + piece.len()) as u64));
         }
         bytes.extend_from_slice(&piece);
+        if is_too_slow(bytes.len() as u64, begun.elapsed()) {
+            return Err(format!(
+                "comes too slowly: {} bytes in {} s, and {BYTES_A_SECOND} a second are needed",
+                bytes.len(),
+                begun.elapsed().as_secs()
+            ));
+        }
     }
     Ok(bytes)
+}
+
+fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
+    elapsed > SILENCE && bytes < elapsed.as_secs() * BYTES_A_SECOND
 }
 
 /// The innermost cause, which has no address in it: one may be signed, and is a secret then.

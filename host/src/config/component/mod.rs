@@ -6,6 +6,7 @@ mod download;
 mod registry;
 mod remote;
 mod signature;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,21 +18,36 @@ use ring::digest::SHA256;
 
 use super::manifest::{Parsed, Problem};
 pub use remote::{Pulled, Remote};
+pub use turn::is_fetching;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// A component larger than this is a mistake: the shipped ones are under 1 MiB.
 pub const COMPONENT_BYTES: u64 = 64 << 20;
 
+/// The folders that may hold components, besides a manifest's own.
+#[derive(Clone, Default)]
+pub struct Folders {
+    pub plugins: Vec<PathBuf>,
+    /// The host's own: what lies there was taken from elsewhere, and is no manifest's to name.
+    pub data: Option<PathBuf>,
+}
+
+impl From<Vec<PathBuf>> for Folders {
+    fn from(plugins: Vec<PathBuf>) -> Self {
+        Self { plugins, data: None }
+    }
+}
+
 /// Where an installed binary looks by itself: the image's folder, and those of a checkout.
-pub fn default_folders(named: Option<PathBuf>) -> Vec<PathBuf> {
+pub fn default_folders(named: Option<PathBuf>) -> Folders {
     let mut folders: Vec<_> = named.into_iter().collect();
     if let Some(beside) = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf())) {
         folders.push(beside.join("plugins"));
         folders.push(beside.join("..").join("plugins"));
     }
     folders.push(PathBuf::from("/usr/share/kubewitness/plugins"));
-    folders
+    folders.into()
 }
 
 /// A component, or where it has to be fetched from first.
@@ -82,7 +98,7 @@ impl Found {
 /// Looks where the manifest says. Nothing is fetched yet.
 pub async fn find(
     parsed: &Parsed<PluginSpec>,
-    folders: &[PathBuf],
+    folders: &Folders,
     host: &HostSpec,
 ) -> Result<Found, Vec<Problem>> {
     let module = &parsed.spec.module;
@@ -113,8 +129,8 @@ pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Vec<u8>, Strin
 }
 
 /// Whether a component comes with the program, or lies in one of its folders of plugins.
-pub fn is_shipped(file: &str, folders: &[PathBuf]) -> bool {
-    folders.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
+pub fn is_shipped(file: &str, folders: &Folders) -> bool {
+    folders.plugins.iter().any(|folder| folder.join(file).is_file()) || embedded(file).is_some()
 }
 
 fn embedded(file: &str) -> Option<&'static [u8]> {
@@ -123,16 +139,18 @@ fn embedded(file: &str) -> Option<&'static [u8]> {
 }
 
 /// Of folders that may not answer.
-async fn asked(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+async fn asked(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec<u8>, String> {
     let path = beside.unwrap_or(Path::new("")).join(file);
-    let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.to_vec());
-    let looked = looked_in(&each_of(beside.as_deref(), &folders));
+    let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.clone());
+    let looked = looked_in(&each_of(beside.as_deref(), &folders.plugins));
     let reading = move || Ok(read_file(&file, beside.as_deref(), &folders));
     let read = files::within(&path, files::ANSWER, reading).await;
     read.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
 }
 
 fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
+    // A manifest that is named without a folder lies in the one of the process.
+    let beside = beside.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     beside.into_iter().chain(folders.iter().map(PathBuf::as_path)).collect()
 }
 
@@ -141,13 +159,17 @@ fn looked_in(folders: &[&Path]) -> String {
     folders.join(", ")
 }
 
-fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
-    let candidates = each_once(each_of(beside, folders).into_iter());
+fn read_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec<u8>, String> {
+    let candidates = each_once(each_of(beside, &folders.plugins).into_iter());
+    let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
         let path = folder.join(file);
-        // A folder that can't be looked into has nothing for us.
-        if path.metadata().is_ok() {
-            let read = files::read(&path, COMPONENT_BYTES);
+        // A folder that can't be looked into has nothing for us. What lies elsewhere is told like what isn't there:
+        // else a manifest could ask which files this machine has.
+        if let Some(real) =
+            path.canonicalize().ok().filter(|real| may_hold(&candidates, data.as_deref(), real))
+        {
+            let read = files::read(&real, COMPONENT_BYTES);
             return read.map_err(|error| format!("{} can't be read: {error}", path.display()));
         }
     }
@@ -155,7 +177,18 @@ fn read_file(file: &str, beside: Option<&Path>, folders: &[PathBuf]) -> Result<V
         return Ok(bytes.to_vec());
     }
     let looked = looked_in(&candidates);
-    Err(format!("`{file}` is not there; looked in {looked}. Name its folder with --plugins"))
+    Err(format!(
+        "`{file}` is not there; looked in {looked}, out of which no `..` and no link may lead. Name its folder with \
+         --plugins"
+    ))
+}
+
+/// Whether one of the folders has the file, and not only because the data folder lies in it.
+fn may_hold(folders: &[&Path], data: Option<&Path>, file: &Path) -> bool {
+    folders.iter().filter_map(|folder| folder.canonicalize().ok()).any(|folder| {
+        let is_the_hosts = data.is_some_and(|data| data.starts_with(&folder) && file.starts_with(data));
+        file.starts_with(&folder) && !is_the_hosts
+    })
 }
 
 /// A program may be started from where its plugins lie, or be told a folder that it knows.
@@ -178,12 +211,47 @@ mod tests {
     fn the_manifests_own_folder_comes_first_and_a_missing_file_says_where_it_was_looked_for() {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(far.path().join("p.wasm"), b"far").unwrap();
-        let folders = [far.path().to_path_buf()];
+        let folders = vec![far.path().to_path_buf()].into();
         assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"far");
         std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
         assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
         let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_file_outside_of_the_folders_or_in_the_data_folder_is_told_like_one_that_is_not_there() {
+        let all = tempfile::tempdir().unwrap();
+        let of = |path: &str| all.path().join(path);
+        for folder in ["config", "plugins", "config/data/last-good", "data/plugins"] {
+            std::fs::create_dir_all(of(folder)).unwrap();
+        }
+        for file in ["p.wasm", "plugins/p.wasm", "config/data/last-good/p.wasm", "data/plugins/q.wasm"] {
+            std::fs::write(of(file), b"there").unwrap();
+        }
+        std::os::unix::fs::symlink("../p.wasm", of("config/out.wasm")).unwrap();
+        std::os::unix::fs::symlink("../plugins/p.wasm", of("config/in.wasm")).unwrap();
+        let read = |file: &str, data: &str| {
+            let folders = Folders { plugins: vec![of("plugins"), of("data/plugins")], data: Some(of(data)) };
+            read_file(file, Some(&of("config")), &folders)
+        };
+        let absolute = of("p.wasm").display().to_string();
+        for file in ["../p.wasm", &absolute, "out.wasm", "data/last-good/p.wasm", "../absent.wasm"] {
+            let told = read(file, "config/data").unwrap_err();
+            assert!(told.starts_with(&format!("`{file}` is not there; looked in ")), "{told}");
+        }
+        let named = of("plugins/p.wasm").display().to_string();
+        for file in ["in.wasm", "../plugins/p.wasm", &named] {
+            assert_eq!(read(file, "config/data").unwrap(), b"there", "{file}");
+        }
+        assert_eq!(read("q.wasm", "data").unwrap(), b"there", "a folder that the operator has put there");
+        assert!(read("../data/plugins/../q.wasm", "data").is_err());
+    }
+
+    #[test]
+    fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
+        let told = read_file("q.wasm", Some(Path::new("")), &Folders::default()).unwrap_err();
+        assert!(told.contains("looked in ., out"), "{told}");
     }
 
     #[tokio::test]
@@ -193,7 +261,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = asked(file, Some(folder.path()), &[]).await.unwrap_err();
+            let told = asked(file, Some(folder.path()), &Folders::default()).await.unwrap_err();
             assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
         }
     }
@@ -202,7 +270,7 @@ mod tests {
     fn a_folder_that_is_named_twice_is_looked_in_and_told_once() {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (same, gone) = (near.path().join("."), far.path().join("gone"));
-        let folders = [near.path().to_path_buf(), same, gone.clone(), gone.clone()];
+        let folders = vec![near.path().to_path_buf(), same, gone.clone(), gone.clone()].into();
         let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
         for folder in [near.path(), &gone] {
             assert_eq!(error.matches(&folder.display().to_string()).count(), 1, "{error}");

@@ -214,7 +214,7 @@ async fn send(request: RequestBuilder, who: &str) -> Result<Response, String> {
 
 fn parse(bytes: &[u8]) -> Result<Manifest, String> {
     let manifest: Manifest = serde_json::from_slice(bytes)
-        .map_err(|error| format!("the image's manifest can't be read: {error}"))?;
+        .map_err(|error| format!("the image's manifest can't be read: {}", shortened(&error.to_string())))?;
     match manifest.media_type.as_deref() {
         None | Some(MANIFEST) => Ok(manifest),
         Some(INDEX) => {
@@ -264,5 +264,7 @@ mod tests {
         assert!(told(r#"{"mediaType":"application/vnd.oci.image.index.v1+json"}"#).contains("by its digest"));
         assert!(told(r#"{"mediaType":"x"}"#).contains("is x"));
         assert!(told("[").contains("can't be read"));
+        let long = format!(r#"{{"layers":"{}"}}"#, "a".repeat(4096));
+        assert!(told(&long).len() < 200, "{}", told(&long));
     }
 }

@@ -8,18 +8,15 @@ use kubewitness_capability::secrets;
 use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 
 use super::docker_config;
 use super::registry::Registry;
 use super::signature::{Signature, signer};
+use super::turn::Turn;
 use super::{COMPONENT_BYTES, digest, download};
 
-/// For all that one component needs.
+/// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);
-/// Each has its bytes in memory.
-const AT_ONCE: usize = 2;
-static DOWNLOADS: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// A component that has to be fetched.
 pub struct Remote {
@@ -87,6 +84,14 @@ impl Remote {
         }
     }
 
+    fn server(&self) -> &str {
+        match &self.place {
+            Place::Oci(reference) => &reference.registry,
+            // It was checked when the document was.
+            Place::Url(url) => url.split('/').nth(2).unwrap_or_default(),
+        }
+    }
+
     /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
     pub fn keep(&mut self, component: Arc<[u8]>, pulled: &Pulled) {
         let is_it = pulled.from == self.name() && pulled.component == digest(&component);
@@ -99,9 +104,8 @@ impl Remote {
         if let Some(kept) = self.kept {
             return Ok(kept);
         }
+        let _turn = Turn::wait(self.server(), self.name()).await?;
         let fetching = async {
-            // Never closed.
-            let _place = DOWNLOADS.acquire().await.map_err(|error| error.to_string())?;
             match &self.place {
                 Place::Oci(reference) => self.pull(reference).await,
                 Place::Url(url) => self.download(url).await,

@@ -35,7 +35,7 @@ use tracing::{info, warn};
 
 use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
-use crate::config::component::{self, Pulled};
+use crate::config::component::{self, Folders, Pulled};
 use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
@@ -70,7 +70,7 @@ pub struct Plugins {
     pub clock: Arc<dyn Clock>,
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
-    pub folders: Vec<std::path::PathBuf>,
+    pub folders: Folders,
     /// Stops calls at once, in whichever plugin drains.
     pub abort: CancellationToken,
     /// By which calls are made, where replicas share the journal.
@@ -94,7 +94,7 @@ impl Plugins {
         clock: Arc<dyn Clock>,
         shared: Arc<Shared>,
         tasks: Tasks,
-        folders: Vec<std::path::PathBuf>,
+        folders: Folders,
         abort: CancellationToken,
     ) -> Self {
         let (running, draining, drained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());

@@ -45,7 +45,7 @@ async fn control(data: &std::path::Path) -> Control {
         Engine::new(EngineOptions { cache: Some(data.join("cache")), compiler: Compiler::InProcess })
             .unwrap();
     let abort = CancellationToken::new();
-    let folders = kubewitness_harness::plugins_folder().into_iter().collect();
+    let folders = kubewitness_harness::plugins_folder().into_iter().collect::<Vec<_>>().into();
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &good(entry("old", ""), b"component")).unwrap();
@@ -213,7 +213,7 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     let mut control = control(folder.path()).await;
     let url = folder.path().join("url");
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
-    let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
+    let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
     control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
     let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
     let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
@@ -238,7 +238,7 @@ async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin
     let mut control = control(folder.path()).await;
     let url = folder.path().join("url");
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
-    let component = std::fs::read(control.plugins.folders[0].join("persistence.wasm")).unwrap();
+    let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
     control.good_plugins.clear();
     control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
     let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, project_root,
+    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, kubewitness_binary, project_root,
     services_folder, skip_where_there_is_no_tool,
 };
 use reqwest::Method;
@@ -103,8 +103,30 @@ impl Author {
         let all = ["replay", "--data", &*data];
         let told = self.ok(&all).await?;
         ensure!(told.contains("states handed over: ") && told.contains("not done: 0"), "{told}");
-        let told = self.ok(&[&all[..], &["--to", "2020-01-01"]].concat()).await?;
-        ensure!(told.contains("states handed over: 0"), "{told}");
+        let to = ["--to", "2020-01-01"];
+        for (more, part) in
+            [(&[][..], "states handed over: 0"), (&["--against", "shout.wasm"], "✗ states: 0, same: 0")]
+        {
+            let (code, told) = self.runs(&self.folder, &[&all[..], &to, more].concat()).await?;
+            ensure!(
+                code == Some(4) && told.contains(part) && told.contains("no state was"),
+                "{code:?}: {told}"
+            );
+        }
+        for words in [&["--kind", "Jbo"], &["--source", "jbos"]] {
+            let word = words[1];
+            let (code, told) = self.runs(&self.folder, &[&all[..], words].concat()).await?;
+            ensure!(
+                code == Some(1) && told.contains(&format!("`{word}`. Its sources are [")),
+                "{code:?}: {told}"
+            );
+            let (code, _, told) =
+                command(&[&["journal", "export", "--data", &data][..], words].concat()).await?;
+            ensure!(
+                code == Some(1) && told.contains(&format!("`{word}`. Its sources are [")),
+                "{code:?}: {told}"
+            );
+        }
 
         std::fs::copy(self.folder.join("shout.wasm"), self.folder.join("before.wasm"))?;
         let config = ["--config", r#"{"phase": "Pending"}"#, "--against", "before.wasm"];

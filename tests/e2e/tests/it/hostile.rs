@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
-use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, plugins_folder};
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder};
 
 use crate::support::{AUDIT, Load, example_copy, plugin_manifest, proofs, same_story, simulator, write};
 
@@ -180,6 +180,55 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
         same_story(&it.simulator, &it.options.data).await?;
         it.run.stop().await?;
         proofs(&it.options.data).await
+    })
+    .await;
+}
+
+/// `(module (func $s (loop (br 0))) (start $s))`
+const LOOPS: &[u8] =
+    b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x08\x01\0\x0a\x09\x01\x07\0\x03\x40\x0c\0\x0b\x0b";
+
+/// A component that loops before its first call: with one more module, and an instance of it.
+fn looping() -> Result<Vec<u8>> {
+    let mut bytes = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
+    let (mut at, mut modules) = (8, 0);
+    while let Some(section) = bytes.get(at) {
+        modules += u8::from(*section == 1);
+        at += 1;
+        let (mut size, mut shift) = (0, 0);
+        loop {
+            let byte = *bytes.get(at).context("a section has no end")?;
+            at += 1;
+            size |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        at += size;
+    }
+    bytes.extend([1, u8::try_from(LOOPS.len())?]);
+    bytes.extend(LOOPS);
+    bytes.extend([2, 4, 1, 0, modules, 0]);
+    Ok(bytes)
+}
+
+#[tokio::test]
+async fn the_commands_of_an_author_end_also_with_a_component_that_loops() {
+    in_scratch("looping", async |scratch| {
+        std::fs::write(scratch.path().join("start.wasm"), looping()?)?;
+        hanging(scratch.path(), "describe")?;
+        for (file, call) in [("start.wasm", "instantiate"), ("describe.wasm", "describe")] {
+            let file = scratch.path().join(file).display().to_string();
+            for (line, code) in [(&["check", &file][..], 3), (&["plugin", "run", &file, "--tick"], 1)] {
+                let (ended, stdout, stderr) = command(line).await?;
+                let told = stdout + &stderr;
+                ensure!(ended == Some(code), "{line:?} ended with {ended:?}: {told}");
+                let part = format!("the component failed in `{call}`: the plugin ran longer than its limit");
+                ensure!(told.contains(&part), "{line:?}: {told}");
+            }
+        }
+        Ok(())
     })
     .await;
 }

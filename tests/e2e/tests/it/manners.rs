@@ -1,7 +1,7 @@
 //! The commands as people and scripts call them: on a narrow terminal, into a pipe that closes, with kubectl's words.
 
 use anyhow::{Result, ensure};
-use kubewitness_harness::{in_scratch, kubewitness_binary, skip};
+use kubewitness_harness::{command, in_scratch, kubewitness_binary, skip};
 use tokio::process::Command;
 
 use crate::support::create_job;
@@ -49,6 +49,11 @@ async fn lists_take_the_words_of_kubectl() {
         }
         let none = lab.ask(&["gaps", "-l", "team=nobody"]).await?;
         ensure!(none.starts_with("no gap with the labels team=nobody, for itself"), "{none}");
+        let url = lab.url();
+        for line in [&["tap", "foo"][..], &["tap", "--source", "foo"], &["wait", "foo/x"]] {
+            let (code, _, told) = command(&[line, &["--server", &url]].concat()).await?;
+            ensure!(code == Some(1) && told.contains("`foo`"), "{line:?} ended with {code:?}: {told}");
+        }
         let letters = lab.ask(&["deadletters", "list", "-n", "default"]).await?;
         ensure!(letters == "nothing is parked\n", "{letters}");
         lab.kubewitness.stop().await

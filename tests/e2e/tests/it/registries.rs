@@ -17,12 +17,9 @@ fn trail(module: &str, calls: u32) -> String {
     plugin_manifest("trail", &spec)
 }
 
-fn says(status: &StatusView, state: &str, part: &str) -> bool {
+fn says(status: &StatusView, name: &str, state: &str, part: &str) -> bool {
     let is_it = |message: &Option<String>| message.as_deref().unwrap_or_default().contains(part);
-    status
-        .plugins
-        .iter()
-        .any(|plugin| plugin.name == "trail" && plugin.state == state && is_it(&plugin.message))
+    status.plugins.iter().any(|plugin| plugin.name == name && plugin.state == state && is_it(&plugin.message))
 }
 
 fn component() -> Result<Vec<u8>> {
@@ -64,7 +61,8 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         ensure!(registry.asked().len() == asked, "{:?}", registry.asked());
         // A changed document does, and what is there now is no component.
         write(&config, "trail.yaml", &trail(&oci, 1009))?;
-        run.status_when(WITHIN, "the refusal", |status| says(status, "degraded", "spec.module")).await?;
+        run.status_when(WITHIN, "the refusal", |status| says(status, "trail", "degraded", "spec.module"))
+            .await?;
         write(&config, "trail.yaml", &trail(&oci, 1008))?;
         run.status_when(WITHIN, "the document of before", pulled).await?;
 
@@ -73,8 +71,10 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         drop(registry);
         run.kill().await?;
         let mut run = Kubewitness::start("away", &options, scratch.path())?;
-        run.status_when(WITHIN, "the last good one", |status| says(status, "degraded", "can't be asked"))
-            .await?;
+        run.status_when(WITHIN, "the last good one", |status| {
+            says(status, "trail", "degraded", "can't be asked")
+        })
+        .await?;
         create_job(&simulator, "two").await?;
         let handed = |status: &StatusView| {
             status.plugins.iter().any(|plugin| plugin.name == "trail" && plugin.delivered >= 2)
@@ -125,16 +125,32 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
         };
         write(&config, "trail.yaml", &trail(&wrong, 1008))?;
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
-        run.status_when(WITHIN, "the wrong digest", |status| says(status, "failed", "spec.module.sha256"))
-            .await?;
+        run.status_when(WITHIN, "the wrong digest", |status| {
+            says(status, "trail", "failed", "spec.module.sha256")
+        })
+        .await?;
         write(&config, "trail.yaml", &trail(&named(""), 1008))?;
-        run.status_when(WITHIN, "the signed one", |status| says(status, "active", "")).await?;
+        run.status_when(WITHIN, "the signed one", |status| says(status, "trail", "active", "")).await?;
         until_ok(WITHIN, "the page of plugins", async || {
             let (_, page) = run.get("/plugins").await?;
             ensure!(page.contains(&format!("@sha256:{image}")), "{page}");
             Ok(())
         })
         .await?;
+
+        // What the host has kept of others is no file of a manifest.
+        let kept = options.data.join("last-good/trail/plugin.wasm");
+        ensure!(kept.is_file(), "nothing is kept at {}", kept.display());
+        std::os::unix::fs::symlink(&kept, config.join("linked.wasm"))?;
+        for (file, part) in [
+            ("../data/last-good/trail/plugin.wasm", "leads out of its folder"),
+            ("linked.wasm", "is not there"),
+        ] {
+            let spec = format!("module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]");
+            write(&config, "steal.yaml", &plugin_manifest("steal", &spec))?;
+            let refused = |status: &StatusView| says(status, "steal", "failed", part);
+            run.status_when(WITHIN, "the refusal of what the host keeps", refused).await?;
+        }
         run.stop().await
     })
     .await;

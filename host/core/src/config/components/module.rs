@@ -1,6 +1,7 @@
 //! Where a component comes from.
 
 use std::fmt;
+use std::path::{Component, Path};
 
 use crate::config::ModuleSpec;
 use crate::model::fault::{Fault, fault};
@@ -40,6 +41,13 @@ pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, fa
         if module.sha256.is_none() {
             faults.push(fault(of("sha256"), "is missing: whoever has the address could change the file"));
         }
+    }
+    if let Some(file) = module.file.as_deref().filter(|_| is_signed)
+        && !Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    {
+        let message = "leads out of its folder, and the host's settings ask for signatures (`modules.signedBy`): put \
+                       the component into a plugin folder, and name it without `..` and without a folder before it";
+        faults.push(fault("spec.module.file", message));
     }
     let is_unsigned = module.config_map_key.is_some() || module.url.is_some();
     if is_unsigned && is_signed {
@@ -225,6 +233,11 @@ mod tests {
     fn where_signatures_are_needed_only_a_registry_and_the_hosts_own_files_have_components() {
         let of = |value| faults(&serde_json::from_value(value).unwrap(), true);
         assert!(of(serde_json::json!({"file": "a.wasm"})).is_empty());
+        assert!(of(serde_json::json!({"file": "./team/a.wasm"})).is_empty());
+        for file in ["../d/last-good/a/plugin.wasm", "/d/last-good/a/plugin.wasm", "a/../../b.wasm"] {
+            let told = of(serde_json::json!({"file": file}));
+            assert!(told.len() == 1 && told[0].starts_with("spec.module.file: leads out"), "{told:?}");
+        }
         assert!(of(serde_json::json!({"oci": "ghcr.io/a/b:1"})).is_empty());
         for unsigned in [
             serde_json::json!({"configMapKey": "a.wasm"}),

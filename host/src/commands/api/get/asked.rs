@@ -206,7 +206,7 @@ fn is_of_events(kind: &str) -> bool {
 }
 
 /// The parameters of the API, whose names are those of kubectl and Kubernetes.
-pub(super) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
+pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
     let limit = query.limit.map(|limit| limit.to_string());
     let gone = match query.gone {
         Gone::No => None,

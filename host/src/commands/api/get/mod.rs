@@ -14,7 +14,8 @@ use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
 use crate::commands::print::{self, clean, remarks};
 use crate::commands::{End, Ended};
-use asked::{Asked, When, name, parameters};
+pub(super) use asked::parameters;
+use asked::{Asked, When, name};
 
 pub async fn get(args: GetArgs) -> Ended {
     let asked = Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)?;

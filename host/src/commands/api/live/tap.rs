@@ -2,9 +2,11 @@
 
 use anyhow::{Result, bail};
 use kubewitness_core::selector::Selector;
+use kubewitness_core::views::ObjectQuery;
 use kubewitness_core::{State, kinds};
 use serde_json::Value;
 
+use super::must_be_witnessed;
 use super::stream::{Heard, Live};
 use crate::cli::TapArgs;
 use crate::commands::api::client::Client;
@@ -19,6 +21,7 @@ pub async fn tap(args: TapArgs) -> Ended {
 }
 
 async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
+    must_be_witnessed(client, chosen.about()).await?;
     let mut live = Live::open(client, after).await?;
     loop {
         match live.next().await? {
@@ -57,6 +60,15 @@ impl Chosen {
         let labels = Selector::parse(text)
             .map_err(|error| Usage::error(format!("`{text}` is not a label selector: {error}")))?;
         Ok(Self { kind, object, namespace: args.namespace.clone(), source: args.source.clone(), labels })
+    }
+
+    fn about(&self) -> ObjectQuery {
+        let kind = match &self.object {
+            Some(Named::Object { kind, .. }) => Some(kind.clone()),
+            _ => self.kind.clone(),
+        };
+        let (source, namespace) = (self.source.clone(), self.namespace.clone());
+        ObjectQuery { kind, source, namespace, ..ObjectQuery::default() }
     }
 
     fn fits(&self, state: &State) -> bool {

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use kubewitness_core::status::phase;
+use kubewitness_core::views::ObjectQuery;
 use kubewitness_core::{Change, Seq, State};
 use tokio::time::{Instant, timeout_at};
 
+use super::must_be_witnessed;
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
@@ -156,6 +158,11 @@ impl Waited {
     async fn look(&mut self, client: &Client) -> Result<Option<String>> {
         let view = story(client, &self.named, self.namespace.as_deref(), STATES).await?;
         let Some(newest) = newest(&view.states) else {
+            if let Named::Object { kind, .. } = &self.named {
+                let (kind, namespace) = (Some(kind.clone()), self.namespace.clone());
+                let about = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
+                must_be_witnessed(client, about).await?;
+            }
             eprintln!("kubewitness: {} so far, waiting for it to appear", self.nothing());
             return Ok(None);
         };

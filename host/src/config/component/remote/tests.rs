@@ -1,7 +1,9 @@
 use kubewitness_harness::registry::{Registry, SigningKey, base64, sha256};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use super::*;
+use crate::config::component::is_fetching;
 
 const COMPONENT: &[u8] = b"\0asm and what follows";
 
@@ -141,6 +143,59 @@ async fn a_file_at_an_address_is_fetched_and_is_bounded() {
     assert_eq!((&bytes[..], pulled.image), (COMPONENT, None));
     let told = remote(&at("files/gone"), &HostSpec::default()).fetch().await.unwrap_err();
     assert!(told.contains("404") && told.starts_with("http://"), "{told}");
+}
+
+#[tokio::test]
+async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("{}/plugin:1", silent.local_addr().unwrap());
+    let registry = Registry::start(None).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let (good, host) = (format!("{}/plugin:1", registry.name()), HostSpec::default());
+    let slow = (0..8).map(|_| pull(&silent, &host));
+    tokio::select! {
+        biased;
+        _ = futures::future::join_all(slow) => panic!("nobody answers these"),
+        pulled = pull(&good, &host) => assert_eq!(&pulled.unwrap().0[..], COMPONENT),
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_fetch_begins_with_its_turn() {
+    let registry = Registry::start(None).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let (name, host) = (format!("{}/plugin:1", registry.name()), HostSpec::default());
+    let before = Turn::wait(&registry.name(), "before".into()).await.unwrap();
+    assert!(is_fetching("before") && !is_fetching(&name));
+    let mut waiting = std::pin::pin!(pull(&name, &host));
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    tokio::time::pause();
+    tokio::time::advance(2 * ALL).await;
+    tokio::time::resume();
+    assert!(futures::poll!(waiting.as_mut()).is_pending(), "it waits for its turn, however long that takes");
+    drop(before);
+    assert!(!is_fetching("before"));
+    assert_eq!(&waiting.await.unwrap().0[..], COMPONENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_drips_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = format!("{}/plugin:1", listener.local_addr().unwrap());
+    let dripping = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            stream.write_all(b" ").await.unwrap();
+        }
+    };
+    let host = HostSpec::default();
+    let told = tokio::select! {
+        () = dripping => unreachable!("it goes on for ever"),
+        pulled = pull(&name, &host) => pulled.unwrap_err(),
+    };
+    assert!(told.starts_with(&name) && told.contains("comes too slowly"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ use kubewitness_sandbox::Engine;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::config::component::is_fetching;
 use crate::config::manifest::Problem;
 use crate::controller::plugins::{Candidate, Wanted};
 use crate::tasks::{Fate, Tasks};
@@ -107,7 +108,8 @@ impl Examinations {
         let now = self.compiling.borrow();
         let what = match now.as_deref() {
             // A digest has no such sign.
-            _ if mark.contains('/') => "is being fetched, and then checked",
+            _ if mark.contains('/') && is_fetching(mark) => "is being fetched",
+            _ if mark.contains('/') => "waits for its turn to be fetched, or is being checked",
             Some(compiled) if compiled == mark => "is being compiled",
             Some(_) => "waits to be compiled: one is compiled at a time",
             None => "is being checked",

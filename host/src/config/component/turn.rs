@@ -1,0 +1,71 @@
+//! Whose turn it is to fetch a component. Each server has one place, so that a slow one holds up only what comes from
+//! it. What waits gets its turn in the order in which it came.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+/// Each has its bytes in memory.
+const AT_ONCE: usize = 2;
+const OF_ONE_SERVER: usize = 1;
+
+static ALL: Semaphore = Semaphore::const_new(AT_ONCE);
+static TURNS: Mutex<Turns> = Mutex::new(Turns { servers: BTreeMap::new(), fetching: Vec::new() });
+
+struct Turns {
+    /// Those that somebody waits for or fetches from.
+    servers: BTreeMap<String, Weak<Semaphore>>,
+    /// By the names of their manifests.
+    fetching: Vec<String>,
+}
+
+/// It is held while a component is fetched.
+pub struct Turn {
+    name: String,
+    _of_all: SemaphorePermit<'static>,
+    _of_server: OwnedSemaphorePermit,
+}
+
+impl Turn {
+    /// Waits for it. What is before it ends in time.
+    pub async fn wait(server: &str, name: String) -> Result<Self, String> {
+        let closed = |error: tokio::sync::AcquireError| error.to_string();
+        // Nobody waits while it holds the lock.
+        let places = turns().server(server);
+        let of_server = places.acquire_owned().await.map_err(closed)?;
+        let of_all = ALL.acquire().await.map_err(closed)?;
+        turns().fetching.push(name.clone());
+        Ok(Self { name, _of_all: of_all, _of_server: of_server })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut turns = turns();
+        if let Some(index) = turns.fetching.iter().position(|name| *name == self.name) {
+            turns.fetching.swap_remove(index);
+        }
+    }
+}
+
+impl Turns {
+    fn server(&mut self, name: &str) -> Arc<Semaphore> {
+        self.servers.retain(|_, places| places.strong_count() > 0);
+        let known = self.servers.get(name).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let places = Arc::new(Semaphore::new(OF_ONE_SERVER));
+            self.servers.insert(name.to_owned(), Arc::downgrade(&places));
+            places
+        })
+    }
+}
+
+fn turns() -> MutexGuard<'static, Turns> {
+    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a component is being fetched that a manifest names so. Otherwise it waits for its turn.
+pub fn is_fetching(name: &str) -> bool {
+    turns().fetching.iter().any(|fetching| fetching == name)
+}
