@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing};
+use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing, Statement, closed_file, is_statement};
 
+use super::receipts::COMPACT_LINES;
 use super::*;
 use crate::secrets::signing_keys::Key;
 

@@ -2,10 +2,10 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
-use kubewitness_core::ledger::{Due, Kind, Schedule};
+use kubewitness_core::ledger::{Due, Kind, Schedule, Statement, Tally};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Book, RECORD_BYTES, Statement, Tally, damaged};
+use super::{Book, RECORD_BYTES, damaged};
 use crate::secrets::signing_keys::Key;
 
 /// A statement that is on disk.
