@@ -23,6 +23,7 @@ use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes
 use thiserror::Error;
 
 use crate::http::Destination;
+use crate::ledger::ship::Shipping;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
@@ -311,6 +312,17 @@ impl Capabilities {
                 tracing::warn!(ledger = ledger.spec.name, "it can't be signed or closed now: {error}");
             }
         }
+    }
+
+    /// Ships closed files of ledgers. One bucket that is away holds up no other.
+    pub async fn ship(&self) {
+        futures::future::join_all(self.ledgers.values().map(|ledger| ledger.ship())).await;
+    }
+
+    /// How it stands, by the names of the ledgers that are shipped.
+    pub fn shipping(&self) -> BTreeMap<String, Shipping> {
+        let of = |ledger: &Arc<Ledger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
+        self.ledgers.values().filter_map(of).collect()
     }
 
     /// The same once the plugins have ended, so that no record stays without a root.

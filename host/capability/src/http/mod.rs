@@ -310,7 +310,7 @@ fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<Header
     Ok(headers)
 }
 
-fn client(timeout: Duration, guard: Guard) -> Result<Client, reqwest::Error> {
+pub(crate) fn client(timeout: Duration, guard: Guard) -> Result<Client, reqwest::Error> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Another thread may have been first; either way there is one now.
         rustls::crypto::ring::default_provider().install_default().ok();
@@ -393,7 +393,7 @@ async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpRespo
 }
 
 /// The client's own messages name the address; these do not.
-fn refusal(error: &reqwest::Error) -> GrantError {
+pub(crate) fn refusal(error: &reqwest::Error) -> GrantError {
     if error.is_timeout() {
         return GrantError::Timeout("the destination did not answer in time".into());
     }

@@ -5,6 +5,7 @@
 
 pub mod book;
 mod sealing;
+pub mod ship;
 
 use std::collections::HashMap;
 use std::io;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::LedgerSpec;
 use kubewitness_core::ledger::is_statement;
 use kubewitness_core::ports::GrantError;
@@ -20,6 +22,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES};
 use self::sealing::Sealing;
+use self::ship::{Shipper, Shipping};
 use crate::receipts::Mark;
 use crate::secrets::signing_keys::Key;
 use crate::sql;
@@ -31,6 +34,9 @@ const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
 /// What one call may append.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
+/// Endings of the files beside those of a ledger.
+const BESIDE: [&str; 2] = ["receipts", "shipped"];
+
 /// The databases by name: they decide appends of calls that also wrote rows.
 pub type Databases = Arc<HashMap<String, sql::Shared>>;
 
@@ -39,6 +45,7 @@ pub struct Ledger {
     path: PathBuf,
     slot: Arc<Mutex<Slot>>,
     sealing: Sealing,
+    shipper: Option<Shipper>,
 }
 
 /// Closed after any fault; the next call opens it again and repairs it.
@@ -59,11 +66,11 @@ impl Ledger {
         if spec.path.is_empty() || spec.path.ends_with('/') {
             return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
         }
-        if path.extension().is_some_and(|extension| extension == "receipts") {
-            return Err("ends with .receipts, which is kept for the file beside it".into());
+        let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+        if BESIDE.contains(&ending.as_str()) {
+            return Err(format!("ends with .{ending}, which is kept for the file beside it"));
         }
-        let sealing = Sealing::new(spec.schedule(), key);
-        let ledger = Self { spec: spec.clone(), path, slot: Arc::default(), sealing };
+        let ledger = Self::of(spec, key, path, Arc::default());
         match ledger.open_book(None, Opening::First, databases).await {
             Ok(book) => ledger.slot.lock().await.book = Some(book),
             // Only calls that need the ledger wait for the database.
@@ -77,12 +84,14 @@ impl Ledger {
 
     /// The same files under changed settings: calls in progress are not disturbed.
     pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
-        Self {
-            spec: spec.clone(),
-            path: self.path.clone(),
-            slot: self.slot.clone(),
-            sealing: Sealing::new(spec.schedule(), key),
-        }
+        Self::of(spec, key, self.path.clone(), self.slot.clone())
+    }
+
+    fn of(spec: &LedgerSpec, key: Option<Arc<Key>>, path: PathBuf, slot: Arc<Mutex<Slot>>) -> Self {
+        let sealing = Sealing::new(spec.schedule(), key);
+        let ship = |ship| Shipper::new(&spec.name, &path, ship, Arc::new(SystemClock::default()));
+        let shipper = spec.ship.as_ref().map(ship);
+        Self { spec: spec.clone(), path, slot, sealing, shipper }
     }
 
     /// Whether statements are signed with this key.
@@ -94,6 +103,18 @@ impl Ledger {
     pub async fn tend(&self) -> Result<(), GrantError> {
         let Ok(mut slot) = self.slot.clone().try_lock_owned() else { return Ok(()) };
         self.sealing.tend(&self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+    }
+
+    /// Ships closed files, and removes those that were kept long enough. No call waits for it.
+    pub async fn ship(&self) {
+        if let Some(shipper) = &self.shipper {
+            shipper.turn().await;
+        }
+    }
+
+    /// `None` if the settings ship nothing.
+    pub fn shipping(&self) -> Option<Shipping> {
+        self.shipper.as_ref().map(Shipper::shipping)
     }
 
     /// Signs what no call will follow any more.

@@ -24,7 +24,7 @@ mod statement;
 mod tally;
 
 pub use merkle::{Hash, Tree, sha256};
-pub use names::{closed_file, is_closed_file};
+pub use names::{closed_file, closed_number, is_closed_file};
 pub use schedule::{Due, Rotation, Schedule, Signing};
 pub use statement::{CONTEXT, Kind, Statement, is_statement, key_id};
 pub use tally::Tally;
