@@ -313,6 +313,8 @@ fn missing_grants(
             "mail" => !grants.mail.is_empty(),
             // One interface for two grants: a plugin may only sign.
             "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
+            // Part of the grant of a ledger.
+            "persons" => !grants.ledger.is_empty(),
             "kv" => grants.kv,
             "lister" => !grants.lister.is_empty(),
             _ => true,
@@ -320,7 +322,7 @@ fn missing_grants(
         if !granted {
             let message =
                 format!("the component imports `{import}` and is granted none, so it would be denied");
-            faults.push(Fault { field: format!("spec.grants.{import}"), message });
+            faults.push(Fault { field: format!("spec.grants.{}", need_field(import)), message });
         }
     }
     for need in needs {
@@ -338,6 +340,7 @@ fn missing_grants(
 fn need_field(need: &str) -> &str {
     match need.split_once(':').map_or(need, |(capability, _)| capability) {
         "key" => "keys",
+        "persons" => "ledger",
         capability => capability,
     }
 }

@@ -154,6 +154,8 @@ pub enum Audit {
     },
     /// Shows what the records of a trail say, oldest first. It proves the files on the way
     Show(ShowTrailArgs),
+    /// Erases a person's name beside a ledger. The records keep a digest, and the proof holds as before
+    Erase(ErasePersonArgs),
     /// Prints the public part of a key that signs ledgers
     Key {
         /// A file with the private or the public key
@@ -165,6 +167,21 @@ pub enum Audit {
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct ErasePersonArgs {
+    #[command(flatten)]
+    pub trail: TrailArgs,
+    /// The name, as the annotation has it
+    #[arg(long, value_name = "NAME")]
+    pub person: String,
+    /// Erases the name. Without it, the command only says what that would be
+    #[arg(long)]
+    pub yes: bool,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }
 
 /// The files of one ledger.

@@ -20,7 +20,7 @@ pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use doctor::DoctorArgs;
 pub use journal::{
-    Audit, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs,
+    Audit, ErasePersonArgs, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs,
     VerifyTrailArgs,
 };
 pub use objects::{

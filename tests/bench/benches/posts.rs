@@ -1,23 +1,17 @@
 //! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
 //! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
 
+mod bare;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use async_trait::async_trait;
-use bytes::Bytes;
+use bare::{Nothing, delivery};
 use futures::future::{try_join, try_join_all};
 use kubewitness_bench::wanted;
-use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::clock::SystemClock;
-use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::ports::{
-    Backlog, Current, Delivery, Documents, Grants, HttpRequest, JournalError, Kept, KvWrite, Lister, Notes,
-    Progress, Save, SelectError, Selected, Selection,
-};
-use kubewitness_core::views::Counts;
-use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,29 +54,9 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
     let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
     let url = receive(Duration::from_millis(millis)).await?;
-    let host: HostSpec = serde_json::from_value(json!({
-        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
-        "destinations": [{"name": "people", "url": url}],
-    }))?;
-    let spec: PluginSpec = serde_json::from_value(json!({
-        "module": {"file": "p.wasm"},
-        "subscribe": [{"source": "jobs"}],
-        "grants": {"http": [{"name": "people", "destination": "people"}]},
-    }))?;
-    let capabilities = Capabilities::open(&host, folder.path()).await;
-    let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
-    let backing = Backing {
-        documents: Arc::new(Nothing),
-        lister: Arc::new(Nothing),
-        clock: Arc::new(SystemClock::default()),
-        uses: Arc::default(),
-        kv: Vec::new(),
-        notes,
-        version: "bench".into(),
-        cursor: 0,
-        newest: 0,
-    };
-    let grants = capabilities.grants("bench", &spec, backing).await?;
+    let destinations = json!({"destinations": [{"name": "people", "url": url}]});
+    let granted = json!({"http": [{"name": "people", "destination": "people"}]});
+    let grants = bare::grants(&destinations, &granted, folder.path(), notes).await?;
     let owed = Mutex::new(Vec::new());
     let until = Instant::now() + ROUND;
     let calls = try_join_all((0..CALLS).map(|call| call_until(until, call, &*grants, &owed)));
@@ -131,24 +105,6 @@ async fn save_until(until: Instant, journal: &Journal, owed: &Mutex<Vec<KvWrite>
     Ok(())
 }
 
-fn delivery(seq: Seq) -> Delivery {
-    let state = State {
-        id: StateId::parse(&format!("jobs/0/batch/Job/00000000-0000-4000-8000-{seq:012}/{seq}")),
-        seq,
-        source: "jobs".into(),
-        epoch: 0,
-        change: Change::Present,
-        object: Arc::default(),
-        owner: None,
-        resource_version: Version::new("1"),
-        status: Arc::default(),
-        previous: None,
-        observed_ms: 0,
-        late: false,
-    };
-    Delivery { state: Arc::new(state), attempt: 1, resync: false }
-}
-
 /// A receiver of HTTP/1.1 that does nothing but answer.
 #[allow(clippy::disallowed_methods)]
 async fn receive(after: Duration) -> Result<String> {
@@ -184,52 +140,4 @@ async fn answer(mut stream: TcpStream, after: Duration) -> Result<()> {
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await?;
     }
-}
-
-/// Stands in for what is not measured, and for a journal that notes nothing.
-struct Nothing;
-
-#[async_trait]
-impl Notes for Nothing {
-    async fn note(&self, _: &str, _: Vec<KvWrite>, _: Kept) -> Result<(), JournalError> {
-        Ok(())
-    }
-
-    fn note_later(&self, _: &str, _: Vec<KvWrite>) {}
-}
-
-#[async_trait]
-impl Documents for Nothing {
-    async fn document(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(None)
-    }
-
-    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
-        Ok(None)
-    }
-
-    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
-        Ok(Vec::new())
-    }
-}
-
-#[async_trait]
-impl Lister for Nothing {
-    fn get(&self, _: &str, _: &str, _: &str) -> Result<Option<Current>, SelectError> {
-        Ok(None)
-    }
-
-    fn select(&self, _: &str, _: &Selection) -> Result<Selected, SelectError> {
-        Ok(Selected::default())
-    }
-
-    fn tally(&self, _: &str, _: &Selection, _: &mut Counts) -> Result<(), SelectError> {
-        Ok(())
-    }
-
-    fn count(&self, _: &str) -> usize {
-        0
-    }
-
-    async fn shows(&self, _: &str, _: Seq) {}
 }

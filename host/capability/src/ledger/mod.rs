@@ -4,6 +4,7 @@
 //! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
 
 pub mod book;
+mod persons;
 mod sealing;
 pub mod ship;
 
@@ -15,12 +16,13 @@ use std::time::Duration;
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::LedgerSpec;
-use kubewitness_core::ledger::is_statement;
+use kubewitness_core::ledger::{NAME_BYTES, is_statement};
 use kubewitness_core::ports::GrantError;
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES};
+use self::persons::Persons;
 use self::sealing::Sealing;
 use self::ship::{Shipper, Shipping};
 use crate::receipts::Mark;
@@ -35,7 +37,7 @@ const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
 /// Endings of the files beside those of a ledger.
-const BESIDE: [&str; 2] = ["receipts", "shipped"];
+const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
 
 /// The databases by name: they decide appends of calls that also wrote rows.
 pub type Databases = Arc<HashMap<String, sql::Shared>>;
@@ -45,6 +47,7 @@ pub struct Ledger {
     path: PathBuf,
     slot: Arc<Mutex<Slot>>,
     sealing: Sealing,
+    persons: Arc<Persons>,
     shipper: Option<Shipper>,
 }
 
@@ -70,7 +73,8 @@ impl Ledger {
         if BESIDE.contains(&ending.as_str()) {
             return Err(format!("ends with .{ending}, which is kept for the file beside it"));
         }
-        let ledger = Self::of(spec, key, path, Arc::default());
+        let persons = Arc::new(Persons::of(&path));
+        let ledger = Self::of(spec, key, path, Arc::default(), persons);
         match ledger.open_book(None, Opening::First, databases).await {
             Ok(book) => ledger.slot.lock().await.book = Some(book),
             // Only calls that need the ledger wait for the database.
@@ -84,14 +88,20 @@ impl Ledger {
 
     /// The same files under changed settings: calls in progress are not disturbed.
     pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
-        Self::of(spec, key, self.path.clone(), self.slot.clone())
+        Self::of(spec, key, self.path.clone(), self.slot.clone(), self.persons.clone())
     }
 
-    fn of(spec: &LedgerSpec, key: Option<Arc<Key>>, path: PathBuf, slot: Arc<Mutex<Slot>>) -> Self {
+    fn of(
+        spec: &LedgerSpec,
+        key: Option<Arc<Key>>,
+        path: PathBuf,
+        slot: Arc<Mutex<Slot>>,
+        persons: Arc<Persons>,
+    ) -> Self {
         let sealing = Sealing::new(spec.schedule(), key);
         let ship = |ship| Shipper::new(&spec.name, &path, ship, Arc::new(SystemClock::default()));
         let shipper = spec.ship.as_ref().map(ship);
-        Self { spec: spec.clone(), path, slot, sealing, shipper }
+        Self { spec: spec.clone(), path, slot, sealing, persons, shipper }
     }
 
     /// Whether statements are signed with this key.
@@ -103,6 +113,16 @@ impl Ledger {
     pub async fn tend(&self) -> Result<(), GrantError> {
         let Ok(mut slot) = self.slot.clone().try_lock_owned() else { return Ok(()) };
         self.sealing.tend(&self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+    }
+
+    /// The digest that stands for a person's name in records. The name is kept beside them.
+    pub async fn conceal(&self, name: String) -> Result<String, GrantError> {
+        if name.is_empty() || name.len() > NAME_BYTES {
+            return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
+        }
+        let persons = self.persons.clone();
+        let concealed = asked(&self.persons.path, move || persons.conceal(&name)).await;
+        concealed.map_err(|error| refusal(&self.spec.name, &self.persons.path, &error))
     }
 
     /// Ships closed files, and removes those that were kept long enough. No call waits for it.

@@ -19,12 +19,14 @@
 
 mod merkle;
 mod names;
+mod persons;
 mod schedule;
 mod statement;
 mod tally;
 
 pub use merkle::{Hash, Tree, sha256};
 pub use names::{closed_file, closed_number, is_closed_file};
+pub use persons::{NAME_BYTES, PERSON_BYTES, PERSONS, Person, SALT_BYTES, persons_file};
 pub use schedule::{Due, Rotation, Schedule, Signing};
 pub use statement::{CONTEXT, Kind, Statement, is_statement, key_id};
 pub use tally::Tally;

@@ -9,6 +9,7 @@ mod completeness;
 mod findings;
 mod keys;
 mod merkle;
+mod persons;
 mod show;
 mod statements;
 mod trail;
@@ -35,6 +36,7 @@ pub async fn audit(command: Audit) -> Ended {
         Audit::Verify(args) => prove(args).await,
         Audit::Root { trail, output } => root(&trail, output),
         Audit::Show(args) => show::show(&args),
+        Audit::Erase(args) => persons::erase(&args),
         Audit::Key { file, new, output } => key(&file, new, output),
     }
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::keys;
+use super::persons::Persons;
 use super::verify::{Demands, verify};
 use crate::cli::{Moment, Output, ShowTrailArgs};
 use crate::commands::print::{self, Table, clean};
@@ -32,6 +33,8 @@ struct Record {
     manager: String,
     operation: String,
     people: BTreeMap<String, String>,
+    /// Digests of names that lie beside the ledger.
+    persons: BTreeMap<String, String>,
 }
 
 impl ShowTrailArgs {
@@ -74,10 +77,13 @@ impl Newest {
 /// A trail that does not hold is shown up to the fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> Ended {
     let demands = Demands { keys: keys::read_all(&args.trail.key)?, anchors: Vec::new() };
+    let persons = Persons::beside(&args.trail.files)?;
     let mut found = Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0 };
     let report = verify(&args.trail.files, &demands, &mut |text| {
         // What is no JSON of this shape holds as a record, and answers no question.
-        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
+        let Ok(mut record) = serde_json::from_slice::<Record>(text) else { return };
+        let named = std::mem::take(&mut record.persons).into_iter();
+        record.people.extend(named.map(|(annotation, digest)| (annotation, persons.shown(&digest))));
         if args.wants(&record) {
             found.add(record, text);
         }
