@@ -37,7 +37,7 @@ pub fn persons_file(file: &Path) -> PathBuf {
 
 impl Person {
     pub fn named(name: &str, salt: [u8; SALT_BYTES]) -> Self {
-        let digest = hex::encode(sha256(&[&salt, name.as_bytes()].concat()));
+        let digest = hex::encode(sha256(&[salt.as_slice(), name.as_bytes()].concat()));
         Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
     }
 

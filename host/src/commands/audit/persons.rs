@@ -106,6 +106,11 @@ struct Told {
 }
 
 pub fn erase(args: &ErasePersonArgs) -> Ended {
+    print::value(args.output, &of(args)?, Told::text)?;
+    Ok(End::Fine)
+}
+
+fn of(args: &ErasePersonArgs) -> Result<Told> {
     let places: Vec<_> = places(&args.trail.files).into_iter().collect();
     let [path] = places.as_slice() else {
         bail!("these are files of {} ledgers: give the files of one", places.len());
@@ -135,8 +140,7 @@ pub fn erase(args: &ErasePersonArgs) -> Ended {
     if told.erased {
         write_over(&file, &found).with_context(|| format!("erasing in {}", path.display()))?;
     }
-    print::value(args.output, &told, Told::text)?;
-    Ok(End::Fine)
+    Ok(told)
 }
 
 #[derive(Default, Deserialize)]
@@ -209,7 +213,10 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use proptest::prelude::*;
+    use serde_json::json;
 
+    use super::super::verify_tests::chain_of;
     use super::*;
     use crate::cli::{Audit, Cli, Command};
 
@@ -245,6 +252,56 @@ mod tests {
         assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
         assert_eq!(std::fs::metadata(persons_file(&trail)).unwrap().len(), bytes);
         assert_eq!(persons.shown(&"ab".repeat(32)), "digest abababababab");
+    }
+
+    const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];
+
+    fn digest(name: usize) -> String {
+        Person::named(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
+    }
+
+    proptest! {
+        #[test]
+        fn a_trail_holds_as_before_whoever_is_erased(
+            records in proptest::collection::vec((0..NAMES.len(), any::<bool>()), 1..40),
+            erased in proptest::collection::btree_set(0..NAMES.len(), 0..=NAMES.len()),
+        ) {
+            let (_folder, trail) = folder(&NAMES);
+            let fields = records.iter().enumerate().map(|(index, (name, is_old))| {
+                let named = match is_old {
+                    true => json!({"people": {"submitter": NAMES[*name]}}),
+                    false => json!({"persons": {"submitter": digest(*name)}}),
+                };
+                let named = named.to_string();
+                format!("\"id\":\"state {index}\",{}", &named[1..named.len() - 1])
+            });
+            std::fs::write(&trail, chain_of(fields, false).concat()).unwrap();
+            let files = [trail.clone()];
+            let before = verify(&files, &Demands::default(), &mut |_| {}).unwrap();
+            prop_assert!(before.ok);
+            for name in &erased {
+                let mut told = of(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
+                let of_name = |is_old| records.iter().filter(|record| **record == (*name, is_old)).count() as u64;
+                prop_assert_eq!((told.records, told.in_clear), (of_name(false), of_name(true)));
+                prop_assert!(told.erased && told.uncounted.take().is_none());
+            }
+            prop_assert_eq!(verify(&files, &Demands::default(), &mut |_| {}).unwrap(), before);
+            let persons = Persons::beside(&files).unwrap();
+            for (name, text) in NAMES.iter().enumerate() {
+                let expected = if erased.contains(&name) { "erased" } else { text };
+                prop_assert_eq!(persons.shown(&digest(name)), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_in_a_patch_of_an_old_record_is_counted() {
+        let (_folder, trail) = folder(&["ada"]);
+        let fields = r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
+        std::fs::write(&trail, chain_of([fields].into_iter(), false).concat()).unwrap();
+        let told = of(&args(&trail, "ada", &[])).unwrap();
+        assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
+        assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
     }
 
     #[test]

@@ -23,10 +23,15 @@ fn chain(ids: &[&str]) -> Vec<String> {
 }
 
 fn chain_signed(ids: &[&str], signs: bool) -> Vec<String> {
+    chain_of(ids.iter().map(|id| format!(r#""id":"{id}","phase":"Running""#)), signs)
+}
+
+/// `fields` are those of each record, without what chains it.
+pub fn chain_of(fields: impl Iterator<Item = String>, signs: bool) -> Vec<String> {
     let mut prev = trail::START.to_owned();
     let mut lines = Vec::new();
-    for (index, id) in ids.iter().enumerate() {
-        let body = format!(r#"{{"n":{},"prev":"{prev}","id":"{id}","phase":"Running""#, index + 1);
+    for (index, fields) in fields.enumerate() {
+        let body = format!(r#"{{"n":{},"prev":"{prev}",{fields}"#, index + 1);
         let hash = hex::encode(digest(&SHA256, format!("{prev}{body}}}").as_bytes()));
         let signature = if signs && index % 2 == 1 { r#","signature":"c2ln""# } else { "" };
         lines.push(format!("{body}{HASH_FIELD}{hash}\"{signature}}}\n"));

@@ -172,6 +172,7 @@ async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Resu
     body.truncate(ANSWER);
     let body = String::from_utf8_lossy(&body);
     let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
-    let code = code.map(|(code, _)| code.chars().filter(char::is_ascii_alphanumeric).take(64).collect());
-    Err(Trouble::Refused { doing, name: name.to_owned(), status: status.as_u16(), code: code.unwrap_or_default() })
+    let word = |code: &str| code.chars().filter(char::is_ascii_alphanumeric).take(64).collect::<String>();
+    let code = code.map(|(code, _)| format!(" {}", word(code))).unwrap_or_default();
+    Err(Trouble::Refused { doing, name: name.to_owned(), status: status.as_u16(), code })
 }

@@ -42,7 +42,7 @@ pub enum Trouble {
     #[error("the bucket's storage: {0}")]
     Away(GrantError),
     #[error(
-        "the storage answers {status} {code} when {doing} `{name}`: look at the bucket, the region, and the access key \
+        "the storage answers {status}{code} when {doing} `{name}`: look at the bucket, the region, and the access key \
          and its rights (get, put and list)"
     )]
     Refused { doing: &'static str, name: String, status: u16, code: String },

@@ -24,6 +24,8 @@ struct Storage {
     puts: AtomicU64,
     /// Answers 403 to everything.
     refuses: AtomicBool,
+    /// Answers 403 to what is put, with these words, unless there are none.
+    refusal: Mutex<String>,
     /// Stores other bytes than it is sent.
     alters: AtomicBool,
     /// Says no digest of what it has.
@@ -32,13 +34,17 @@ struct Storage {
 
 async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Response {
     if storage.refuses.load(Ordering::Relaxed) {
-        return (StatusCode::FORBIDDEN, "<Error><Code>AccessDenied</Code></Error>").into_response();
+        return StatusCode::FORBIDDEN.into_response();
     }
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
     let told = request.headers().get(CHECKSUM).map(|told| told.to_str().unwrap().to_owned());
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let of = |bytes: &[u8]| STANDARD.encode(digest(&SHA256, bytes));
     if method == "PUT" {
+        let refusal = storage.refusal.lock().unwrap().clone();
+        if !refusal.is_empty() {
+            return (StatusCode::FORBIDDEN, refusal).into_response();
+        }
         assert_eq!(told, Some(of(&body)), "the digest is that of what arrives");
         let kept = match storage.alters.load(Ordering::Relaxed) {
             true => Bytes::from(body.iter().rev().copied().collect::<Vec<_>>()),
@@ -225,6 +231,18 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
 }
 
 #[tokio::test]
+async fn a_long_refusal_is_read_up_to_its_bound() {
+    let scene = Scene::new(1).await;
+    let refuse = |text: String| *scene.storage.refusal.lock().unwrap() = text;
+    refuse("<Error><Code>AccessDenied</Code></Error>".into());
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("403 AccessDenied when storing `trail-000001.jsonl`"), "{trouble}");
+    refuse(format!("{}<Code>Late</Code>", " ".repeat(1 << 20)));
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("403 when storing"), "{trouble}");
+}
+
+#[tokio::test]
 async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
     let scene = Scene::new(2).await;
     scene.storage.alters.store(true, Ordering::Relaxed);
@@ -287,10 +305,18 @@ async fn at_no_time_a_file_is_neither_here_nor_in_the_bucket() {
                 closed += 1;
                 scene.close(closed);
             }
-            2 => drop(scene.storage.refuses.fetch_xor(true, Ordering::Relaxed)),
-            3 => drop(scene.storage.alters.fetch_xor(true, Ordering::Relaxed)),
-            4 => drop(scene.storage.is_silent.fetch_xor(true, Ordering::Relaxed)),
-            5 => drop(scene.clock.0.fetch_add(DAY_MS / 2, Ordering::Relaxed)),
+            2 => {
+                scene.storage.refuses.fetch_xor(true, Ordering::Relaxed);
+            }
+            3 => {
+                scene.storage.alters.fetch_xor(true, Ordering::Relaxed);
+            }
+            4 => {
+                scene.storage.is_silent.fetch_xor(true, Ordering::Relaxed);
+            }
+            5 => {
+                scene.clock.0.fetch_add(DAY_MS / 2, Ordering::Relaxed);
+            }
             6 => {
                 // The lists of a bucket are not always whole: what is still here may get lost there.
                 let number = dice.below(closed.max(1)) + 1;
