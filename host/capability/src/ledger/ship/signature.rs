@@ -78,7 +78,7 @@ mod tests {
             secret: Secret::of_test("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
         };
         let mut all: Headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        let now_ms = calendar::parse("2013-05-24T00:00:00Z").unwrap();
+        let now_ms = calendar::parse("2013-05-24T00:00:00.000Z").unwrap();
         let body = hex::encode(digest(&SHA256, body.as_bytes()));
         sign(method, &Url::parse(url).unwrap(), &mut all, &body, &key, "us-east-1", now_ms);
         all["authorization"].clone()

@@ -78,7 +78,7 @@ impl Clock for Hand {
 
 /// A ledger's folder, a bucket, and what brings them together.
 struct Scene {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     storage: Arc<Storage>,
     clock: Arc<Hand>,
     spec: ShipSpec,
@@ -113,7 +113,7 @@ impl Scene {
         clock.0.store(100 * DAY_MS, Ordering::Relaxed);
         let shipper = Shipper::new("trail", &folder.path().join("trail.jsonl"), &spec, clock.clone());
         std::fs::write(folder.path().join("trail.jsonl"), "{}\n").unwrap();
-        let scene = Self { folder, storage, clock, spec, shipper };
+        let scene = Self { _folder: folder, storage, clock, spec, shipper };
         (1..=files).for_each(|number| scene.close(number));
         scene
     }
