@@ -19,7 +19,7 @@ mod sql;
 
 use kubewitness_core::ports::GrantError;
 
-pub use crate::grants::{Backing, Capabilities, CapabilityError, forget_receipts};
+pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_receipts};
 pub use crate::http::check as check_request;
 pub use crate::ledger::ship::Shipping;
 pub use crate::mail::check as check_message;

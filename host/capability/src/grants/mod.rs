@@ -19,7 +19,7 @@ use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, Pl
 use kubewitness_core::intents::requests::Requests;
 use kubewitness_core::intents::writes::Writes;
 use kubewitness_core::limits::TICK_TIMEOUT;
-use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Ledgers, Lister, NOTE, Notes};
 use thiserror::Error;
 
 use crate::http::Destination;
@@ -51,7 +51,17 @@ pub struct Capabilities {
     /// What can't be opened now, by the list of the settings and its name there.
     closed: Arc<BTreeMap<(&'static str, String), Fault>>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
-    reader: Option<Arc<str>>,
+    lent: Lent,
+}
+
+/// What the host lends to all grants.
+#[derive(Clone, Default)]
+pub struct Lent {
+    /// One of several processes that may hand states to the same plugins has a name of its own, at most 32 characters
+    /// long.
+    pub reader: Option<Arc<str>>,
+    /// Where it is kept how far signed ledgers have come.
+    pub ledgers: Option<Arc<dyn Ledgers>>,
 }
 
 /// What the host lends to the grants of one plugin.
@@ -94,13 +104,11 @@ impl Capabilities {
     /// Opens what the host's settings name. Relative paths lie in `data`. What can't be opened is in
     /// [`Self::closed`].
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(None, host, data, None).await
+        Self::open_with(host, data, Lent::default()).await
     }
 
-    /// The same for one of several processes that may hand states to the same plugins: each has a name of
-    /// its own, at most 32 characters long.
-    pub async fn open_as(host: &HostSpec, data: &Path, reader: &str) -> Result<Self, Vec<Fault>> {
-        Self::build(None, host, data, Some(reader.into())).await
+    pub async fn open_with(host: &HostSpec, data: &Path, lent: Lent) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data, lent).await
     }
 
     /// For changed settings: what did not change stays open and is shared with the old ones, so
@@ -109,7 +117,7 @@ impl Capabilities {
     /// A new or changed entry that can't be opened refuses the change: the old settings go on. An entry that was
     /// closed before may stay closed.
     pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(Some(self), host, data, self.reader.clone()).await
+        Self::build(Some(self), host, data, self.lent.clone()).await
     }
 
     /// What people are given of documents too.
@@ -126,7 +134,7 @@ impl Capabilities {
         old: Option<&'a Self>,
         host: &'a HostSpec,
         data: &'a Path,
-        reader: Option<Arc<str>>,
+        lent: Lent,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
         let mut opener = Opener::default();
@@ -135,7 +143,7 @@ impl Capabilities {
             return Err(faults);
         }
         let open = |spec: &'a DatabaseSpec| {
-            let reader = reader.clone();
+            let reader = lent.reader.clone();
             let opening = async move {
                 let engine = open_database(old, spec, data, reader).await;
                 let placed = |(field, message): (&str, _)| (field.to_owned(), message);
@@ -147,7 +155,8 @@ impl Capabilities {
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
         let keys = load_keys(old, host, &mut opener).await;
-        let ledgers = open_ledgers(old, host, data, &deciders, &keys, &mut opener).await;
+        let ledgers =
+            open_ledgers(old, host, data, &deciders, &keys, lent.ledgers.clone(), &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
@@ -176,7 +185,7 @@ impl Capabilities {
             redaction,
             closed: Arc::new(opener.closed),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
-            reader,
+            lent,
         })
     }
 

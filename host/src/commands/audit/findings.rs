@@ -28,6 +28,8 @@ pub struct Report {
     pub seals: u64,
     /// Records after the newest root.
     pub open: u64,
+    /// Lines that the host found when it first signed the ledger, or without receipts.
+    pub adopted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_root: Option<NewestRoot>,
     /// Roots noted elsewhere that the files still have.

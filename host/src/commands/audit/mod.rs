@@ -54,8 +54,8 @@ async fn prove(args: VerifyTrailArgs) -> Ended {
         }
     })?;
     if let Some(data) = data.filter(|_| report.ok) {
-        let selective = completeness::selective(&data, &trail.files)?;
-        completeness::compare(&mut report, records, &place(&journal, &data)?, &selective).await?;
+        let writer = completeness::writer(&data, &trail.files)?;
+        completeness::compare(&mut report, records, &place(&journal, &data)?, &writer).await?;
     }
     print::value(output, &report, |report| {
         let what =

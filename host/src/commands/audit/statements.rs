@@ -29,6 +29,8 @@ pub struct Statement {
     pub lines: u64,
     records: u64,
     #[serde(default)]
+    adopted: Option<u64>,
+    #[serde(default)]
     pub root: String,
     pub at: String,
     #[serde(default)]
@@ -85,6 +87,8 @@ pub struct Ledger {
     pub newest: Option<Statement>,
     /// Records after the newest root.
     pub open: u64,
+    /// Lines that the host took over.
+    pub adopted: u64,
 }
 
 impl Ledger {
@@ -143,6 +147,7 @@ impl Ledger {
         if is_seal {
             self.next_head = Some(said.head_after(line));
         }
+        self.adopted = self.adopted.saturating_add(said.adopted.unwrap_or_default());
         self.id = Some(said.ledger.clone());
         if !said.is_head() {
             self.newest = Some(said);

@@ -185,7 +185,8 @@ impl Proof<'_> {
         report.lines = chain.records;
         report.signed = chain.signed;
         report.head = chain.head().to_owned();
-        (report.roots, report.seals, report.open) = (ledger.roots, ledger.seals, ledger.open);
+        (report.roots, report.seals) = (ledger.roots, ledger.seals);
+        (report.open, report.adopted) = (ledger.open, ledger.adopted);
         report.signed_roots = if demands.keys.is_empty() { 0 } else { ledger.roots };
         report.newest_root = ledger.newest.as_ref().map(|newest| NewestRoot {
             anchor: Anchor::of(newest).to_string(),
@@ -236,6 +237,13 @@ fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> 
         reasons.push(format!(
             "whether the last {} records are all and unchanged: they have no signed root yet",
             report.open
+        ));
+    }
+    if report.adopted > 0 {
+        reasons.push(format!(
+            "whether {} lines are as they were written: they were there when the host first signed the ledger, or its \
+             `.receipts` had been removed",
+            report.adopted
         ));
     }
     if demands.anchors.is_empty() && report.lines > 0 {

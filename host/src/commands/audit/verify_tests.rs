@@ -335,6 +335,28 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     assert_eq!(report.first_bad_line, Some(10), "{report}");
 }
 
+#[test]
+fn lines_that_the_host_took_over_are_told() {
+    let (all, key) = (records(3), key());
+    let mut tally = Tally::first(0);
+    let mut lines = Vec::new();
+    for record in &all {
+        tally.record(record.trim_end().as_bytes(), 0);
+        lines.push(record.clone());
+    }
+    tally.adopt(None);
+    let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
+    let root = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+    lines.push(format!("{}\n", String::from_utf8(root.line(Some(&sign)).unwrap()).unwrap()));
+    let report = proved(&[lines.concat().into_bytes()], &Demands { keys: public(&key), anchors: vec![] });
+    assert!(report.ok && report.adopted == 3, "{report}");
+    assert!(
+        report.not_shown[0].contains("whether 3 lines are as they were written"),
+        "{:?}",
+        report.not_shown
+    );
+}
+
 /// One change of the files. The places are drawn from all that there are.
 #[derive(Clone, Debug)]
 enum Change {

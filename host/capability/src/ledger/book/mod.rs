@@ -36,14 +36,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::ledger::Tally;
+use kubewitness_core::ledger::{Reached, Tally};
 use kubewitness_core::{Seq, files};
 use ring::digest::{SHA256, digest};
 
 pub use self::receipts::{Decider, Intent};
 use self::receipts::{Line, NO_RECORDS};
-pub use self::recovery::Cut;
 use self::recovery::undo;
+pub use self::recovery::{Cut, expect_reached};
 use self::turn::Turn;
 use crate::receipts::Mark;
 
@@ -79,6 +79,10 @@ pub struct Book {
     turn: Option<Turn>,
     /// Of the open file; counted when a statement is first due.
     tally: Option<Tally>,
+    /// What the journal knew of a signed ledger when it was opened.
+    pub reached: Option<Reached>,
+    /// There were no receipts.
+    is_adopted: bool,
     /// The time of the call that uses the ledger.
     pub now_ms: u64,
 }
@@ -170,6 +174,8 @@ impl Book {
             doubt: None,
             turn: None,
             tally: None,
+            reached: None,
+            is_adopted: receipts.is_none(),
             now_ms: 0,
         };
         File::open(folder)?.sync_all()?;

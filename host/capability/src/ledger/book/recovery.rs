@@ -1,11 +1,12 @@
 //! Brings the files of a ledger in order after a crash, and finds what no crash can have left.
 
 use std::cmp::Ordering;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use kubewitness_core::files;
-use kubewitness_core::ledger::{STATEMENT_BYTES, Statement, is_statement};
+use kubewitness_core::ledger::{Reached, STATEMENT_BYTES, Statement, Tree, closed_file, is_statement};
 
 use super::receipts::Intent;
 use super::{Book, RECORD_BYTES, damaged, hash, identity, missing};
@@ -29,6 +30,38 @@ pub fn undo(data: &File, cut: Cut) -> io::Result<()> {
         data.sync_all()?;
     }
     Ok(())
+}
+
+/// Refuses files that do not have what the host has signed. Nothing is written before: files that were put in the place
+/// of others leave no trace in receipts that are brought back.
+pub fn expect_reached(path: &Path, reached: &Reached) -> io::Result<()> {
+    let closed = closed_file(path, reached.file);
+    let is_closed = files::look(&closed)?.is_some();
+    let file = if is_closed { &closed } else { path };
+    let mut tree = Tree::default();
+    if files::look(file)?.is_some() {
+        let opened = files::open(file, OpenOptions::new().read(true))?;
+        let mut reader = BufReader::new(opened);
+        let mut line = Vec::new();
+        while tree.leaves() < reached.lines
+            && reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0
+        {
+            tree.push(line.strip_suffix(b"\n").unwrap_or(&line));
+            line.clear();
+        }
+    }
+    if (tree.leaves(), hex::encode(tree.root())) == (reached.lines, reached.root.clone()) {
+        return Ok(());
+    }
+    damaged(format!(
+        "{} was rewritten or removed: the journal has a root over {} lines of file {} of the ledger {}, and they are not \
+         there. Bring the files back from a copy; to begin a new ledger, move these files away and give it a new name \
+         in the settings",
+        file.display(),
+        reached.lines,
+        reached.file,
+        reached.ledger
+    ))
 }
 
 impl Book {

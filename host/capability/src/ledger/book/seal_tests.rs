@@ -107,6 +107,7 @@ fn a_ledger_from_before_goes_on_as_its_first_file() {
     let lines = files.lines();
     let root = Statement::parse(lines[2].as_bytes()).unwrap();
     assert_eq!((root.kind, root.file, root.lines, root.records), (Kind::Root, 1, Some(2), 2));
+    assert_eq!(root.adopted, Some(2));
     assert_eq!(files.records(), states(1..=3));
 }
 

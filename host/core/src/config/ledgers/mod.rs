@@ -36,7 +36,8 @@ pub struct LedgerSpec {
     /// `trail-000001.jsonl`. Left out: never, or the defaults of its fields if there is `signing`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate: Option<RotateSpec>,
-    /// Signs the ledger, so that nobody without the key can rewrite it unnoticed. Left out: no signature.
+    /// Signs the ledger, so that nobody without the key can rewrite what is signed unnoticed. The journal keeps the newest
+    /// root: the host refuses files that lack it. Left out: no signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<SigningSpec>,
     /// Copies closed files into a bucket, and says how long they stay here afterwards. Left out: they stay here alone.
