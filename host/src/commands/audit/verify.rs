@@ -187,7 +187,7 @@ impl Proof<'_> {
         report.head = chain.head().to_owned();
         (report.roots, report.seals) = (ledger.roots, ledger.seals);
         (report.open, report.adopted) = (ledger.open, ledger.adopted);
-        report.signed_roots = if demands.keys.is_empty() { 0 } else { ledger.roots };
+        report.signed_roots = ledger.signed_roots;
         report.newest_root = ledger.newest.as_ref().map(|newest| NewestRoot {
             anchor: Anchor::of(newest).to_string(),
             at: newest.at.clone(),
@@ -210,7 +210,7 @@ impl Proof<'_> {
             let told = format!("the noted root {anchor} is of file {}, which was not given", anchor.file);
             return report.breaks("", None, told);
         }
-        if !demands.keys.is_empty() && ledger.roots == 0 && (report.lines > 0 || is_whole) {
+        if !demands.keys.is_empty() && ledger.signed_roots == 0 && (report.lines > 0 || is_whole) {
             let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
                         took the roots out";
             return report.breaks("", None, told.to_owned());
@@ -237,6 +237,12 @@ fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> 
         reasons.push(format!(
             "whether the last {} records are all and unchanged: they have no signed root yet",
             report.open
+        ));
+    }
+    let before = report.roots - report.signed_roots;
+    if before > 0 && !demands.keys.is_empty() {
+        reasons.push(format!(
+            "whether the lines before the first signature were changed before it came: {before} roots there have none"
         ));
     }
     if report.adopted > 0 {

@@ -275,7 +275,14 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
         proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
     assert!(told(Some(&other), 2).contains("it is signed with key"));
-    assert!(told(None, 2).contains("it has no signature"));
+    assert!(told(None, 2).contains("no root in these files is signed"));
+    // Behind what is signed.
+    let mut files = ledger(ID, &records(9), 2, 100, Some(&own));
+    let last = files[0].pop().unwrap();
+    let root = files[0].iter_mut().rfind(|line| is_statement(line.as_bytes())).unwrap();
+    *root = format!("{}}}\n", root.split_once(",\"key\"").unwrap().0);
+    files[0].push(last);
+    assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
     assert!(told(None, 100).contains("no root in these files is signed"));
     // Under the name of the right key.
     let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
@@ -333,6 +340,48 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     assert!(proved(&file, &Demands { keys: both, anchors: vec![] }).ok);
     let report = proved(&file, &Demands { keys: public(&old), anchors: vec![] });
     assert_eq!(report.first_bad_line, Some(10), "{report}");
+}
+
+/// Closed from the beginning, and signed from some later root on.
+#[test]
+fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
+    let key = key();
+    let files = signed_from(&records(8), 2, &key);
+    let demands = || Demands { keys: public(&key), anchors: vec![] };
+    let report = proved(&files, &demands());
+    assert!(report.ok, "{report}");
+    assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
+    assert!(report.not_shown[0].contains("2 roots there have none"), "{:?}", report.not_shown);
+    // What the first signature covers can't be changed any more.
+    let mut changed = files.clone();
+    let at = changed[0].windows(7).position(|text| text == b"Running").unwrap();
+    changed[0][at] = b'W';
+    assert!(!proved(&changed, &demands()).ok);
+}
+
+/// A root after each record, and a seal after each third. The first roots are not signed.
+fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
+    let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
+    let mut tally = Tally::first(0);
+    let mut files = vec![Vec::new()];
+    for (index, record) in records.iter().enumerate() {
+        tally.record(record.trim_end().as_bytes(), 0);
+        let is_signed = index >= unsigned;
+        let kind = if index % 3 == 2 { Kind::Seal } else { Kind::Root };
+        let name = is_signed.then(|| keys::id(key.public_key().as_ref()));
+        let statement = tally.statement(kind, ID, 1, name);
+        let line = statement.line(is_signed.then_some(&sign)).unwrap();
+        tally.line(&line, 0).unwrap();
+        let file = files.last_mut().unwrap();
+        file.extend_from_slice(&[record.as_bytes(), &line, b"\n"].concat());
+        if kind == Kind::Seal {
+            let head = statement.head_after(&line).line(None).unwrap();
+            tally = Tally::first(0);
+            tally.line(&head, 0).unwrap();
+            files.push([head.as_slice(), b"\n"].concat());
+        }
+    }
+    files
 }
 
 #[test]

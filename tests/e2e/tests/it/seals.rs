@@ -125,7 +125,8 @@ async fn a_host_does_not_sign_a_ledger_that_was_rewritten_while_it_was_down() {
         let (_simulator, options) = sealed(scratch).await?;
         let files = trail_files(&options.data)?;
         let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
-        let (open, receipts) = (options.data.join("audit/trail.jsonl"), options.data.join("audit/trail.receipts"));
+        let (open, receipts) =
+            (options.data.join("audit/trail.jsonl"), options.data.join("audit/trail.receipts"));
         let kept = std::fs::read(&receipts)?;
         // One chain without a statement, as the host would take over a file from before.
         let records = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("{\"n\":"));
@@ -135,7 +136,9 @@ async fn a_host_does_not_sign_a_ledger_that_was_rewritten_while_it_was_down() {
         }
         std::fs::write(&open, &forged)?;
         let mut host = Kubewitness::start("run", &options, scratch.path())?;
-        let is_told = |problem: &String| problem.contains("spec.ledgers[0].path") && problem.contains("was rewritten or removed");
+        let is_told = |problem: &String| {
+            problem.contains("spec.ledgers[0].path") && problem.contains("was rewritten or removed")
+        };
         let told = |status: &StatusView| status.problems.iter().any(is_told);
         host.status_when(WITHIN, "the ledger to be refused", told).await?;
         ensure!(std::fs::read_to_string(&open)? == forged && !receipts.exists(), "nothing was written");
