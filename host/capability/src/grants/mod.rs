@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
+use kubewitness_core::config::places::stores;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
 use kubewitness_core::intents::requests::Requests;
 use kubewitness_core::intents::writes::Writes;
@@ -138,6 +139,9 @@ impl Capabilities {
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
         let mut opener = Opener::default();
+        if !faults.is_empty() {
+            return Err(faults);
+        }
         claim_places(host, data, &mut faults, &mut opener).await;
         if !faults.is_empty() {
             return Err(faults);
@@ -381,28 +385,17 @@ fn found(kept: Vec<(String, Vec<u8>)>) -> Result<Found, GrantError> {
 
 /// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.
 async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, opener: &mut Opener) {
-    let mut places = match places::Places::new(data).await {
-        Ok(places) => places,
+    let mut taken = match places::places(data).await {
+        Ok(taken) => taken,
         Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
     };
-    for (index, spec) in host.databases.iter().enumerate() {
-        let Some(sqlite) = &spec.sqlite else { continue };
-        let claimed = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await;
-        match claimed {
+    for store in stores(host) {
+        match places::claim(&mut taken, data, &store).await {
             Ok(()) => {}
-            Err(Unclaimed::Unknown(message)) => opener.hold_up("databases", index, "sqlite.path", message),
-            Err(Unclaimed::Taken(message)) => {
-                faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+            Err(Unclaimed::Unknown(message)) => {
+                opener.hold_up(store.list, store.index, store.field, message);
             }
-        }
-    }
-    for (index, spec) in host.ledgers.iter().enumerate() {
-        match places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
-            Ok(()) => {}
-            Err(Unclaimed::Unknown(message)) => opener.hold_up("ledgers", index, "path", message),
-            Err(Unclaimed::Taken(message)) => {
-                faults.push(fault(format!("spec.ledgers[{index}].path"), message));
-            }
+            Err(Unclaimed::Taken(message)) => faults.push(store.fault(message)),
         }
     }
 }

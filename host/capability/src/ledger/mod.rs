@@ -36,9 +36,6 @@ const UNDECIDED: io::ErrorKind = io::ErrorKind::NotConnected;
 /// What one call may append.
 const CALL_BYTES: usize = 16 * 1024 * 1024;
 
-/// Endings of the files beside those of a ledger.
-const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
-
 /// The databases by name: they decide appends of calls that also wrote rows.
 pub type Databases = Arc<HashMap<String, sql::Shared>>;
 
@@ -69,13 +66,6 @@ impl Ledger {
         journal: Option<Arc<dyn Ledgers>>,
     ) -> Result<Self, String> {
         let path = data.join(&spec.path);
-        if spec.path.is_empty() || spec.path.ends_with('/') {
-            return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
-        }
-        let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
-        if BESIDE.contains(&ending.as_str()) {
-            return Err(format!("ends with .{ending}, which is kept for the file beside it"));
-        }
         let persons = Arc::new(Persons::of(&path));
         let sealing = Sealing::new(spec.schedule(), key, journal);
         let ledger = Self::of(spec, sealing, path, Arc::default(), persons);

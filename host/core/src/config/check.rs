@@ -4,7 +4,7 @@ use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
     DatabaseKind, DatabaseSpec, Duration, HostSpec, IndexSpec, PluginSpec, RateSpec, RetentionSpec, TickSpec,
-    components, destinations, ledgers, streams,
+    components, destinations, ledgers, places, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{AUDIT_LEAST, BATCH_MOST, RESYNC_LEAST, TICK_LEAST, TICK_MOST, TICK_TIMEOUT_MOST};
@@ -142,6 +142,7 @@ impl HostSpec {
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
         streams::check(self, &mut faults);
         ledgers::check(self, &mut faults);
+        places::check(self, &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
                 faults.push(fault(

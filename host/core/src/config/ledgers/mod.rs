@@ -1,5 +1,6 @@
 //! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to.
 
+pub mod places;
 mod ship;
 
 use std::collections::BTreeMap;
