@@ -69,6 +69,7 @@ impl Plugin for Audit {
         About {
             config_schema: include_str!("config.schema.json"),
             needs: vec![format!("ledger:{TRAIL}")],
+            needs_with: vec![("sign", vec![format!("key:{TRAIL}")])],
             ..About::default()
         }
     }
