@@ -202,6 +202,9 @@ pub struct VerifyTrailArgs {
     /// A root that `audit root` printed earlier: the files must still have it
     #[arg(long, value_name = "ROOT")]
     pub anchor: Vec<String>,
+    /// The first of these files follows one that is not given: it is kept elsewhere
+    #[arg(long)]
+    pub from_middle: bool,
     /// The controller's data folder: its journal's states must be in the trail, each once
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

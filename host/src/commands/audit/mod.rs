@@ -42,11 +42,11 @@ pub async fn audit(command: Audit) -> Ended {
 }
 
 async fn prove(args: VerifyTrailArgs) -> Ended {
-    let VerifyTrailArgs { trail, anchor, data, journal, output } = args;
+    let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
     let anchors =
         anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
-    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors };
+    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors, is_from_first: !from_middle };
     let mut records = completeness::Trail::default();
     let mut report = verify(&trail.files, &demands, &mut |text| {
         if data.is_some() {
@@ -75,7 +75,7 @@ fn named(files: &[PathBuf], report: &Report) -> String {
 }
 
 fn root(trail: &TrailArgs, output: Output) -> Ended {
-    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors: Vec::new() };
+    let demands = Demands { keys: keys::read_all(&trail.key)?, ..Demands::default() };
     let report = verify(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
         bail!(

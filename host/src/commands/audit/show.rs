@@ -79,7 +79,7 @@ impl Newest {
 
 /// A trail that does not hold is shown up to the fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> Ended {
-    let demands = Demands { keys: keys::read_all(&args.trail.key)?, anchors: Vec::new() };
+    let demands = Demands { keys: keys::read_all(&args.trail.key)?, ..Demands::default() };
     let persons = Persons::beside(&args.trail.files)?;
     let mut found =
         Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0, unread: 0 };

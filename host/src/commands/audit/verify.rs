@@ -23,6 +23,8 @@ const FILES: usize = 100_000;
 pub struct Demands {
     pub keys: Keys,
     pub anchors: Vec<Anchor>,
+    /// The first file of the ledger must be there.
+    pub is_from_first: bool,
 }
 
 /// A file with the number that its first line gives it.
@@ -48,7 +50,8 @@ pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8]))
     let mut before: Option<(u64, String)> = None;
     for (place, file) in files.into_iter().enumerate() {
         let name = file.path.display().to_string();
-        if let Some(fault) = misplaced(before.as_ref(), file.number) {
+        let first = (demands.is_from_first && !is_whole).then(|| not_first(file.number));
+        if let Some(fault) = misplaced(before.as_ref(), file.number).or(first) {
             report.breaks(&name, None, fault);
             break;
         }
@@ -67,6 +70,14 @@ pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8]))
     }
     proof.tell(&mut report, is_whole);
     Ok(report)
+}
+
+fn not_first(number: u64) -> String {
+    format!(
+        "the file before it, number {} of the ledger, was not given: give all from the first on, or `--from-middle` if \
+         those before are kept elsewhere",
+        number.saturating_sub(1)
+    )
 }
 
 /// Why this file can't follow.

@@ -229,7 +229,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef";
 fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     let key = key();
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
-    let report = proved(&files, &Demands { keys: public(&key), anchors: vec![] });
+    let report = proved(&files, &Demands { keys: public(&key), ..Demands::default() });
     assert!(report.ok, "{report}");
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
     assert_eq!((report.lines, report.open), (11, 1));
@@ -238,8 +238,15 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         "{:?}",
         report.not_shown
     );
+    let strict = Demands { keys: public(&key), is_from_first: true, ..Demands::default() };
+    assert!(proved(&files, &strict).ok);
+    let told = proved(&files[1..], &strict).what.unwrap();
+    assert!(
+        told.contains("number 1 of the ledger, was not given") && told.contains("--from-middle"),
+        "{told}"
+    );
     // A later part can be proved alone, and says so.
-    let part = proved(&files[2..], &Demands { keys: public(&key), anchors: vec![] });
+    let part = proved(&files[2..], &Demands { keys: public(&key), ..Demands::default() });
     assert!(
         part.ok && part.not_shown[0].contains("before the first of these files"),
         "{part} {:?}",
@@ -250,7 +257,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
 #[test]
 fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let key = key();
-    let demands = || Demands { keys: public(&key), anchors: vec![] };
+    let demands = || Demands { keys: public(&key), ..Demands::default() };
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
     let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
     assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
@@ -270,7 +277,7 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
 #[test]
 fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
-    let demands = Demands { keys: public(&own), anchors: vec![] };
+    let demands = Demands { keys: public(&own), ..Demands::default() };
     let told = |key: Option<&Ed25519KeyPair>, every| {
         proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
@@ -295,14 +302,15 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
 fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritten() {
     let key = key();
     let anchor_of = |files: &[Vec<u8>]| -> Anchor {
-        let report = proved(files, &Demands { keys: public(&key), anchors: vec![] });
+        let report = proved(files, &Demands { keys: public(&key), ..Demands::default() });
         report.newest_root.unwrap().anchor.parse().unwrap()
     };
     let (first, longer) =
         (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
-    let demands = |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()] };
+    let demands =
+        |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()], ..Demands::default() };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
     // It is of a closed file, and the file after it was begun anew.
     let rewritten =
@@ -337,8 +345,8 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     }
     let both = public(&old).into_iter().chain(public(&new)).collect();
     let file = [lines.concat().into_bytes()];
-    assert!(proved(&file, &Demands { keys: both, anchors: vec![] }).ok);
-    let report = proved(&file, &Demands { keys: public(&old), anchors: vec![] });
+    assert!(proved(&file, &Demands { keys: both, ..Demands::default() }).ok);
+    let report = proved(&file, &Demands { keys: public(&old), ..Demands::default() });
     assert_eq!(report.first_bad_line, Some(10), "{report}");
 }
 
@@ -347,7 +355,7 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
 fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
     let key = key();
     let files = signed_from(&records(8), 2, &key);
-    let demands = || Demands { keys: public(&key), anchors: vec![] };
+    let demands = || Demands { keys: public(&key), ..Demands::default() };
     let report = proved(&files, &demands());
     assert!(report.ok, "{report}");
     assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
@@ -397,7 +405,8 @@ fn lines_that_the_host_took_over_are_told() {
     let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
     let root = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
     lines.push(format!("{}\n", String::from_utf8(root.line(Some(&sign)).unwrap()).unwrap()));
-    let report = proved(&[lines.concat().into_bytes()], &Demands { keys: public(&key), anchors: vec![] });
+    let report =
+        proved(&[lines.concat().into_bytes()], &Demands { keys: public(&key), ..Demands::default() });
     assert!(report.ok && report.adopted == 3, "{report}");
     assert!(
         report.not_shown[0].contains("whether 3 lines are as they were written"),
@@ -502,13 +511,13 @@ proptest! {
         let key = key();
         let files = ledger(ID, &records(count), every, each_file, Some(&key));
         let keys = || public(&key);
-        let whole = proved(&bytes(&files), &Demands { keys: keys(), anchors: vec![] });
+        let whole = proved(&bytes(&files), &Demands { keys: keys(), ..Demands::default() });
         let Some(newest) = &whole.newest_root else { return Ok(()) };
         prop_assert!(whole.ok, "{whole}");
         let anchors = vec![newest.anchor.parse().unwrap()];
         let changed = changed(&files, &change).filter(|changed| *changed != bytes(&files));
         let Some(changed) = changed else { return Ok(()) };
-        let report = proved(&changed, &Demands { keys: keys(), anchors });
+        let report = proved(&changed, &Demands { keys: keys(), anchors, ..Demands::default() });
         // Without the newest root itself nothing is lost but that root, and the proof says so.
         let is_told = !report.ok || report.open > whole.open;
         prop_assert!(is_told, "{change:?} was not found: {report}");
