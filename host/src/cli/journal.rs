@@ -142,7 +142,7 @@ pub struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// Proves that no line of a ledger was changed, removed, added or moved, and who signed it
+    /// Proves that no line of a ledger of the plugin `audit` was changed, removed, added or moved, and who signed it
     Verify(VerifyTrailArgs),
     /// Prints the newest root of a ledger, to be noted where the host can't write
     Root {

@@ -107,6 +107,7 @@ pub enum Broken {
     Cut,
     NotText,
     Unreadable(String),
+    NoTrail(String),
     NoHash,
     Number(u64),
     Unlinked,
@@ -132,6 +133,10 @@ impl fmt::Display for Broken {
             Self::Cut => f.write_str("it has no end: it was cut, or is too long"),
             Self::NotText => f.write_str("it is not text"),
             Self::Unreadable(error) => write!(f, "it can't be read: {error}"),
+            Self::NoTrail(error) => write!(
+                f,
+                "it is no record of the plugin `audit` ({error}), and only ledgers of that plugin can be proved"
+            ),
             Self::NoHash => f.write_str("it does not end with its hash"),
             Self::Number(n) => write!(f, "it has number {n}: a line before it was removed, added or moved"),
             Self::Unlinked => f.write_str(

@@ -211,6 +211,12 @@ fn what_is_no_line_of_a_trail_is_bad_and_not_an_error() {
 }
 
 #[test]
+fn a_ledger_of_another_plugin_is_refused_with_what_can_be_proved() {
+    let (line, what) = bad(&["{\"a\":1}\n".to_owned()]);
+    assert!(line == 1 && what.contains("only ledgers of that plugin can be proved"), "{what}");
+}
+
+#[test]
 fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
     let endless = vec![b'x'; super::verify::LINE_BYTES as usize + 10];
     let report = proved(&[endless], &Demands::default());
