@@ -19,9 +19,10 @@ mod sql;
 
 use kubewitness_core::ports::GrantError;
 
-pub use crate::grants::{Backing, Capabilities, CapabilityError, forget_receipts};
+pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_receipts};
 pub use crate::http::check as check_request;
 pub use crate::kv::Told;
+pub use crate::ledger::ship::Shipping;
 pub use crate::mail::check as check_message;
 pub use crate::receipts::fingerprint;
 pub use crate::secrets::redaction::{Redaction, RedactionError};

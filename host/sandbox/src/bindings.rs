@@ -10,12 +10,15 @@ wasmtime::component::bindgen!({
         "kubewitness:plugin/http": async,
         "kubewitness:plugin/mail": async,
         "kubewitness:plugin/ledger": async,
+        "kubewitness:plugin/persons": async,
     },
     exports: { default: async },
     ownership: Borrowing { duplicate_if_necessary: true },
 });
 
-pub use kubewitness::plugin::{clock, config, documents, http, kv, ledger, lister, log, mail, sql, types};
+pub use kubewitness::plugin::{
+    clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types,
+};
 
 /// The export that a plugin may have besides.
 pub mod ticks {

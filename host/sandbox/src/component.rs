@@ -106,7 +106,11 @@ impl Sometimes {
 
     /// What is needed always, and what is needed with this configuration.
     fn needs(&self, always: &[String], config: &serde_json::Map<String, serde_json::Value>) -> Vec<String> {
-        let applies = |field: &String, is_there: bool| config.contains_key(field) == is_there;
+        // A switch that is off is as one that is left out.
+        let is_off = |value: &serde_json::Value| matches!(value, serde_json::Value::Bool(false));
+        let applies = |field: &String, is_there: bool| {
+            config.get(field).is_some_and(|value| !is_off(value)) == is_there
+        };
         let now = self.needs.iter().filter(|(field, is_there, _)| applies(field, *is_there));
         always.iter().cloned().chain(now.map(|(_, _, need)| need.clone())).collect()
     }
@@ -313,6 +317,8 @@ fn missing_grants(
             "mail" => !grants.mail.is_empty(),
             // One interface for two grants: a plugin may only sign.
             "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
+            // Part of the grant of a ledger.
+            "persons" => !grants.ledger.is_empty(),
             "kv" => grants.kv,
             "lister" => !grants.lister.is_empty(),
             _ => true,
@@ -320,7 +326,7 @@ fn missing_grants(
         if !granted {
             let message =
                 format!("the component imports `{import}` and is granted none, so it would be denied");
-            faults.push(Fault { field: format!("spec.grants.{import}"), message });
+            faults.push(Fault { field: format!("spec.grants.{}", need_field(import)), message });
         }
     }
     for need in needs {
@@ -338,6 +344,7 @@ fn missing_grants(
 fn need_field(need: &str) -> &str {
     match need.split_once(':').map_or(need, |(capability, _)| capability) {
         "key" => "keys",
+        "persons" => "ledger",
         capability => capability,
     }
 }
@@ -381,6 +388,7 @@ mod tests {
         let sometimes = Sometimes::of(&[
             of("needs-with:channels", "kv,tick"),
             of("needs-without:channels", "http:people"),
+            of("needs-with:sign", "key:trail"),
             of("may-need", "mail"),
             of("unknown", "sql"),
         ]);
@@ -388,6 +396,8 @@ mod tests {
         let needs = |config: serde_json::Value| sometimes.needs(&["log".into()], config.as_object().unwrap());
         assert_eq!(needs(serde_json::json!({})), ["log", "http:people"]);
         assert_eq!(needs(serde_json::json!({"channels": []})), ["log", "kv", "tick"]);
+        assert_eq!(needs(serde_json::json!({"sign": true})), ["log", "http:people", "key:trail"]);
+        assert_eq!(needs(serde_json::json!({"sign": false})), ["log", "http:people"]);
         let imports = ["http", "kv", "mail"].map(String::from);
         let granted = grants(serde_json::json!({"http": [{"name": "people", "destination": "people"}]}));
         assert_eq!(missing_grants(&imports, &needs(serde_json::json!({})), &sometimes, &granted), []);

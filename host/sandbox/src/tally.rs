@@ -28,10 +28,11 @@ pub enum Capability {
     Lister,
     Log,
     Mail,
+    Persons,
     Sql,
 }
 
-const CAPABILITIES: [(Capability, &str); 10] = [
+const CAPABILITIES: [(Capability, &str); 11] = [
     (Capability::Clock, "clock"),
     (Capability::Config, "config"),
     (Capability::Documents, "documents"),
@@ -41,6 +42,7 @@ const CAPABILITIES: [(Capability, &str); 10] = [
     (Capability::Lister, "lister"),
     (Capability::Log, "log"),
     (Capability::Mail, "mail"),
+    (Capability::Persons, "persons"),
     (Capability::Sql, "sql"),
 ];
 

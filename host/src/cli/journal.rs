@@ -142,7 +142,7 @@ pub struct ExportArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// Proves that no line of a ledger was changed, removed, added or moved, and who signed it
+    /// Proves that no line of a ledger of the plugin `audit` was changed, removed, added or moved, and who signed it
     Verify(VerifyTrailArgs),
     /// Prints the newest root of a ledger, to be noted where the host can't write
     Root {
@@ -154,6 +154,8 @@ pub enum Audit {
     },
     /// Shows what the records of a trail say, oldest first. It proves the files on the way
     Show(ShowTrailArgs),
+    /// Erases a person's name beside a ledger. The records keep a digest, and the proof holds as before
+    Erase(ErasePersonArgs),
     /// Prints the public part of a key that signs ledgers
     Key {
         /// A file with the private or the public key
@@ -165,6 +167,21 @@ pub enum Audit {
         #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
         output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct ErasePersonArgs {
+    #[command(flatten)]
+    pub trail: TrailArgs,
+    /// The name, as the annotation has it
+    #[arg(long, value_name = "NAME")]
+    pub person: String,
+    /// Erases the name. Without it, the command only says what that would be
+    #[arg(long)]
+    pub yes: bool,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
 }
 
 /// The files of one ledger.
@@ -185,6 +202,9 @@ pub struct VerifyTrailArgs {
     /// A root that `audit root` printed earlier: the files must still have it
     #[arg(long, value_name = "ROOT")]
     pub anchor: Vec<String>,
+    /// The first of these files follows one that is not given: it is kept elsewhere
+    #[arg(long)]
+    pub from_middle: bool,
     /// The controller's data folder: its journal's states must be in the trail, each once
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::{Redaction, Uses};
+use kubewitness_capability::{Redaction, Shipping, Uses};
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
 use kubewitness_core::views::{ManifestView, ShadowView};
@@ -91,6 +91,8 @@ pub struct Shared {
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what keeps retention from going on.
     held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,
+    /// By ledger, how its closed files get into their bucket.
+    shipping: RwLock<BTreeMap<String, Shipping>>,
     /// Faults of the configuration as a whole.
     problems: RwLock<Vec<String>>,
     /// The host's settings were taken, these or the last good ones.
@@ -210,6 +212,14 @@ impl Shared {
 
     pub fn held(&self) -> BTreeMap<String, BTreeMap<Holder, Kept>> {
         read(&self.held).clone()
+    }
+
+    pub fn set_shipping(&self, shipping: BTreeMap<String, Shipping>) {
+        *write(&self.shipping) = shipping;
+    }
+
+    pub fn shipping(&self) -> BTreeMap<String, Shipping> {
+        read(&self.shipping).clone()
     }
 
     pub fn set_problems(&self, problems: Vec<String>) {

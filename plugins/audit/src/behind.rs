@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use kubewitness_sdk::{Change, Error, State, documents};
+use kubewitness_sdk::{Change, Error, State, documents, persons};
 use serde::Deserialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::line::Behind;
-use crate::{ChangeKept, Config};
+use crate::{ChangeKept, Config, TRAIL};
 
 /// A longer name is no person's, and a record has a bound.
 const NAME_BYTES: usize = 256;
@@ -27,7 +28,7 @@ pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
     if state.change != Change::Present {
         return Ok(Behind::default());
     }
-    let mut behind = Behind { people: people(config, state.seq)?, ..Behind::default() };
+    let mut behind = Behind { persons: concealed(config, state.seq)?, ..Behind::default() };
     if let Some(newest) = newest(config, state.seq)? {
         behind.manager = Some(bounded(newest.manager));
         behind.operation = Some(bounded(newest.operation));
@@ -35,6 +36,7 @@ pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
     if config.change != ChangeKept::None
         && let Some(patch) = readable(documents::patch(state.seq))?
     {
+        let patch = without_people(config, patch)?;
         behind.patch_sha256 = Some(hex::encode(Sha256::digest(&patch)));
         let is_kept = config.change == ChangeKept::Patch && patch.len() <= PATCH_BYTES;
         behind.patch = is_kept.then(|| serde_json::from_str(&patch).ok()).flatten();
@@ -51,15 +53,37 @@ fn newest(config: &Config, seq: u64) -> Result<Option<Managed>, Error> {
     Ok(managed.unwrap_or_default().into_iter().max_by(|one, other| one.time.cmp(&other.time)))
 }
 
-fn people(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {
-    let mut people = BTreeMap::new();
+fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {
+    let mut found = BTreeMap::new();
     for annotation in &config.people {
         let pointer = format!("/metadata/annotations/{}", annotation.replace('~', "~0").replace('/', "~1"));
-        if let Some(name) = readable(documents::value::<String>(seq, &pointer))? {
-            people.insert(annotation.clone(), bounded(name));
+        let name = readable(documents::value::<String>(seq, &pointer))?;
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            found.insert(annotation.clone(), persons::conceal(TRAIL, &bounded(name))?);
         }
     }
-    Ok(people)
+    Ok(found)
+}
+
+/// The patch with digests in the place of names. Its own digest is made of that: whoever has the digest of a patch could
+/// try all names that they know.
+fn without_people(config: &Config, patch: String) -> Result<String, Error> {
+    let mut value: Value = match serde_json::from_str(&patch) {
+        Ok(value) if !config.people.is_empty() => value,
+        _ => return Ok(patch),
+    };
+    let mut has_names = false;
+    let annotations = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    for (annotation, name) in annotations.into_iter().flatten() {
+        if let Value::String(name) = name
+            && config.people.contains(annotation)
+            && !name.is_empty()
+        {
+            *name = persons::conceal(TRAIL, &bounded(std::mem::take(name)))?;
+            has_names = true;
+        }
+    }
+    Ok(if has_names { value.to_string() } else { patch })
 }
 
 /// A document that is no text, too large, or of another shape says nothing. One that can't be had now is waited for.

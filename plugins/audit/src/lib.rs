@@ -30,7 +30,7 @@ pub struct Config {
     sign: bool,
     /// Whether lines name the field manager and the operation behind a change.
     managers: bool,
-    /// Annotations that name a person.
+    /// Annotations that name a person. Lines have digests of the names, which the host keeps beside the ledger.
     people: Vec<String>,
     /// What lines hold of the change itself.
     change: ChangeKept,
@@ -69,6 +69,7 @@ impl Plugin for Audit {
         About {
             config_schema: include_str!("config.schema.json"),
             needs: vec![format!("ledger:{TRAIL}")],
+            needs_with: vec![("sign", vec![format!("key:{TRAIL}")])],
             ..About::default()
         }
     }

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! {"n":2,"prev":"<hash of line 1>","id":"…",…,"document_sha256":"…","manager":"kubectl","operation":"Apply",
-//!  "people":{"kubewitness.dev/submitter":"ada"},"patch_sha256":"…","patch":{…},"hash":"…","signature":"…"}
+//!  "persons":{"kubewitness.dev/submitter":"<digest>"},"patch_sha256":"…","patch":{…},"hash":"…","signature":"…"}
 //! ```
+//!
+//! `persons` has the host's digests of names, which are kept beside the ledger and can be erased there. Lines of older
+//! versions have the names themselves, in `people`.
 //!
 //! What the configuration does not ask for, or an object does not have, is left out from `manager` on.
 //!
@@ -51,7 +54,7 @@ pub struct Behind {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub people: BTreeMap<String, String>,
+    pub persons: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch_sha256: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,6 +13,7 @@ use super::*;
 struct Host {
     records: RefCell<Vec<Vec<u8>>>,
     unreadable: Option<(u64, Error)>,
+    concealed: RefCell<Vec<String>>,
 }
 
 /// What the host answers of the object's own words.
@@ -36,6 +37,7 @@ impl testing::Host for Host {
     fn document_patch(&self, seq: u64) -> Result<Option<String>, Error> {
         Ok(Some(match seq {
             1 => "{ \"spec\": {\"suspend\": false, \"hash\": \"x\"} }".to_owned(),
+            3 => r#"{"metadata":{"annotations":{"kubewitness.dev/submitter":"ada","other":"ada","long":null}}}"#.to_owned(),
             _ => format!("{{\"metadata\":\"{}\"}}", "x".repeat(70_000)),
         }))
     }
@@ -55,6 +57,12 @@ impl testing::Host for Host {
 
     fn ledger_last(&self, _: &str) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.records.borrow().last().cloned())
+    }
+
+    fn conceal(&self, ledger: &str, name: &str) -> Result<String, Error> {
+        assert_eq!(ledger, "trail");
+        self.concealed.borrow_mut().push(name.to_owned());
+        Ok(format!("digest of {}", name.len()))
     }
 
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, Error> {
@@ -172,7 +180,8 @@ fn a_line_names_the_newest_field_manager_and_the_person() {
     handle(&host, &Config::default(), &[1]);
     let line = &lines(&host)[0].1;
     assert_eq!((&line["manager"], &line["operation"]), (&"kube-controller-manager".into(), &"Update".into()));
-    assert_eq!(line["people"]["kubewitness.dev/submitter"], "ada");
+    assert_eq!(line["persons"]["kubewitness.dev/submitter"], "digest of 3");
+    assert_eq!((&line["people"], host.concealed.borrow().as_slice()), (&Value::Null, &["ada".to_owned()][..]));
     assert_eq!((&line["patch"], &line["patch_sha256"]), (&Value::Null, &Value::Null));
 }
 
@@ -183,7 +192,7 @@ fn a_deletion_names_nobody_because_the_object_does_not_say_who_deleted_it() {
     state.change = Change::Gone;
     testing::with_host(host.clone(), || Audit::handle(&Config::default(), &[state]));
     let line = &lines(&host)[0].1;
-    assert!(line.get("manager").is_none() && line.get("people").is_none(), "{line}");
+    assert!(line.get("manager").is_none() && line.get("persons").is_none(), "{line}");
 }
 
 #[test]
@@ -203,13 +212,24 @@ fn the_change_is_kept_as_its_digest_or_as_a_patch_up_to_its_bound() {
 }
 
 #[test]
+fn a_patch_and_its_digest_have_no_name_in_them() {
+    let host = Rc::new(Host::default());
+    handle(&host, &Config { change: ChangeKept::Patch, ..Config::default() }, &[3]);
+    let line = &lines(&host)[0].1;
+    let annotations = &line["patch"]["metadata"]["annotations"];
+    assert_eq!(annotations["kubewitness.dev/submitter"], "digest of 3");
+    assert_eq!(annotations["other"], "ada", "nobody said that it names a person");
+    assert_eq!(line["patch_sha256"], hex::encode(Sha256::digest(line["patch"].to_string())));
+}
+
+#[test]
 fn names_have_a_bound_and_what_is_no_text_names_nobody() {
     let host = Rc::new(Host::default());
     let people = ["long", "number", "missing"].map(String::from).to_vec();
     handle(&host, &Config { people, ..Config::default() }, &[1]);
     let line = &lines(&host)[0].1;
-    assert_eq!(line["people"]["long"].as_str().map(str::len), Some(256));
-    assert_eq!(line["people"].as_object().map(serde_json::Map::len), Some(1));
+    assert_eq!(line["persons"]["long"], "digest of 256");
+    assert_eq!(line["persons"].as_object().map(serde_json::Map::len), Some(1));
 }
 
 #[test]

@@ -227,6 +227,17 @@ pub mod ledger {
     }
 }
 
+/// Names of people, kept beside a granted ledger, where they can be erased.
+pub mod persons {
+    use super::raw;
+    use crate::Error;
+
+    /// Returns the digest that stands for the name in records of this ledger.
+    pub fn conceal(ledger: &str, name: &str) -> Result<String, Error> {
+        raw::persons::conceal(ledger, name)
+    }
+}
+
 /// Writes lines to the host's log, under the plugin's name.
 pub mod log {
     use super::raw;

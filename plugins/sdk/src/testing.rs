@@ -111,6 +111,9 @@ pub trait Host {
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, Error> {
         denied("key")
     }
+    fn conceal(&self, ledger: &str, name: &str) -> Result<String, Error> {
+        denied("ledger")
+    }
     fn log(&self, level: Level, message: &str, fields: &[(String, String)]) {}
     fn now_ms(&self) -> u64 {
         0
@@ -227,6 +230,7 @@ pub(crate) mod raw {
             last => ledger_last(ledger: &str) -> Result<Option<Vec<u8>>, Error>;
             sign => ledger_sign(key: &str, message: &[u8]) -> Result<Vec<u8>, Error>;
         }
+        persons { conceal => conceal(ledger: &str, name: &str) -> Result<String, Error>; }
         log { write => log(level: Level, message: &str, fields: &[(String, String)]) -> (); }
         clock { now_ms => now_ms() -> u64; }
     }

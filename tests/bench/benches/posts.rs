@@ -7,19 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use granted::{Nothing, delivery};
 use futures::future::{try_join, try_join_all};
 use kubewitness_bench::wanted;
-use kubewitness_capability::{Backing, Capabilities};
-use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
-use kubewitness_core::{Change, Seq, State, StateId, Version};
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
-
-use granted::{Nothing, backing};
 
 /// States of one call, each with a request of its own, as the notification plugin makes them.
 const BATCH: u64 = 16;
@@ -57,19 +54,9 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
     let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
     let url = receive(Duration::from_millis(millis)).await?;
-    let host: HostSpec = serde_json::from_value(json!({
-        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
-        "destinations": [{"name": "people", "url": url}],
-    }))?;
-    let spec: PluginSpec = serde_json::from_value(json!({
-        "module": {"file": "p.wasm"},
-        "subscribe": [{"source": "jobs"}],
-        "grants": {"http": [{"name": "people", "destination": "people"}]},
-    }))?;
-    let capabilities = Capabilities::open(&host, folder.path()).await;
-    let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
-    let backing = Backing { notes, ..backing() };
-    let grants = capabilities.grants("bench", &spec, backing).await?;
+    let destinations = json!({"destinations": [{"name": "people", "url": url}]});
+    let granted = json!({"http": [{"name": "people", "destination": "people"}]});
+    let grants = granted::grants(&destinations, &granted, folder.path(), notes).await?;
     let owed = Mutex::new(Vec::new());
     let until = Instant::now() + ROUND;
     let calls = try_join_all((0..CALLS).map(|call| call_until(until, call, &*grants, &owed)));
@@ -116,24 +103,6 @@ async fn save_until(until: Instant, journal: &Journal, owed: &Mutex<Vec<KvWrite>
         journal.save("bench", Save { progress: Progress::default(), kv, ..Save::default() }).await?;
     }
     Ok(())
-}
-
-fn delivery(seq: Seq) -> Delivery {
-    let state = State {
-        id: StateId::parse(&format!("jobs/0/batch/Job/00000000-0000-4000-8000-{seq:012}/{seq}")),
-        seq,
-        source: "jobs".into(),
-        epoch: 0,
-        change: Change::Present,
-        object: Arc::default(),
-        owner: None,
-        resource_version: Version::new("1"),
-        status: Arc::default(),
-        previous: None,
-        observed_ms: 0,
-        late: false,
-    };
-    Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
 /// A receiver of HTTP/1.1 that does nothing but answer.

@@ -15,15 +15,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
+use kubewitness_core::config::places::stores;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
 use kubewitness_core::intents::requests::Requests;
 use kubewitness_core::intents::writes::Writes;
 use kubewitness_core::limits::TICK_TIMEOUT;
-use kubewitness_core::ports::{Documents, GrantError, Grants, Lister, NOTE, Notes};
+use kubewitness_core::ports::{Documents, GrantError, Grants, Ledgers, Lister, NOTE, Notes};
 use thiserror::Error;
 
 use crate::http::Destination;
 use crate::kv::Told;
+use crate::ledger::ship::Shipping;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
@@ -51,7 +53,17 @@ pub struct Capabilities {
     /// What can't be opened now, by the list of the settings and its name there.
     closed: Arc<BTreeMap<(&'static str, String), Fault>>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
-    reader: Option<Arc<str>>,
+    lent: Lent,
+}
+
+/// What the host lends to all grants.
+#[derive(Clone, Default)]
+pub struct Lent {
+    /// One of several processes that may hand states to the same plugins has a name of its own, at most 32 characters
+    /// long.
+    pub reader: Option<Arc<str>>,
+    /// Where it is kept how far signed ledgers have come.
+    pub ledgers: Option<Arc<dyn Ledgers>>,
 }
 
 /// What the host lends to the grants of one plugin.
@@ -96,13 +108,11 @@ impl Capabilities {
     /// Opens what the host's settings name. Relative paths lie in `data`. What can't be opened is in
     /// [`Self::closed`].
     pub async fn open(host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(None, host, data, None).await
+        Self::open_with(host, data, Lent::default()).await
     }
 
-    /// The same for one of several processes that may hand states to the same plugins: each has a name of
-    /// its own, at most 32 characters long.
-    pub async fn open_as(host: &HostSpec, data: &Path, reader: &str) -> Result<Self, Vec<Fault>> {
-        Self::build(None, host, data, Some(reader.into())).await
+    pub async fn open_with(host: &HostSpec, data: &Path, lent: Lent) -> Result<Self, Vec<Fault>> {
+        Self::build(None, host, data, lent).await
     }
 
     /// For changed settings: what did not change stays open and is shared with the old ones, so
@@ -111,7 +121,7 @@ impl Capabilities {
     /// A new or changed entry that can't be opened refuses the change: the old settings go on. An entry that was
     /// closed before may stay closed.
     pub async fn reload(&self, host: &HostSpec, data: &Path) -> Result<Self, Vec<Fault>> {
-        Self::build(Some(self), host, data, self.reader.clone()).await
+        Self::build(Some(self), host, data, self.lent.clone()).await
     }
 
     /// What people are given of documents too.
@@ -133,16 +143,19 @@ impl Capabilities {
         old: Option<&'a Self>,
         host: &'a HostSpec,
         data: &'a Path,
-        reader: Option<Arc<str>>,
+        lent: Lent,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = host.check();
         let mut opener = Opener::default();
+        if !faults.is_empty() {
+            return Err(faults);
+        }
         claim_places(host, data, &mut faults, &mut opener).await;
         if !faults.is_empty() {
             return Err(faults);
         }
         let open = |spec: &'a DatabaseSpec| {
-            let reader = reader.clone();
+            let reader = lent.reader.clone();
             let opening = async move {
                 let engine = open_database(old, spec, data, reader).await;
                 let placed = |(field, message): (&str, _)| (field.to_owned(), message);
@@ -154,7 +167,8 @@ impl Capabilities {
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
         let keys = load_keys(old, host, &mut opener).await;
-        let ledgers = open_ledgers(old, host, data, &deciders, &keys, &mut opener).await;
+        let ledgers =
+            open_ledgers(old, host, data, &deciders, &keys, lent.ledgers.clone(), &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {
@@ -183,7 +197,7 @@ impl Capabilities {
             redaction,
             closed: Arc::new(opener.closed),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
-            reader,
+            lent,
         })
     }
 
@@ -321,6 +335,17 @@ impl Capabilities {
         }
     }
 
+    /// Ships closed files of ledgers. One bucket that is away holds up no other.
+    pub async fn ship(&self) {
+        futures::future::join_all(self.ledgers.values().map(|ledger| ledger.ship())).await;
+    }
+
+    /// How it stands, by the names of the ledgers that are shipped.
+    pub fn shipping(&self) -> BTreeMap<String, Shipping> {
+        let of = |ledger: &Arc<Ledger>| Some((ledger.spec.name.clone(), ledger.shipping()?));
+        self.ledgers.values().filter_map(of).collect()
+    }
+
     /// The same once the plugins have ended, so that no record stays without a root.
     pub async fn sign_off(&self) {
         for ledger in self.ledgers.values() {
@@ -368,28 +393,17 @@ fn found(kept: Vec<(String, Vec<u8>)>) -> Result<Found, GrantError> {
 
 /// Before anything is opened: opening makes files. A place whose disk does not answer is not opened.
 async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, opener: &mut Opener) {
-    let mut places = match places::Places::new(data).await {
-        Ok(places) => places,
+    let mut taken = match places::places(data).await {
+        Ok(taken) => taken,
         Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
     };
-    for (index, spec) in host.databases.iter().enumerate() {
-        let Some(sqlite) = &spec.sqlite else { continue };
-        let claimed = places.claim(&sqlite.path, format!("the database `{}`", spec.name)).await;
-        match claimed {
+    for store in stores(host) {
+        match places::claim(&mut taken, data, &store).await {
             Ok(()) => {}
-            Err(Unclaimed::Unknown(message)) => opener.hold_up("databases", index, "sqlite.path", message),
-            Err(Unclaimed::Taken(message)) => {
-                faults.push(fault(format!("spec.databases[{index}].sqlite.path"), message));
+            Err(Unclaimed::Unknown(message)) => {
+                opener.hold_up(store.list, store.index, store.field, message);
             }
-        }
-    }
-    for (index, spec) in host.ledgers.iter().enumerate() {
-        match places.claim(&spec.path, format!("the ledger `{}`", spec.name)).await {
-            Ok(()) => {}
-            Err(Unclaimed::Unknown(message)) => opener.hold_up("ledgers", index, "path", message),
-            Err(Unclaimed::Taken(message)) => {
-                faults.push(fault(format!("spec.ledgers[{index}].path"), message));
-            }
+            Err(Unclaimed::Taken(message)) => faults.push(store.fault(message)),
         }
     }
 }

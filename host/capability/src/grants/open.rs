@@ -12,6 +12,8 @@ use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
 };
 
+use kubewitness_core::ports::Ledgers;
+
 use super::{Capabilities, fault};
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
@@ -120,9 +122,11 @@ pub async fn open_ledgers<'a>(
     data: &'a Path,
     deciders: &'a Databases,
     keys: &'a HashMap<String, Arc<Key>>,
+    journal: Option<Arc<dyn Ledgers>>,
     opener: &mut Opener,
 ) -> HashMap<String, Arc<Ledger>> {
     let open = |spec: &'a LedgerSpec| {
+        let journal = journal.clone();
         let opening = async move {
             let key = match &spec.signing {
                 Some(signing) => Some(keys.get(&signing.key).cloned().ok_or_else(|| {
@@ -137,7 +141,7 @@ pub async fn open_ledgers<'a>(
                     Ok(ledger.clone())
                 }
                 Some(ledger) => Ok(Arc::new(ledger.with(spec, key))),
-                None => Ledger::open(spec, key, data, deciders).await.map(Arc::new),
+                None => Ledger::open(spec, key, data, deciders, journal).await.map(Arc::new),
             };
             opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
         };

@@ -1,17 +1,9 @@
-//! Checks that each store of the settings has a file of its own, and none of the host's files.
+//! Follows links of a store's path before the store is given its place.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use kubewitness_core::config::places::{Places, Store, plain};
 use kubewitness_core::files;
-
-/// In the data folder, these are the host's own: a plugin that could write them could unsay what
-/// was witnessed.
-const OWN: [&str; 3] = ["journal.db", "cache", "last-good"];
-
-pub(crate) struct Places {
-    data: PathBuf,
-    taken: Vec<(PathBuf, String)>,
-}
 
 /// Why a store can't have its place.
 #[derive(Debug)]
@@ -22,32 +14,16 @@ pub(crate) enum Unclaimed {
     Unknown(String),
 }
 
-impl Places {
-    pub async fn new(data: &Path) -> std::io::Result<Self> {
-        Ok(Self { data: asked(data.to_path_buf()).await?, taken: Vec::new() })
-    }
+/// The places of a data folder, none of them taken yet.
+pub(crate) async fn places(data: &Path) -> std::io::Result<Places> {
+    Ok(Places::new(asked(data.to_path_buf()).await?))
+}
 
-    /// The path of a store, or why it can't be there.
-    pub async fn claim(&mut self, path: &str, what: String) -> Result<(), Unclaimed> {
-        let unknown = |error| Unclaimed::Unknown(format!("`{path}`: {error}"));
-        let place = asked(self.data.join(path)).await.map_err(unknown)?;
-        let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
-        if let Some(Component::Normal(first)) = first {
-            let first = first.to_string_lossy();
-            if OWN.iter().any(|own| {
-                first == *own
-                    || first.starts_with(&format!("{own}-"))
-                    || first.starts_with(&format!("{own}."))
-            }) {
-                return Err(Unclaimed::Taken(format!("`{path}` is the host's own: choose another file")));
-            }
-        }
-        if let Some((_, other)) = self.taken.iter().find(|(taken, _)| *taken == place) {
-            return Err(Unclaimed::Taken(format!("`{path}` is {other} already: each has a file of its own")));
-        }
-        self.taken.push((place, what));
-        Ok(())
-    }
+/// Takes the place to which the path of a store leads.
+pub(crate) async fn claim(places: &mut Places, data: &Path, store: &Store<'_>) -> Result<(), Unclaimed> {
+    let unknown = |error| Unclaimed::Unknown(format!("`{}`: {error}", store.path));
+    let place = asked(data.join(store.path)).await.map_err(unknown)?;
+    places.claim(store, place).map_err(Unclaimed::Taken)
 }
 
 /// Links are followed on disks that may not answer.
@@ -59,14 +35,7 @@ async fn asked(path: PathBuf) -> std::io::Result<PathBuf> {
 /// two names of one file are one place.
 fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let mut plain = PathBuf::new();
-    for component in absolute.components() {
-        match component {
-            Component::ParentDir => drop(plain.pop()),
-            Component::CurDir => {}
-            other => plain.push(other),
-        }
-    }
+    let plain = plain(&absolute);
     if let Ok(real) = plain.canonicalize() {
         return real;
     }
@@ -80,34 +49,26 @@ fn resolved(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_hosts_own_files_are_nobodys_database() {
-        let data = tempfile::tempdir().unwrap();
-        let mut places = Places::new(data.path()).await.unwrap();
-        for path in [
-            "journal.db",
-            "./journal.db",
-            "x/../journal.db",
-            "journal.db-wal",
-            "cache/a",
-            "last-good/host.yaml",
-        ] {
-            assert!(places.claim(path, "the database `a`".into()).await.is_err(), "{path}");
-        }
-        let absolute = data.path().join("journal.db");
-        assert!(places.claim(absolute.to_str().unwrap(), "the database `a`".into()).await.is_err());
-        std::fs::write(&absolute, "").unwrap();
-        std::os::unix::fs::symlink(&absolute, data.path().join("link.db")).unwrap();
-        assert!(places.claim("link.db", "the database `a`".into()).await.is_err());
+    fn ledger<'a>(path: &'a str, name: &'a str) -> Store<'a> {
+        Store { list: "ledgers", index: 0, field: "path", path, name }
     }
 
     #[tokio::test]
-    async fn a_file_belongs_to_one_store() {
+    async fn links_lead_neither_to_the_hosts_own_files_nor_to_those_of_another_store() {
         let data = tempfile::tempdir().unwrap();
-        let mut places = Places::new(data.path()).await.unwrap();
-        places.claim("platform.db", "the database `a`".into()).await.unwrap();
-        let error = places.claim("./platform.db", "the ledger `b`".into()).await.unwrap_err();
-        assert!(matches!(&error, Unclaimed::Taken(told) if told.contains("the database `a`")), "{error:?}");
-        places.claim("audit/trail.jsonl", "the ledger `b`".into()).await.unwrap();
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(data.path().join(to), data.path().join(name)).unwrap();
+        };
+        let mut taken = places(data.path()).await.unwrap();
+        for name in ["journal.db", "a.jsonl"] {
+            std::fs::write(data.path().join(name), "").unwrap();
+        }
+        link("journal.db", "link.db");
+        link("a.jsonl", "b.jsonl");
+        let own = claim(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
+        assert!(matches!(&own, Unclaimed::Taken(told) if told.contains("the host's own")), "{own:?}");
+        claim(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
+        let other = claim(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
+        assert!(matches!(&other, Unclaimed::Taken(told) if told.contains("the ledger `a`")), "{other:?}");
     }
 }

@@ -24,6 +24,7 @@ use crate::secrets::{self, Secret};
 use resolver::{Forbidden, Guard, Unresolved};
 use schemes::Outgoing;
 use tls::Clients;
+pub(crate) use tls::plain_client;
 
 const PATH_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 64;
@@ -380,7 +381,7 @@ async fn receive(mut response: reqwest::Response, most: u64) -> Result<HttpRespo
 }
 
 /// The client's own messages name the address; these do not.
-fn refusal(error: &reqwest::Error) -> GrantError {
+pub(crate) fn refusal(error: &reqwest::Error) -> GrantError {
     if error.is_timeout() {
         return GrantError::Timeout("the destination did not answer in time".into());
     }

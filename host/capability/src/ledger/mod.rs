@@ -4,7 +4,9 @@
 //! A call holds the ledger from its first look to its commit: two calls can't continue one chain.
 
 pub mod book;
+mod persons;
 mod sealing;
+pub mod ship;
 
 use std::collections::HashMap;
 use std::io;
@@ -12,14 +14,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::LedgerSpec;
-use kubewitness_core::ledger::is_statement;
-use kubewitness_core::ports::GrantError;
+use kubewitness_core::ledger::{NAME_BYTES, Reached, is_statement};
+use kubewitness_core::ports::{GrantError, Ledgers};
 use kubewitness_core::{Seq, files};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES};
+use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES, expect_reached};
+use self::persons::Persons;
 use self::sealing::Sealing;
+use self::ship::{Shipper, Shipping};
 use crate::receipts::Mark;
 use crate::secrets::signing_keys::Key;
 use crate::sql;
@@ -39,6 +44,8 @@ pub struct Ledger {
     path: PathBuf,
     slot: Arc<Mutex<Slot>>,
     sealing: Sealing,
+    persons: Arc<Persons>,
+    shipper: Option<Shipper>,
 }
 
 /// Closed after any fault; the next call opens it again and repairs it.
@@ -46,6 +53,8 @@ pub struct Ledger {
 struct Slot {
     book: Option<Book>,
     cut: Option<Cut>,
+    /// What the journal keeps of a signed ledger.
+    reached: Option<Reached>,
 }
 
 impl Ledger {
@@ -54,35 +63,46 @@ impl Ledger {
         key: Option<Arc<Key>>,
         data: &Path,
         databases: &Databases,
+        journal: Option<Arc<dyn Ledgers>>,
     ) -> Result<Self, String> {
         let path = data.join(&spec.path);
-        if spec.path.is_empty() || spec.path.ends_with('/') {
-            return Err("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
+        let persons = Arc::new(Persons::of(&path));
+        let sealing = Sealing::new(spec.schedule(), key, journal);
+        let ledger = Self::of(spec, sealing, path, Arc::default(), persons);
+        let mut slot = ledger.slot.lock().await;
+        if let Some(journal) = ledger.sealing.journal() {
+            let kept = tokio::time::timeout(WAIT, journal.reached(&spec.name)).await;
+            let kept = kept.map_err(|_| "the journal does not answer".to_owned())?;
+            slot.reached = kept.map_err(|error| error.to_string())?;
         }
-        if path.extension().is_some_and(|extension| extension == "receipts") {
-            return Err("ends with .receipts, which is kept for the file beside it".into());
-        }
-        let sealing = Sealing::new(spec.schedule(), key);
-        let ledger = Self { spec: spec.clone(), path, slot: Arc::default(), sealing };
-        match ledger.open_book(None, Opening::First, databases).await {
-            Ok(book) => ledger.slot.lock().await.book = Some(book),
+        match ledger.open_book(&slot, Opening::First, databases).await {
+            Ok(book) => slot.book = Some(book),
             // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
                 tracing::warn!(ledger = spec.name, %error, "the ledger's last append is not decided yet");
             }
             Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
         }
+        drop(slot);
         Ok(ledger)
     }
 
     /// The same files under changed settings: calls in progress are not disturbed.
     pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
-        Self {
-            spec: spec.clone(),
-            path: self.path.clone(),
-            slot: self.slot.clone(),
-            sealing: Sealing::new(spec.schedule(), key),
-        }
+        let sealing = Sealing::new(spec.schedule(), key, self.sealing.journal().cloned());
+        Self::of(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
+    }
+
+    fn of(
+        spec: &LedgerSpec,
+        sealing: Sealing,
+        path: PathBuf,
+        slot: Arc<Mutex<Slot>>,
+        persons: Arc<Persons>,
+    ) -> Self {
+        let ship = |ship| Shipper::new(&spec.name, &path, ship, Arc::new(SystemClock::default()));
+        let shipper = spec.ship.as_ref().map(ship);
+        Self { spec: spec.clone(), path, slot, sealing, persons, shipper }
     }
 
     /// Whether statements are signed with this key.
@@ -93,20 +113,50 @@ impl Ledger {
     /// Writes the statement that is due. A ledger that a call holds is left to that call.
     pub async fn tend(&self) -> Result<(), GrantError> {
         let Ok(mut slot) = self.slot.clone().try_lock_owned() else { return Ok(()) };
-        self.sealing.tend(&self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+        self.sealing.tend(&self.spec.name, &self.path, &mut slot).await.map_err(|error| self.refusal(&error))
+    }
+
+    /// The digest that stands for a person's name in records. The name is kept beside them.
+    pub async fn conceal(&self, name: String) -> Result<String, GrantError> {
+        if name.is_empty() || name.len() > NAME_BYTES {
+            return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
+        }
+        let persons = self.persons.clone();
+        let concealed = asked(&self.persons.path, move || persons.conceal(&name)).await;
+        concealed.map_err(|error| refusal(&self.spec.name, &self.persons.path, &error))
+    }
+
+    /// Ships closed files, and removes those that were kept long enough. No call waits for it.
+    pub async fn ship(&self) {
+        if let Some(shipper) = &self.shipper {
+            shipper.turn().await;
+        }
+    }
+
+    /// `None` if the settings ship nothing.
+    pub fn shipping(&self) -> Option<Shipping> {
+        self.shipper.as_ref().map(Shipper::shipping)
     }
 
     /// Signs what no call will follow any more.
     pub async fn sign_off(&self) -> Result<(), GrantError> {
         let waited = tokio::time::timeout(WAIT, self.slot.clone().lock_owned()).await;
         let mut slot = waited.map_err(|_| GrantError::Unavailable("the ledger is busy".into()))?;
-        let signed = self.sealing.at_the_end().tend(&self.path, &mut slot).await;
+        let signed = self.sealing.at_the_end().tend(&self.spec.name, &self.path, &mut slot).await;
         signed.map_err(|error| self.refusal(&error))
     }
 
-    async fn open_book(&self, cut: Option<Cut>, opening: Opening, databases: &Databases) -> io::Result<Book> {
-        let path = self.path.clone();
-        let mut book = asked(&self.path, move || Book::open(&path, cut, opening)).await?;
+    async fn open_book(&self, slot: &Slot, opening: Opening, databases: &Databases) -> io::Result<Book> {
+        let (path, cut, reached) = (self.path.clone(), slot.cut, slot.reached.clone());
+        let open = move || {
+            if let Some(reached) = &reached {
+                expect_reached(&path, reached)?;
+            }
+            let mut book = Book::open(&path, cut, opening)?;
+            book.reached = reached;
+            Ok(book)
+        };
+        let mut book = asked(&self.path, open).await?;
         let Some(intent) = book.doubt.take() else { return Ok(book) };
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
@@ -135,7 +185,7 @@ impl Ledger {
         let mut slot =
             waited.map_err(|_| GrantError::Unavailable("the ledger is busy with other calls".into()))?;
         if slot.book.is_none() {
-            let book = self.open_book(slot.cut, Opening::Again, databases).await;
+            let book = self.open_book(&slot, Opening::Again, databases).await;
             let book = book.map_err(|error| self.refusal(&error))?;
             slot.book = Some(book);
             slot.cut = None;
@@ -258,7 +308,7 @@ impl Held {
     ) -> Result<Written, GrantError> {
         let Self { mut slot, name, path, sealing, data, records, last } = self;
         // Before the records, so that a root never covers some that do not count yet.
-        sealing.tend(&path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
+        sealing.tend(&name, &path, &mut slot).await.map_err(|error| refusal(&name, &path, &error))?;
         let (Some(mut book), Some(last)) = (slot.book.take(), last) else {
             return Err(GrantError::Other("the ledger was not held, or nothing was appended".into()));
         };

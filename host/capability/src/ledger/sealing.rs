@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ledger::{Kind, Schedule};
+use kubewitness_core::ports::Ledgers;
 
-use super::{Slot, asked};
+use super::{Slot, WAIT, asked};
 use crate::secrets::signing_keys::Key;
 
 #[derive(Clone)]
@@ -15,11 +16,17 @@ pub struct Sealing {
     schedule: Schedule,
     key: Option<Arc<Key>>,
     clock: Arc<dyn Clock>,
+    /// Where it is kept how far a signed ledger has come.
+    journal: Option<Arc<dyn Ledgers>>,
 }
 
 impl Sealing {
-    pub fn new(schedule: Schedule, key: Option<Arc<Key>>) -> Self {
-        Self { schedule, key, clock: Arc::new(SystemClock::default()) }
+    pub fn new(schedule: Schedule, key: Option<Arc<Key>>, journal: Option<Arc<dyn Ledgers>>) -> Self {
+        Self { schedule, key, clock: Arc::new(SystemClock::default()), journal }
+    }
+
+    pub fn journal(&self) -> Option<&Arc<dyn Ledgers>> {
+        self.journal.as_ref()
     }
 
     pub fn is_signed_with(&self, key: Option<&Arc<Key>>) -> bool {
@@ -38,7 +45,7 @@ impl Sealing {
     }
 
     /// Writes the statement that is due, and begins the next file after a seal. After an error the ledger is closed.
-    pub async fn tend(&self, path: &Path, slot: &mut Slot) -> io::Result<()> {
+    pub async fn tend(&self, name: &str, path: &Path, slot: &mut Slot) -> io::Result<()> {
         let now_ms = self.now_ms();
         let is_open =
             |book: &mut super::Book| self.schedule.is_any() && !book.is_quiet(&self.schedule, now_ms);
@@ -58,10 +65,30 @@ impl Sealing {
         let attested = attested.await?.inspect_err(|_| slot.cut = None)?;
         slot.cut = None;
         let (mut book, written) = attested;
+        let is_written = written.is_some();
         slot.book = Some(match written.filter(|written| written.statement.kind == Kind::Seal) {
             None => book,
             Some(seal) => asked(path, move || book.close(&seal.statement, &seal.line).map(|()| book)).await?,
         });
+        if is_written && self.key.is_some() {
+            self.remember(name, slot).await;
+        }
         Ok(())
+    }
+
+    /// A root that the journal does not keep is covered by the next one.
+    async fn remember(&self, name: &str, slot: &mut Slot) {
+        let reached = slot.book.as_ref().and_then(super::Book::has_reached);
+        let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };
+        match tokio::time::timeout(WAIT, journal.reach(name, &reached)).await {
+            Ok(Ok(())) => slot.reached = Some(reached),
+            Ok(Err(error)) => {
+                tracing::warn!(ledger = name, %error, "its newest root is not kept in the journal")
+            }
+            Err(_) => tracing::warn!(
+                ledger = name,
+                "its newest root is not kept in the journal: it does not answer"
+            ),
+        }
     }
 }

@@ -1,10 +1,16 @@
+use std::sync::Mutex as Lock;
+
+use async_trait::async_trait;
+use kubewitness_core::ledger::{Statement, Tally};
+use kubewitness_core::ports::JournalError;
+
 use super::*;
 
 async fn ledger(folder: &Path) -> (Ledger, Databases) {
     let spec: LedgerSpec =
         serde_json::from_value(serde_json::json!({"name": "trail", "path": "ledger.jsonl"})).unwrap();
     let databases = Databases::default();
-    (Ledger::open(&spec, None, folder, &databases).await.unwrap(), databases)
+    (Ledger::open(&spec, None, folder, &databases, None).await.unwrap(), databases)
 }
 
 #[tokio::test]
@@ -67,13 +73,116 @@ async fn a_ledger_that_is_taken_away_fails_its_calls_and_goes_on_when_it_is_back
 
 /// Signed after each record, and closed with each root.
 async fn signed_ledger(folder: &Path, rotates: bool) -> (Ledger, Databases) {
+    let databases = Databases::default();
+    (open_signed(folder, rotates, None).await.unwrap(), databases)
+}
+
+async fn open_signed(
+    folder: &Path,
+    rotates: bool,
+    journal: Option<Arc<dyn Ledgers>>,
+) -> Result<Ledger, String> {
     let rotate = rotates.then(|| serde_json::json!({"size": "1"}));
     let spec = serde_json::from_value(serde_json::json!({
         "name": "trail", "path": "ledger.jsonl", "rotate": rotate, "signing": {"key": "seal", "records": 1},
     }));
-    let databases = Databases::default();
     let key = Some(Arc::new(Key::fresh()));
-    (Ledger::open(&spec.unwrap(), key, folder, &databases).await.unwrap(), databases)
+    Ledger::open(&spec.unwrap(), key, folder, &Databases::default(), journal).await
+}
+
+#[derive(Default)]
+struct Paper(Lock<HashMap<String, Reached>>);
+
+#[async_trait]
+impl Ledgers for Paper {
+    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError> {
+        Ok(self.0.lock().unwrap().get(ledger).cloned())
+    }
+
+    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError> {
+        self.0.lock().unwrap().insert(ledger.to_owned(), reached.clone());
+        Ok(())
+    }
+}
+
+/// What somebody with the files, but without the key and the journal, makes of them.
+fn rewritten(lines: &[String], keeps_the_roots: bool) -> String {
+    let mut tally = Tally::first(0);
+    let mut forged = String::new();
+    for line in lines {
+        let line = match Statement::parse(line.as_bytes()) {
+            Some(root) if keeps_the_roots => {
+                let forged = tally.statement(root.kind, &root.ledger, 0, root.key).line(None).unwrap();
+                String::from_utf8(forged).unwrap()
+            }
+            Some(_) => continue,
+            None => line.replace("state", "forged"),
+        };
+        tally.line(line.as_bytes(), 0).unwrap();
+        forged.push_str(&format!("{line}\n"));
+    }
+    forged
+}
+
+#[tokio::test]
+async fn a_signed_ledger_that_was_rewritten_or_removed_is_refused_until_it_is_back() {
+    for rotates in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, receipts) = (folder.path().join("ledger.jsonl"), folder.path().join("ledger.receipts"));
+        let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+        let open = || open_signed(folder.path(), rotates, Some(journal.clone()));
+        let ledger = open().await.unwrap();
+        for seq in 1..=3 {
+            append(&ledger, &Databases::default(), seq).await.unwrap();
+        }
+        ledger.sign_off().await.unwrap();
+        drop(ledger);
+        drop(open().await.unwrap());
+        let own = [&path, &receipts].map(|path| std::fs::read_to_string(path).unwrap());
+        std::fs::remove_file(&receipts).unwrap();
+        for forged in [None, Some(false), Some(true)] {
+            std::fs::remove_file(&path).unwrap();
+            if let Some(keeps) = forged {
+                std::fs::write(
+                    &path,
+                    rewritten(&own[0].lines().map(str::to_owned).collect::<Vec<_>>(), keeps),
+                )
+                .unwrap();
+            }
+            let told = open().await.err().unwrap_or_default();
+            assert!(told.contains("was rewritten or removed") && !receipts.exists(), "{told}");
+            std::fs::write(&path, &own[0]).unwrap();
+        }
+        std::fs::write(&receipts, &own[1]).unwrap();
+        append(&open().await.unwrap(), &Databases::default(), 4).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_first_root_tells_how_many_lines_were_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.jsonl");
+    std::fs::write(&path, "state 1\nstate 2\n").unwrap();
+    let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+    let open = || open_signed(folder.path(), false, Some(journal.clone()));
+    let ledger = open().await.unwrap();
+    for seq in 3..=4 {
+        append(&ledger, &Databases::default(), seq).await.unwrap();
+    }
+    ledger.sign_off().await.unwrap();
+    drop(ledger);
+    let adopted = || {
+        let lines = lines(&path);
+        let statements = lines.iter().filter_map(|line| Statement::parse(line.as_bytes()));
+        statements.map(|statement| statement.adopted).collect::<Vec<_>>()
+    };
+    assert_eq!(adopted(), [Some(2), None, None]);
+    // What the journal knows is not taken over again, and what came behind it is.
+    std::fs::remove_file(path.with_extension("receipts")).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text + "added\n").unwrap();
+    open().await.unwrap().sign_off().await.unwrap();
+    assert_eq!(adopted().last(), Some(&Some(1)));
 }
 
 fn lines(path: &Path) -> Vec<String> {
@@ -127,4 +236,28 @@ async fn a_file_is_closed_while_nobody_writes_and_under_settings_that_changed() 
     append(&ledger, &databases, 3).await.unwrap();
     assert!(lines(&closed(2)).last().unwrap().contains(&other.id()));
     assert_eq!(ledger.receipts("p", 0, &databases).await.unwrap().len(), 3);
+}
+
+/// Never answers.
+struct Silent;
+
+#[async_trait]
+impl Ledgers for Silent {
+    async fn reached(&self, _: &str) -> Result<Option<Reached>, JournalError> {
+        std::future::pending().await
+    }
+
+    async fn reach(&self, _: &str, _: &Reached) -> Result<(), JournalError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_does_not_answer_holds_a_ledger_up_no_longer_than_its_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    tokio::time::pause();
+    let before = tokio::time::Instant::now();
+    let told = open_signed(folder.path(), false, Some(Arc::new(Silent))).await.err().unwrap();
+    assert!(told.contains("the journal does not answer"), "{told}");
+    assert_eq!(before.elapsed().as_secs(), WAIT.as_secs());
 }

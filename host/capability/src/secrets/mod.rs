@@ -22,6 +22,13 @@ impl Secret {
     }
 }
 
+#[cfg(test)]
+impl Secret {
+    pub fn of_test(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")

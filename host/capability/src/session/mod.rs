@@ -421,6 +421,12 @@ impl Session for CallSession {
         granted.sign(message)
     }
 
+    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
+        self.granted.uses.count("ledger", ledger);
+        let granted = self.granted.ledgers.get(ledger);
+        granted.ok_or_else(|| denied("ledger", ledger, "spec.grants.ledger"))?.conceal(name).await
+    }
+
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         documents::document(&self.granted.documents, &self.batch, seq).await
     }

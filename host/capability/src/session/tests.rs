@@ -741,7 +741,8 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
         path: "audit/ledger.jsonl".into(),
         ..Default::default()
     };
-    let ledger = crate::ledger::Ledger::open(&spec, None, world.folder.path(), &databases).await.unwrap();
+    let ledger =
+        crate::ledger::Ledger::open(&spec, None, world.folder.path(), &databases, None).await.unwrap();
     assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
 }
 

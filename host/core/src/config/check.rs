@@ -6,7 +6,7 @@ use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
     Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
-    RetentionSpec, TickSpec, components, destinations, ledgers, streams,
+    RetentionSpec, TickSpec, components, destinations, ledgers, places, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{
@@ -155,6 +155,7 @@ impl HostSpec {
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
         streams::check(self, &mut faults);
         ledgers::check(self, &mut faults);
+        places::check(self, &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
                 faults.push(fault(

@@ -26,7 +26,8 @@ pub use components::{
 };
 pub use destinations::*;
 pub use host::*;
-pub use ledgers::{LedgerSpec, RotateSpec, SigningSpec};
+pub use ledgers::places;
+pub use ledgers::{LedgerSpec, RotateSpec, ShipSpec, SigningSpec};
 pub use plugin::*;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};

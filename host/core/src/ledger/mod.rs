@@ -14,20 +14,23 @@
 //! - `lines` are the lines of this file before this one, `records` the records of the whole ledger so far.
 //! - `root` is the root of the Merkle tree over those lines, as RFC 6962 defines it: each line, without its end, is a
 //!   leaf.
+//! - `adopted` is there if the host took over so many lines of the file: it did not see how they came.
 //! - `key` and `signature` are there if the ledger is signed. The signature is Ed25519, in hex, over [`CONTEXT`] and the
 //!   line's own text before `,"signature"`.
 
 mod merkle;
 mod names;
+mod persons;
 mod schedule;
 mod statement;
 mod tally;
 
 pub use merkle::{Hash, Tree, sha256};
-pub use names::{closed_file, is_closed_file};
+pub use names::{closed_file, closed_number, is_closed_file};
+pub use persons::{NAME_BYTES, PERSON_BYTES, PERSONS, Person, SALT_BYTES, persons_file};
 pub use schedule::{Due, Rotation, Schedule, Signing};
 pub use statement::{CONTEXT, Kind, Statement, is_statement, key_id};
-pub use tally::Tally;
+pub use tally::{Reached, Tally};
 
 /// What stands for the file before the first.
 pub const NO_FILE: &str = "0000000000000000000000000000000000000000000000000000000000000000";

@@ -12,12 +12,26 @@ pub fn closed_file(open: &Path, file: u64) -> PathBuf {
     open.with_file_name(format!("{stem}-{file:0DIGITS$}{ending}"))
 }
 
+/// The open file of the ledger to which this closed file belongs by its name.
+pub fn open_file(closed: &Path) -> Option<PathBuf> {
+    let stem = closed.file_stem()?.to_str()?;
+    let (stem, number) = stem.rsplit_once('-')?;
+    let open = match closed.extension() {
+        Some(ending) => closed.with_file_name(format!("{stem}.{}", ending.to_str()?)),
+        None => closed.with_file_name(stem),
+    };
+    (closed_file(&open, number.parse().ok()?) == closed).then_some(open)
+}
+
+/// The number in the name of a closed file of a ledger with this open file.
+pub fn closed_number(open: &Path, name: &Path) -> Option<u64> {
+    let number = name.file_stem()?.to_str()?.rsplit_once('-')?.1.parse().ok()?;
+    (closed_file(open, number) == name).then_some(number)
+}
+
 /// Whether this is the name of a closed file of a ledger with this open file.
 pub fn is_closed_file(open: &Path, name: &Path) -> bool {
-    let stem = name.file_stem().unwrap_or_default().to_string_lossy();
-    let number = stem.rsplit_once('-').map(|(_, number)| number).filter(|number| number.len() >= DIGITS);
-    let number = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-    number.and_then(|number| number.parse().ok()).is_some_and(|file| closed_file(open, file) == name)
+    closed_number(open, name).is_some()
 }
 
 #[cfg(test)]
@@ -33,7 +47,8 @@ mod tests {
         ] {
             let (open, closed) = (Path::new(open), Path::new(closed));
             assert_eq!(closed_file(open, 7), closed);
-            assert!(is_closed_file(open, closed) && !is_closed_file(open, open));
+            assert_eq!((open_file(closed).as_deref(), open_file(open)), (Some(open), None));
+            assert_eq!((closed_number(open, closed), closed_number(open, open)), (Some(7), None));
         }
         let open = Path::new("trail.jsonl");
         assert!(is_closed_file(open, &closed_file(open, 12_345_678)));

@@ -29,6 +29,9 @@ pub struct Statement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
     pub records: u64,
+    /// Lines of this file that the host took over: it did not see how they came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     pub at: String,
@@ -80,6 +83,7 @@ mod tests {
             previous: NO_FILE.to_owned(),
             lines: Some(u64::MAX),
             records: u64::MAX,
+            adopted: Some(u64::MAX),
             root: Some(NO_FILE.to_owned()),
             at: "2026-11-25T21:00:00.000Z".to_owned(),
             key: Some(key_id(b"public")),

@@ -1,5 +1,7 @@
 //! What the open file of a ledger holds, counted and hashed line by line.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Kind, NO_FILE, Statement, Tree, sha256};
 use crate::model::calendar;
 
@@ -17,6 +19,18 @@ pub struct Tally {
     began_ms: u64,
     /// Records after the newest root, and when the first of them came.
     waiting: Option<(u64, u64)>,
+    /// Lines that were there before, for which nothing vouches. The next statement tells it.
+    adopted: Option<u64>,
+}
+
+/// How far a signed ledger has come: the journal keeps it, so that files that were rewritten are not signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    pub ledger: String,
+    pub file: u64,
+    /// Of this file, and the root over them.
+    pub lines: u64,
+    pub root: String,
 }
 
 impl Tally {
@@ -31,6 +45,7 @@ impl Tally {
             records_before: 0,
             began_ms: now_ms,
             waiting: None,
+            adopted: None,
         }
     }
 
@@ -76,7 +91,20 @@ impl Tally {
     /// Counts a statement that was written.
     pub fn root(&mut self, line: &[u8]) {
         self.tree.push(line);
-        self.waiting = None;
+        (self.waiting, self.adopted) = (None, None);
+    }
+
+    /// Lines that are there already are taken over, but for those that the journal knows.
+    pub fn adopt(&mut self, reached: Option<&Reached>) {
+        let known = reached.filter(|reached| reached.file == self.file).map_or(0, |reached| reached.lines);
+        self.adopted = self.tree.leaves().checked_sub(known).filter(|lines| *lines > 0);
+    }
+
+    /// `None` before the first statement.
+    pub fn reached(&self) -> Option<Reached> {
+        let ledger = self.ledger.clone()?;
+        let (file, lines, root) = (self.file, self.tree.leaves(), hex::encode(self.tree.root()));
+        Some(Reached { ledger, file, lines, root })
     }
 
     /// The next statement. `fresh` becomes the ledger's id if it has none yet.
@@ -88,6 +116,7 @@ impl Tally {
             previous: self.previous.clone(),
             lines: Some(self.tree.leaves()),
             records: self.records_before + self.records,
+            adopted: self.adopted,
             root: Some(hex::encode(self.tree.root())),
             at: calendar::rfc3339(now_ms),
             key,
@@ -117,6 +146,7 @@ impl Statement {
             previous: hex::encode(sha256(line)),
             lines: None,
             records: self.records,
+            adopted: None,
             root: None,
             at: self.at.clone(),
             key: None,

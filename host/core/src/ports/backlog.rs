@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::JournalError;
+use crate::ledger::Reached;
 use crate::state::{ObjectRef, Seq, State, StateId};
 
 /// How far a plugin is. One transaction writes all of it.
@@ -213,6 +214,14 @@ pub trait Notes: Send + Sync {
     /// Keeps them with the next transaction of the journal, behind all that was noted before. They may be lost:
     /// nothing may rely on them but a repeat that does less.
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>);
+}
+
+/// Keeps how far each signed ledger has come, fenced as notes are.
+#[async_trait]
+pub trait Ledgers: Send + Sync {
+    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError>;
+    /// A loss of power may take the newest.
+    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError>;
 }
 
 /// No key of a plugin has a NUL.

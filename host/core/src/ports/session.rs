@@ -224,6 +224,8 @@ pub trait Session: Send {
     async fn ledger_append(&mut self, ledger: &str, records: Vec<Vec<u8>>) -> Result<u64, GrantError>;
     async fn ledger_last(&mut self, ledger: &str) -> Result<Option<Vec<u8>>, GrantError>;
     fn ledger_sign(&self, key: &str, message: &[u8]) -> Result<Vec<u8>, GrantError>;
+    /// Keeps a person's name beside the ledger, and gives the digest that stands for it in records.
+    async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError>;
 
     /// The document of a state of this call. Other states are refused.
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError>;

@@ -41,6 +41,9 @@ pub struct StatusView {
     /// Streams that this process hands states to; left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamView>,
+    /// Ledgers whose closed files this process ships to a bucket; left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledgers: Vec<LedgerView>,
     pub journal: JournalView,
     /// What keeps retention from taking states that are beyond their source's bounds; left out where nothing does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,6 +115,26 @@ pub struct StreamView {
     /// States in the journal that the stream does not have yet.
     pub waiting: u64,
     /// What keeps the carrier from going on, for people; left out where nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+}
+
+/// A ledger whose closed files are shipped to a bucket.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Ledger"))]
+pub struct LedgerView {
+    pub name: String,
+    /// Closed files that the bucket does not have yet.
+    pub waiting: u64,
+    /// How long the oldest of them has been closed.
+    pub waiting_seconds: f64,
+    /// Files that were shipped since the host has started or its settings have changed.
+    pub shipped: u64,
+    /// Shipped files that were removed here since then.
+    pub removed: u64,
+    /// Turns that failed since then.
+    pub failed: u64,
+    /// What keeps files from being shipped or removed, for people; left out where nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_core::ledger::Reached;
 use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Kept, KvWrite, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
+    Kept, KvWrite, Ledgers, NOTE, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
@@ -211,6 +212,27 @@ impl Notes for Journal {
 
     fn note_later(&self, plugin: &str, notes: Vec<KvWrite>) {
         self.inner.group.note_later(plugin, notes);
+    }
+}
+
+/// In the place of a plugin's name, and no name of one.
+const LEDGERS: &str = ".ledgers";
+
+#[async_trait]
+impl Ledgers for Journal {
+    async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError> {
+        let key = format!("{NOTE}{ledger}");
+        let kept = self.kv(LEDGERS).await?.into_iter().find(|(name, _)| *name == key);
+        let read = |(_, value): (_, Vec<u8>)| serde_json::from_slice(&value);
+        kept.map(read).transpose().map_err(|error| {
+            JournalError::Invalid(format!("what it keeps of the ledger `{ledger}` can't be read: {error}"))
+        })
+    }
+
+    async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError> {
+        let value = serde_json::to_vec(reached).map_err(|error| JournalError::Invalid(error.to_string()))?;
+        let note = KvWrite { key: format!("{NOTE}{ledger}"), value: Some(value) };
+        self.note(LEDGERS, vec![note], Kept::ByTheMachine).await
     }
 }
 

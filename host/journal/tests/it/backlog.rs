@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::ledger::Reached;
 use kubewitness_core::ports::{
-    Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, NOTE, Notes, Progress, Save, SourceStart,
-    Try, Witness,
+    Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, Ledgers, NOTE, Notes, Progress, Save,
+    SourceStart, Try, Witness,
 };
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, ids_at};
@@ -78,6 +79,19 @@ async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
     assert_eq!(desk.journal.dead_letters("other").await.unwrap().len(), 2);
     assert_eq!(desk.journal.kv("other").await.unwrap(), [("a".into(), vec![1])]);
     assert_eq!(desk.journal.replays(Some("audit")).await.unwrap().len(), 1, "who did what is a record");
+    desk.assert_sound().await;
+}
+
+async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
+    let desk = Desk::new().await;
+    let reached = |lines| Reached { ledger: "ab".repeat(16), file: 2, lines, root: "0f".repeat(32) };
+    assert_eq!(desk.journal.reached("trail").await.unwrap(), None);
+    desk.journal.reach("trail", &reached(4)).await.unwrap();
+    desk.journal.reach("trail", &reached(9)).await.unwrap();
+    let desk = desk.reopen().await;
+    assert_eq!(desk.journal.reached("trail").await.unwrap(), Some(reached(9)));
+    assert_eq!(desk.journal.reached("other").await.unwrap(), None);
+    assert!(desk.journal.all_progress().await.unwrap().is_empty(), "it is no plugin");
     desk.assert_sound().await;
 }
 
@@ -375,6 +389,7 @@ on_every_store!(
     who_sees_less_than_was_committed_passes_over_nothing,
     one_that_is_damaged_hides_no_ids_of_the_others,
     what_is_there_of_a_source_is_read_by_parts_with_the_newest_state_of_each_object,
+    how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep,
     progress_letters_and_keys_are_saved_together,
     what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays,
     notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them,

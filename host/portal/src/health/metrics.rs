@@ -8,7 +8,7 @@
 //! and these figures are one snapshot of sources and plugins that come and go.
 
 use kubewitness_core::views::{
-    HistogramView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView, TickView,
+    HistogramView, LedgerView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView, TickView,
 };
 
 use super::guests;
@@ -245,6 +245,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     guests::write(&mut page, &status.plugins);
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
+    ledgers(&mut page, &status.ledgers);
     connections(&mut page, traffic);
     let (name, help) =
         ("retention_held", "States beyond the bounds of their source's retention, by what keeps them.");
@@ -276,6 +277,26 @@ fn streams(page: &mut Page, streams: &[StreamView]) {
         page.family(name, help, kind);
         for stream in streams {
             page.sample(name, &[("stream", &stream.name)], value(stream));
+        }
+    }
+}
+
+fn ledgers(page: &mut Page, ledgers: &[LedgerView]) {
+    type Family = (&'static str, &'static str, Kind, fn(&LedgerView) -> f64);
+    let families: [Family; 6] = [
+        ("ledger_shipping_up", "1 while closed files of the ledger get into their bucket.", Gauge, |l| {
+            flag(l.condition.is_none())
+        }),
+        ("ledger_files_waiting", "Closed files that the bucket does not have yet.", Gauge, |l| l.waiting as f64),
+        ("ledger_waiting_seconds", "How long the oldest of them has been closed.", Gauge, |l| l.waiting_seconds),
+        ("ledger_files_shipped_total", "Closed files that were shipped.", Counter, |l| l.shipped as f64),
+        ("ledger_files_removed_total", "Shipped files that were removed here.", Counter, |l| l.removed as f64),
+        ("ledger_shipping_failures_total", "Turns of shipping that failed.", Counter, |l| l.failed as f64),
+    ];
+    for (name, help, kind, value) in families {
+        page.family(name, help, kind);
+        for ledger in ledgers {
+            page.sample(name, &[("ledger", &ledger.name)], value(ledger));
         }
     }
 }

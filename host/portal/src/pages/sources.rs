@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::http::Uri;
-use kubewitness_core::views::{JournalView, ReplicaView, SourceView, StreamView};
+use kubewitness_core::views::{JournalView, LedgerView, ReplicaView, SourceView, StreamView};
 use maud::{Markup, html};
 
 use super::parts::{at_text, empty, encode, figure, plural};
@@ -28,6 +28,9 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             @else { section aria-label="Sources" { (sources(&status.sources)) } }
             @if !status.streams.is_empty() {
                 section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (streams(&status.streams)) }
+            }
+            @if !status.ledgers.is_empty() {
+                section aria-labelledby="ledgers" { h2 #ledgers { "Ledgers in buckets" } (ledgers(&status.ledgers)) }
             }
             @if !status.restricted {
                 section aria-labelledby="journal" { h2 #journal { "Journal" } (journal(&status.journal)) }
@@ -130,6 +133,26 @@ fn streams(streams: &[StreamView]) -> Markup {
                 dl.sum {
                     div { dt { "carried" } dd { (figure(stream.carried)) } }
                     div { dt { "waiting" } dd { (figure(stream.waiting)) } }
+                }
+            }
+        } }
+    }
+}
+
+fn ledgers(ledgers: &[LedgerView]) -> Markup {
+    html! {
+        div.cards { @for ledger in ledgers {
+            article.card aria-labelledby={ "ledger-" (ledger.name) } {
+                header {
+                    h3 id={ "ledger-" (ledger.name) } { (ledger.name) }
+                    @if ledger.condition.is_some() { span.state data-state="degraded" { "held up" } }
+                    @else { span.state data-state="active" { "shipping" } }
+                }
+                @if let Some(condition) = &ledger.condition { p.alert { (condition) } }
+                dl.sum {
+                    div { dt { "shipped" } dd { (figure(ledger.shipped)) } }
+                    div { dt { "waiting" } dd { (figure(ledger.waiting)) } }
+                    div { dt { "removed here" } dd { (figure(ledger.removed)) } }
                 }
             }
         } }

@@ -9,7 +9,9 @@ use kubewitness_core::ports::{GrantError, LogLevel};
 use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
-use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, mail, sql, types};
+use crate::bindings::{
+    clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types,
+};
 use crate::guest::Guest;
 use crate::tally::Capability;
 
@@ -207,6 +209,16 @@ impl ledger::Host for Guest {
     async fn sign(&mut self, key: String, message: Vec<u8>) -> Result<Vec<u8>, Error> {
         let (session, _time) = self.open(Capability::Ledger, message.len())?;
         session.ledger_sign(&key, &message).map_err(refusal)
+    }
+}
+
+impl persons::Host for Guest {
+    async fn conceal(&mut self, ledger: String, name: String) -> Result<String, Error> {
+        let (session, time) = self.open(Capability::Persons, ledger.len() + name.len())?;
+        let digest = session.conceal(&ledger, name).await.map_err(refusal)?;
+        drop(time);
+        self.answer(digest.len())?;
+        Ok(digest)
     }
 }
 

@@ -19,8 +19,8 @@ const SPOKEN: (u64, u64) = (1, 1);
 const OTHERWISE: &str = "build it against that version, or run a host that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
-const CAPABILITIES: [&str; 10] =
-    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "mail", "sql"];
+const CAPABILITIES: [&str; 11] =
+    ["clock", "config", "documents", "http", "kv", "ledger", "lister", "log", "mail", "persons", "sql"];
 
 /// The parts of WASI that are linked, with nothing behind them.
 const WASI: [&str; 6] =

@@ -28,6 +28,8 @@ pub struct Report {
     pub seals: u64,
     /// Records after the newest root.
     pub open: u64,
+    /// Lines that the host found when it first signed the ledger, or without receipts.
+    pub adopted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_root: Option<NewestRoot>,
     /// Roots noted elsewhere that the files still have.
@@ -105,6 +107,7 @@ pub enum Broken {
     Cut,
     NotText,
     Unreadable(String),
+    NoTrail(String),
     NoHash,
     Number(u64),
     Unlinked,
@@ -130,6 +133,10 @@ impl fmt::Display for Broken {
             Self::Cut => f.write_str("it has no end: it was cut, or is too long"),
             Self::NotText => f.write_str("it is not text"),
             Self::Unreadable(error) => write!(f, "it can't be read: {error}"),
+            Self::NoTrail(error) => write!(
+                f,
+                "it is no record of the plugin `audit` ({error}), and only ledgers of that plugin can be proved"
+            ),
             Self::NoHash => f.write_str("it does not end with its hash"),
             Self::Number(n) => write!(f, "it has number {n}: a line before it was removed, added or moved"),
             Self::Unlinked => f.write_str(
@@ -150,7 +157,7 @@ impl fmt::Display for Broken {
             Self::Miscounted => f.write_str("it counts other records than there are: a line was removed or added"),
             Self::OtherRoot => f.write_str("its root does not cover the lines before it: one of them was changed, removed, added or moved"),
             Self::BehindSeal => f.write_str("it stands behind the seal: somebody added it"),
-            Self::Unsigned => f.write_str("it has no signature, and keys were given"),
+            Self::Unsigned => f.write_str("it has no signature, and statements before it are signed: somebody wrote it"),
             Self::UnknownKey(key) => write!(f, "it is signed with key {key}: give its public part with `--key` if it is yours"),
             Self::Forged => f.write_str("its signature does not hold: somebody without the key wrote it"),
             Self::NoSeal => f.write_str("the file ends without a seal, and another file follows it: its end was cut"),

@@ -9,6 +9,7 @@ mod completeness;
 mod findings;
 mod keys;
 mod merkle;
+mod persons;
 mod show;
 mod statements;
 mod trail;
@@ -35,16 +36,17 @@ pub async fn audit(command: Audit) -> Ended {
         Audit::Verify(args) => prove(args).await,
         Audit::Root { trail, output } => root(&trail, output),
         Audit::Show(args) => show::show(&args),
+        Audit::Erase(args) => persons::erase(&args),
         Audit::Key { file, new, output } => key(&file, new, output),
     }
 }
 
 async fn prove(args: VerifyTrailArgs) -> Ended {
-    let VerifyTrailArgs { trail, anchor, data, journal, output } = args;
+    let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
     let anchors =
         anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
-    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors };
+    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors, is_from_first: !from_middle };
     let mut records = completeness::Trail::default();
     let mut report = verify(&trail.files, &demands, &mut |text| {
         if data.is_some() {
@@ -52,8 +54,8 @@ async fn prove(args: VerifyTrailArgs) -> Ended {
         }
     })?;
     if let Some(data) = data.filter(|_| report.ok) {
-        let selective = completeness::selective(&data, &trail.files)?;
-        completeness::compare(&mut report, records, &place(&journal, &data)?, &selective).await?;
+        let writer = completeness::writer(&data, &trail.files)?;
+        completeness::compare(&mut report, records, &place(&journal, &data)?, &writer).await?;
     }
     print::value(output, &report, |report| {
         let what =
@@ -73,7 +75,7 @@ fn named(files: &[PathBuf], report: &Report) -> String {
 }
 
 fn root(trail: &TrailArgs, output: Output) -> Ended {
-    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors: Vec::new() };
+    let demands = Demands { keys: keys::read_all(&trail.key)?, ..Demands::default() };
     let report = verify(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
         bail!(

@@ -6,8 +6,10 @@ use kubewitness_core::calendar;
 use kubewitness_core::kinds::is_kind;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::keys;
+use super::persons::Persons;
 use super::verify::{Demands, verify};
 use crate::cli::{Moment, Output, ShowTrailArgs};
 use crate::commands::print::{self, Table, clean};
@@ -32,6 +34,8 @@ struct Record {
     manager: String,
     operation: String,
     people: BTreeMap<String, String>,
+    /// Digests of names that lie beside the ledger.
+    persons: BTreeMap<String, String>,
 }
 
 impl ShowTrailArgs {
@@ -57,6 +61,8 @@ struct Newest {
     bytes: usize,
     most: usize,
     left_out: u64,
+    /// Records with a field of another type.
+    unread: u64,
 }
 
 impl Newest {
@@ -73,21 +79,29 @@ impl Newest {
 
 /// A trail that does not hold is shown up to the fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> Ended {
-    let demands = Demands { keys: keys::read_all(&args.trail.key)?, anchors: Vec::new() };
-    let mut found = Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0 };
+    let demands = Demands { keys: keys::read_all(&args.trail.key)?, ..Demands::default() };
+    let persons = Persons::beside(&args.trail.files)?;
+    let mut found =
+        Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0, unread: 0 };
     let report = verify(&args.trail.files, &demands, &mut |text| {
-        // What is no JSON of this shape holds as a record, and answers no question.
-        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
+        // It holds as a record, and answers no question.
+        let Ok(mut record) = serde_json::from_slice::<Record>(text) else {
+            found.unread += 1;
+            return;
+        };
+        let named = std::mem::take(&mut record.persons).into_iter();
+        record.people.extend(named.map(|(annotation, digest)| (annotation, persons.shown(&digest))));
         if args.wants(&record) {
             found.add(record, text);
         }
     })?;
-    if args.output == Output::Table || args.output == Output::Wide {
-        print::text(&table(found.records.iter().map(|(record, _)| record)))?;
-    } else {
-        let records = found.records.iter().map(|(_, text)| serde_json::from_slice(text));
-        let records: Vec<Value> = records.collect::<Result<_, _>>()?;
-        print::value(args.output, &records, |_| String::new())?;
+    let (shown, left) = records(args.output, &found)?;
+    print::text(&shown)?;
+    let unread = found.unread + left;
+    if unread > 0 {
+        eprintln!(
+            "{unread} records can't be shown: a field of theirs has another type than the plugin `audit` writes, or is out of range"
+        );
     }
     if found.left_out > 0 {
         let left_out = found.left_out;
@@ -103,6 +117,25 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
         clean(&report.to_string())
     );
     Ok(End::Failed)
+}
+
+/// The records in this format, and how many it can't show.
+fn records(output: Output, found: &Newest) -> anyhow::Result<(String, u64)> {
+    let texts = found.records.iter().map(|(_, text)| text.as_slice());
+    Ok(match output {
+        Output::Table | Output::Wide => (table(found.records.iter().map(|(record, _)| record)), 0),
+        // As they stand in the files: no number and no order of fields is changed.
+        Output::Json => {
+            let records: Vec<&RawValue> = texts.map(serde_json::from_slice).collect::<Result<_, _>>()?;
+            (print::shown(output, &records, |_, _| String::new())?, 0)
+        }
+        Output::Yaml => {
+            // A number can be out of its range.
+            let records: Vec<Value> = texts.filter_map(|text| serde_json::from_slice(text).ok()).collect();
+            let left = found.records.len() - records.len();
+            (print::shown(output, &records, |_, _| String::new())?, left as u64)
+        }
+    })
 }
 
 fn table<'r>(records: impl Iterator<Item = &'r Record>) -> String {
@@ -188,8 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn json_is_what_stands_in_the_files_and_yaml_leaves_out_what_it_cannot_hold() {
+        let text = br#"{"z":12345678901234567890123,"a":1e400}"#;
+        let mut found = Newest { records: VecDeque::new(), bytes: 0, most: 9, left_out: 0, unread: 0 };
+        found.add(record(), text);
+        found.add(record(), br#"{"z":1}"#);
+        let (json, none) = records(Output::Json, &found).unwrap();
+        assert!(json.contains(std::str::from_utf8(text).unwrap()) && none == 0, "{json}");
+        let (yaml, out_of_range) = records(Output::Yaml, &found).unwrap();
+        assert!(yaml.contains("z: 1") && out_of_range == 1, "{yaml}");
+    }
+
+    #[test]
     fn the_newest_records_are_held_up_to_their_number_and_their_bytes() {
-        let newest = |most| Newest { records: VecDeque::new(), bytes: 0, most, left_out: 0 };
+        let newest = |most| Newest { records: VecDeque::new(), bytes: 0, most, left_out: 0, unread: 0 };
         let mut few = newest(2);
         (0..5).for_each(|_| few.add(record(), b"x"));
         assert_eq!((few.records.len(), few.left_out), (2, 3));

@@ -29,6 +29,8 @@ pub struct Statement {
     pub lines: u64,
     records: u64,
     #[serde(default)]
+    adopted: Option<u64>,
+    #[serde(default)]
     pub root: String,
     pub at: String,
     #[serde(default)]
@@ -82,9 +84,13 @@ pub struct Ledger {
     pub is_sealed: bool,
     pub seals: u64,
     pub roots: u64,
+    /// Of them, those whose signature holds.
+    pub signed_roots: u64,
     pub newest: Option<Statement>,
     /// Records after the newest root.
     pub open: u64,
+    /// Lines that the host took over.
+    pub adopted: u64,
 }
 
 impl Ledger {
@@ -131,7 +137,7 @@ impl Ledger {
             if (said.lines, &said.root) != (self.lines, &self.tree.root()) {
                 return Err(Broken::OtherRoot);
             }
-            check_signature(line, &said, keys)?;
+            self.check_signature(line, &said, keys)?;
             self.roots += 1;
             self.open = 0;
         }
@@ -143,6 +149,7 @@ impl Ledger {
         if is_seal {
             self.next_head = Some(said.head_after(line));
         }
+        self.adopted = self.adopted.saturating_add(said.adopted.unwrap_or_default());
         self.id = Some(said.ledger.clone());
         if !said.is_head() {
             self.newest = Some(said);
@@ -151,6 +158,17 @@ impl Ledger {
         self.is_sealed = is_seal;
         self.seals += u64::from(is_seal);
         Ok(())
+    }
+
+    /// Without keys nothing can be said of signatures. Statements from before the ledger was signed have none: the first
+    /// signature covers them as it covers records.
+    fn check_signature(&mut self, line: &[u8], said: &Statement, keys: &Keys) -> Result<(), Broken> {
+        let is_before = self.signed_roots == 0 && said.key.is_none() && said.signature.is_none();
+        if keys.is_empty() || is_before {
+            return Ok(());
+        }
+        self.signed_roots += 1;
+        check_signature(line, said, keys)
     }
 
     fn count(&mut self, line: &[u8]) -> Result<(), Broken> {
@@ -168,11 +186,7 @@ impl Ledger {
     }
 }
 
-/// Without keys nothing can be said of signatures.
 fn check_signature(line: &[u8], said: &Statement, keys: &Keys) -> Result<(), Broken> {
-    if keys.is_empty() {
-        return Ok(());
-    }
     let (Some(key), Some(signature)) = (&said.key, &said.signature) else { return Err(Broken::Unsigned) };
     let public = keys.get(key).ok_or_else(|| Broken::UnknownKey(key.clone()))?;
     // The line has exactly this end, so that no bit of the signature's own text is left open.

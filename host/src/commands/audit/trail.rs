@@ -49,7 +49,11 @@ impl Chain {
     /// The text is without its end.
     pub fn record(&mut self, text: &[u8]) -> Result<(), Broken> {
         let text = std::str::from_utf8(text).map_err(|_| Broken::NotText)?;
-        let line: Line = serde_json::from_str(text).map_err(|error| Broken::Unreadable(error.to_string()))?;
+        let line: Line =
+            serde_json::from_str(text).map_err(|error| match error.is_data() && self.records == 0 {
+                true => Broken::NoTrail(error.to_string()),
+                false => Broken::Unreadable(error.to_string()),
+            })?;
         let (body, hash, signed) = split(text).ok_or(Broken::NoHash)?;
         // The number and the link come first: they tell a missing or moved line from a changed one.
         match &self.head {

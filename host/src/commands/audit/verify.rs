@@ -23,6 +23,8 @@ const FILES: usize = 100_000;
 pub struct Demands {
     pub keys: Keys,
     pub anchors: Vec<Anchor>,
+    /// The first file of the ledger must be there.
+    pub is_from_first: bool,
 }
 
 /// A file with the number that its first line gives it.
@@ -48,7 +50,8 @@ pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8]))
     let mut before: Option<(u64, String)> = None;
     for (place, file) in files.into_iter().enumerate() {
         let name = file.path.display().to_string();
-        if let Some(fault) = misplaced(before.as_ref(), file.number) {
+        let first = (demands.is_from_first && !is_whole).then(|| not_first(file.number));
+        if let Some(fault) = misplaced(before.as_ref(), file.number).or(first) {
             report.breaks(&name, None, fault);
             break;
         }
@@ -67,6 +70,14 @@ pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8]))
     }
     proof.tell(&mut report, is_whole);
     Ok(report)
+}
+
+fn not_first(number: u64) -> String {
+    format!(
+        "the file before it, number {} of the ledger, was not given: give all from the first on, or `--from-middle` if \
+         those before are kept elsewhere",
+        number.saturating_sub(1)
+    )
 }
 
 /// Why this file can't follow.
@@ -185,8 +196,9 @@ impl Proof<'_> {
         report.lines = chain.records;
         report.signed = chain.signed;
         report.head = chain.head().to_owned();
-        (report.roots, report.seals, report.open) = (ledger.roots, ledger.seals, ledger.open);
-        report.signed_roots = if demands.keys.is_empty() { 0 } else { ledger.roots };
+        (report.roots, report.seals) = (ledger.roots, ledger.seals);
+        (report.open, report.adopted) = (ledger.open, ledger.adopted);
+        report.signed_roots = ledger.signed_roots;
         report.newest_root = ledger.newest.as_ref().map(|newest| NewestRoot {
             anchor: Anchor::of(newest).to_string(),
             at: newest.at.clone(),
@@ -209,7 +221,7 @@ impl Proof<'_> {
             let told = format!("the noted root {anchor} is of file {}, which was not given", anchor.file);
             return report.breaks("", None, told);
         }
-        if !demands.keys.is_empty() && ledger.roots == 0 && (report.lines > 0 || is_whole) {
+        if !demands.keys.is_empty() && ledger.signed_roots == 0 && (report.lines > 0 || is_whole) {
             let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
                         took the roots out";
             return report.breaks("", None, told.to_owned());
@@ -236,6 +248,19 @@ fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> 
         reasons.push(format!(
             "whether the last {} records are all and unchanged: they have no signed root yet",
             report.open
+        ));
+    }
+    let before = report.roots - report.signed_roots;
+    if before > 0 && !demands.keys.is_empty() {
+        reasons.push(format!(
+            "whether the lines before the first signature were changed before it came: {before} roots there have none"
+        ));
+    }
+    if report.adopted > 0 {
+        reasons.push(format!(
+            "whether {} lines are as they were written: they were there when the host first signed the ledger, or its \
+             `.receipts` had been removed",
+            report.adopted
         ));
     }
     if demands.anchors.is_empty() && report.lines > 0 {

@@ -23,10 +23,15 @@ fn chain(ids: &[&str]) -> Vec<String> {
 }
 
 fn chain_signed(ids: &[&str], signs: bool) -> Vec<String> {
+    chain_of(ids.iter().map(|id| format!(r#""id":"{id}","phase":"Running""#)), signs)
+}
+
+/// `fields` are those of each record, without what chains it.
+pub fn chain_of(fields: impl Iterator<Item = String>, signs: bool) -> Vec<String> {
     let mut prev = trail::START.to_owned();
     let mut lines = Vec::new();
-    for (index, id) in ids.iter().enumerate() {
-        let body = format!(r#"{{"n":{},"prev":"{prev}","id":"{id}","phase":"Running""#, index + 1);
+    for (index, fields) in fields.enumerate() {
+        let body = format!(r#"{{"n":{},"prev":"{prev}",{fields}"#, index + 1);
         let hash = hex::encode(digest(&SHA256, format!("{prev}{body}}}").as_bytes()));
         let signature = if signs && index % 2 == 1 { r#","signature":"c2ln""# } else { "" };
         lines.push(format!("{body}{HASH_FIELD}{hash}\"{signature}}}\n"));
@@ -206,6 +211,12 @@ fn what_is_no_line_of_a_trail_is_bad_and_not_an_error() {
 }
 
 #[test]
+fn a_ledger_of_another_plugin_is_refused_with_what_can_be_proved() {
+    let (line, what) = bad(&["{\"a\":1}\n".to_owned()]);
+    assert!(line == 1 && what.contains("only ledgers of that plugin can be proved"), "{what}");
+}
+
+#[test]
 fn a_line_without_an_end_is_bad_before_it_fills_the_memory() {
     let endless = vec![b'x'; super::verify::LINE_BYTES as usize + 10];
     let report = proved(&[endless], &Demands::default());
@@ -224,7 +235,7 @@ const ID: &str = "0123456789abcdef0123456789abcdef";
 fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     let key = key();
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
-    let report = proved(&files, &Demands { keys: public(&key), anchors: vec![] });
+    let report = proved(&files, &Demands { keys: public(&key), ..Demands::default() });
     assert!(report.ok, "{report}");
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
     assert_eq!((report.lines, report.open), (11, 1));
@@ -233,8 +244,15 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
         "{:?}",
         report.not_shown
     );
+    let strict = Demands { keys: public(&key), is_from_first: true, ..Demands::default() };
+    assert!(proved(&files, &strict).ok);
+    let told = proved(&files[1..], &strict).what.unwrap();
+    assert!(
+        told.contains("number 1 of the ledger, was not given") && told.contains("--from-middle"),
+        "{told}"
+    );
     // A later part can be proved alone, and says so.
-    let part = proved(&files[2..], &Demands { keys: public(&key), anchors: vec![] });
+    let part = proved(&files[2..], &Demands { keys: public(&key), ..Demands::default() });
     assert!(
         part.ok && part.not_shown[0].contains("before the first of these files"),
         "{part} {:?}",
@@ -245,7 +263,7 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
 #[test]
 fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let key = key();
-    let demands = || Demands { keys: public(&key), anchors: vec![] };
+    let demands = || Demands { keys: public(&key), ..Demands::default() };
     let files = bytes(&ledger(ID, &records(11), 2, 4, Some(&key)));
     let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
     assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
@@ -265,12 +283,19 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
 #[test]
 fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
-    let demands = Demands { keys: public(&own), anchors: vec![] };
+    let demands = Demands { keys: public(&own), ..Demands::default() };
     let told = |key: Option<&Ed25519KeyPair>, every| {
         proved(&bytes(&ledger(ID, &records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
     assert!(told(Some(&other), 2).contains("it is signed with key"));
-    assert!(told(None, 2).contains("it has no signature"));
+    assert!(told(None, 2).contains("no root in these files is signed"));
+    // Behind what is signed.
+    let mut files = ledger(ID, &records(9), 2, 100, Some(&own));
+    let last = files[0].pop().unwrap();
+    let root = files[0].iter_mut().rfind(|line| is_statement(line.as_bytes())).unwrap();
+    *root = format!("{}}}\n", root.split_once(",\"key\"").unwrap().0);
+    files[0].push(last);
+    assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
     assert!(told(None, 100).contains("no root in these files is signed"));
     // Under the name of the right key.
     let text = String::from_utf8(bytes(&ledger(ID, &records(9), 2, 100, Some(&other))).remove(0)).unwrap();
@@ -283,14 +308,15 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
 fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritten() {
     let key = key();
     let anchor_of = |files: &[Vec<u8>]| -> Anchor {
-        let report = proved(files, &Demands { keys: public(&key), anchors: vec![] });
+        let report = proved(files, &Demands { keys: public(&key), ..Demands::default() });
         report.newest_root.unwrap().anchor.parse().unwrap()
     };
     let (first, longer) =
         (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
-    let demands = |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()] };
+    let demands =
+        |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()], ..Demands::default() };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
     // It is of a closed file, and the file after it was begun anew.
     let rewritten =
@@ -325,9 +351,74 @@ fn a_key_that_was_changed_leaves_both_parts_provable_with_both_keys() {
     }
     let both = public(&old).into_iter().chain(public(&new)).collect();
     let file = [lines.concat().into_bytes()];
-    assert!(proved(&file, &Demands { keys: both, anchors: vec![] }).ok);
-    let report = proved(&file, &Demands { keys: public(&old), anchors: vec![] });
+    assert!(proved(&file, &Demands { keys: both, ..Demands::default() }).ok);
+    let report = proved(&file, &Demands { keys: public(&old), ..Demands::default() });
     assert_eq!(report.first_bad_line, Some(10), "{report}");
+}
+
+/// Closed from the beginning, and signed from some later root on.
+#[test]
+fn a_ledger_that_is_signed_later_is_proved_from_its_beginning() {
+    let key = key();
+    let files = signed_from(&records(8), 2, &key);
+    let demands = || Demands { keys: public(&key), ..Demands::default() };
+    let report = proved(&files, &demands());
+    assert!(report.ok, "{report}");
+    assert_eq!((report.roots, report.signed_roots, report.seals), (8, 6, 2));
+    assert!(report.not_shown[0].contains("2 roots there have none"), "{:?}", report.not_shown);
+    // What the first signature covers can't be changed any more.
+    let mut changed = files.clone();
+    let at = changed[0].windows(7).position(|text| text == b"Running").unwrap();
+    changed[0][at] = b'W';
+    assert!(!proved(&changed, &demands()).ok);
+}
+
+/// A root after each record, and a seal after each third. The first roots are not signed.
+fn signed_from(records: &[String], unsigned: usize, key: &Ed25519KeyPair) -> Vec<Vec<u8>> {
+    let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
+    let mut tally = Tally::first(0);
+    let mut files = vec![Vec::new()];
+    for (index, record) in records.iter().enumerate() {
+        tally.record(record.trim_end().as_bytes(), 0);
+        let is_signed = index >= unsigned;
+        let kind = if index % 3 == 2 { Kind::Seal } else { Kind::Root };
+        let name = is_signed.then(|| keys::id(key.public_key().as_ref()));
+        let statement = tally.statement(kind, ID, 1, name);
+        let line = statement.line(is_signed.then_some(&sign)).unwrap();
+        tally.line(&line, 0).unwrap();
+        let file = files.last_mut().unwrap();
+        file.extend_from_slice(&[record.as_bytes(), &line, b"\n"].concat());
+        if kind == Kind::Seal {
+            let head = statement.head_after(&line).line(None).unwrap();
+            tally = Tally::first(0);
+            tally.line(&head, 0).unwrap();
+            files.push([head.as_slice(), b"\n"].concat());
+        }
+    }
+    files
+}
+
+#[test]
+fn lines_that_the_host_took_over_are_told() {
+    let (all, key) = (records(3), key());
+    let mut tally = Tally::first(0);
+    let mut lines = Vec::new();
+    for record in &all {
+        tally.record(record.trim_end().as_bytes(), 0);
+        lines.push(record.clone());
+    }
+    tally.adopt(None);
+    let sign = |text: &[u8]| key.sign(text).as_ref().to_vec();
+    let root = tally.statement(Kind::Root, ID, 1, Some(keys::id(key.public_key().as_ref())));
+    lines.push(format!("{}\n", String::from_utf8(root.line(Some(&sign)).unwrap()).unwrap()));
+    let report =
+        proved(&[lines.concat().into_bytes()], &Demands { keys: public(&key), ..Demands::default() });
+    assert!(report.ok && report.adopted == 3, "{report}");
+    assert!(
+        report.not_shown[0].contains("whether 3 lines are as they were written"),
+        "{:?}",
+        report.not_shown
+    );
 }
 
 /// One change of the files. The places are drawn from all that there are.
@@ -426,13 +517,13 @@ proptest! {
         let key = key();
         let files = ledger(ID, &records(count), every, each_file, Some(&key));
         let keys = || public(&key);
-        let whole = proved(&bytes(&files), &Demands { keys: keys(), anchors: vec![] });
+        let whole = proved(&bytes(&files), &Demands { keys: keys(), ..Demands::default() });
         let Some(newest) = &whole.newest_root else { return Ok(()) };
         prop_assert!(whole.ok, "{whole}");
         let anchors = vec![newest.anchor.parse().unwrap()];
         let changed = changed(&files, &change).filter(|changed| *changed != bytes(&files));
         let Some(changed) = changed else { return Ok(()) };
-        let report = proved(&changed, &Demands { keys: keys(), anchors });
+        let report = proved(&changed, &Demands { keys: keys(), anchors, ..Demands::default() });
         // Without the newest root itself nothing is lost but that root, and the proof says so.
         let is_told = !report.ok || report.open > whole.open;
         prop_assert!(is_told, "{change:?} was not found: {report}");

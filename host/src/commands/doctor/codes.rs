@@ -132,8 +132,18 @@ pub const OWN_RIGHTS: Code = Code {
              `deploy/examples/several-replicas` has its rule.",
 };
 
+pub const LEDGERS: Code = Code {
+    code: "KW-D015",
+    title: "closed files of a ledger are in their bucket",
+    meaning: "A ledger with `ship` in the host's settings copies each closed file into a bucket. The line is a fault while that \
+              fails, and a warning if a file has waited for more than an hour. Files that wait stay on the disk of the \
+              controller, and `keep` removes none of them.",
+    remedy: "The line says what is wrong: the storage, the access key and its rights, or a name that has other bytes. \
+             docs/how-to/ship-ledgers.md has the steps.",
+};
+
 /// In the order of their numbers.
-pub const ALL: [&Code; 14] = [
+pub const ALL: [&Code; 15] = [
     &API_SERVER,
     &API_VERSION,
     &RIGHTS,
@@ -148,6 +158,7 @@ pub const ALL: [&Code; 14] = [
     &VERSIONS,
     &CONFIGURATION,
     &OWN_RIGHTS,
+    &LEDGERS,
 ];
 
 #[cfg(test)]

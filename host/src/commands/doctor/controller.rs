@@ -1,6 +1,6 @@
 //! Checks a running controller: its sources, plugins, journal, configuration, version, clock and certificate.
 
-use kubewitness_core::views::{PluginView, SourceView, StatusView};
+use kubewitness_core::views::{LedgerView, PluginView, SourceView, StatusView};
 
 use super::certificate;
 use super::cluster::certificate_of;
@@ -12,6 +12,8 @@ use crate::commands::print::age;
 
 /// A plugin that is further behind does not keep up: batches and retries take seconds.
 const LAG_SECONDS: f64 = 60.0;
+/// A closed file that waits for longer is not just on its way: shipping one takes minutes at most.
+const UNSHIPPED_SECONDS: f64 = 3600.0;
 
 /// The status, and when the controller sent it by its own clock.
 pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusView, Seen)> {
@@ -32,7 +34,7 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusV
     }
     if status.restricted {
         let why = "you may not see the controller's figures: ask for the right to get `status` in `kubewitness.dev`";
-        for code in [&codes::WATCH, &codes::PLUGIN, &codes::JOURNAL] {
+        for code in [&codes::WATCH, &codes::PLUGIN, &codes::JOURNAL, &codes::LEDGERS] {
             found.add(code, Outcome::NotChecked, why);
         }
         return Some((status, seen));
@@ -41,6 +43,7 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusV
     configuration(&status, found);
     status.sources.iter().for_each(|source| watch(source, found));
     status.plugins.iter().for_each(|plugin| keeps_up(plugin, found));
+    status.ledgers.iter().for_each(|ledger| ships(ledger, found));
     journal(&status, found);
     Some((status, seen))
 }
@@ -107,6 +110,18 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
     found.add(&codes::PLUGIN, outcome, format!("plugin {}: {detail}", plugin.name));
 }
 
+fn ships(ledger: &LedgerView, found: &mut Findings) {
+    let waiting = format!("{} {}", ledger.waiting, plural(ledger.waiting, "closed file waits", "closed files wait"));
+    let (outcome, detail) = match &ledger.condition {
+        Some(condition) => (Outcome::Failed, format!("{waiting}: {condition}")),
+        None if ledger.waiting_seconds > UNSHIPPED_SECONDS => {
+            (Outcome::Warning, format!("{waiting}, the oldest for {}", age(ledger.waiting_seconds)))
+        }
+        None => (Outcome::Fine, waiting),
+    };
+    found.add(&codes::LEDGERS, outcome, format!("ledger {}: {detail}", ledger.name));
+}
+
 fn journal(status: &StatusView, found: &mut Findings) {
     let journal = &status.journal;
     let size = format!("{} states, {} MiB, {}", journal.states, journal.bytes >> 20, journal.place);
@@ -162,6 +177,17 @@ mod tests {
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
         assert_eq!(told(&dead), (Outcome::Warning, "plugin p: 1 dead letter".into()));
         assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, Outcome::Fine);
+    }
+
+    #[test]
+    fn a_ledger_whose_files_do_not_get_into_their_bucket_is_told() {
+        let ledger = LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
+        let told = |ledger: &LedgerView| one(|found| ships(ledger, found));
+        assert_eq!(told(&ledger), (Outcome::Fine, "ledger trail: 1 closed file waits".into()));
+        let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
+        assert_eq!(told(&old), (Outcome::Warning, "ledger trail: 2 closed files wait, the oldest for 2 h".into()));
+        let refused = LedgerView { condition: Some("403".into()), ..ledger };
+        assert_eq!(told(&refused), (Outcome::Failed, "ledger trail: 1 closed file waits: 403".into()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kubewitness_core::ports::{Backlog, JournalError};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{Control, unreadable};
@@ -62,6 +63,22 @@ impl Control {
             Ok(())
         };
         self.tending = Some(self.plugins.tasks.spawn("signing of ledgers", Fate::Finite, tend));
+    }
+
+    /// The same for closed files. Nothing waits for a bucket, and a turn that a stop ends is made again.
+    pub(super) fn ship_ledgers(&mut self, stop: &CancellationToken) {
+        let Some(capabilities) = self.capabilities.clone() else { return };
+        let shipping = capabilities.shipping();
+        let is_under_way = self.shipping.as_ref().is_some_and(|task| !task.is_finished());
+        if !shipping.is_empty() && !is_under_way {
+            let stop = stop.clone();
+            let ship = async move {
+                stop.run_until_cancelled(capabilities.ship()).await;
+                Ok(())
+            };
+            self.shipping = Some(self.plugins.tasks.spawn("shipping of ledgers", Fate::Finite, ship));
+        }
+        self.shared.set_shipping(shipping);
     }
 
     pub(super) async fn prune(&self) {

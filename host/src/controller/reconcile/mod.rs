@@ -66,6 +66,8 @@ pub struct Control {
     capabilities: Option<Capabilities>,
     /// Signs and closes ledgers.
     tending: Option<JoinHandle<()>>,
+    /// Ships closed files of ledgers.
+    shipping: Option<JoinHandle<()>>,
     refused: bool,
     /// What of the configuration is not taken, and was told.
     untaken: BTreeSet<String>,
@@ -105,6 +107,7 @@ impl Control {
             host: None,
             capabilities: None,
             tending: None,
+            shipping: None,
             refused: false,
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
@@ -176,6 +179,7 @@ impl Control {
                     self.plugins.journal.let_go_of_recent(newest);
                     newest = *self.plugins.journal.newest().borrow();
                     self.tend_ledgers();
+                    self.ship_ledgers(stop);
                     continue;
                 }
                 _ = housekeeping.tick() => {

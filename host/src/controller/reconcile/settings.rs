@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kubewitness_capability::{Capabilities, Redaction};
+use kubewitness_capability::{Capabilities, Lent, Redaction};
 use kubewitness_core::config::{Fault, HostLimitsSpec, HostSpec, ModulesSpec, SourceSpec};
+use kubewitness_core::ports::Ledgers;
 use kubewitness_core::status::Rules;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -71,10 +72,12 @@ impl Control {
         {
             let opened = match &self.capabilities {
                 Some(old) => old.reload(&parsed.spec, &self.data).await,
-                None => match self.role.reader() {
-                    Some(reader) => Capabilities::open_as(&parsed.spec, &self.data, &reader).await,
-                    None => Capabilities::open(&parsed.spec, &self.data).await,
-                },
+                None => {
+                    let ledgers: Arc<dyn Ledgers> = Arc::new(self.plugins.journal.clone());
+                    let reader = self.role.reader().map(|reader| Arc::from(&*reader));
+                    let lent = Lent { reader, ledgers: Some(ledgers) };
+                    Capabilities::open_with(&parsed.spec, &self.data, lent).await
+                }
             };
             let capabilities = opened.map_err(|faults| texts(&parsed.problems(faults)))?;
             self.warn_of_files(&parsed.spec);

@@ -135,12 +135,15 @@ impl Views for HostViews {
         let refused = self.shared.plugins().values().filter(|state| refused(state)).count();
         let configuration_problems = (problems.len() + refused) as u64;
         let held = self.held();
+        let shipping = self.shared.shipping().into_iter();
+        let ledgers = shipping.map(|(name, shipping)| ledger_view(name, shipping, now_ms)).collect();
         Ok(StatusView {
             version: env!("CARGO_PKG_VERSION").into(),
             replica,
             sources,
             plugins,
             streams,
+            ledgers,
             journal,
             held,
             problems,

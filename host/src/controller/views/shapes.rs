@@ -1,5 +1,6 @@
 //! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
+use kubewitness_capability::Shipping;
 use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
 use kubewitness_core::config::SourceSpec;
@@ -10,7 +11,7 @@ use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DiscrepancyView, GrantUseView, HistogramView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
+    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
     SourceView, TickView, ViewError,
 };
 use kubewitness_dispatch::{DispatchStats, TickStats};
@@ -27,6 +28,13 @@ pub fn read_through(stream: &str, checkpoint: &str) -> String {
     let places = Places::parse(checkpoint).unwrap_or_default();
     let newest = places.of.values().map(|place| place.position).max();
     newest.map(|newest| format!("{stream}@{newest}")).unwrap_or_default()
+}
+
+pub fn ledger_view(name: String, shipping: Shipping, now_ms: u64) -> LedgerView {
+    let Shipping { waiting, waiting_since_ms, shipped, removed, failed, trouble } = shipping;
+    let waiting_ms = waiting_since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+    let waiting_seconds = waiting_ms as f64 / 1000.0;
+    LedgerView { name, waiting, waiting_seconds, shipped, removed, failed, condition: trouble }
 }
 
 pub fn source_view(

@@ -1,16 +1,21 @@
-//! What the host lends to the grants of a plugin, where it is not what is measured.
+//! What a plugin is granted, without the plugin: calls are made as the sandbox makes them, and nothing else is measured.
+#![allow(dead_code, reason = "each benchmark uses its part")]
 
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Result;
 use async_trait::async_trait;
 use bytes::Bytes;
-use kubewitness_capability::Backing;
+use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::ports::{
-    Current, Documents, JournalError, Kept, KvWrite, Lister, Notes, SelectError, Selected, Selection,
+    Current, Delivery, Documents, Grants, JournalError, Kept, KvWrite, Lister, Notes, SelectError, Selected, Selection,
 };
 use kubewitness_core::views::Counts;
-use kubewitness_core::{ObjectRef, Seq};
+use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
+use serde_json::{Value, json};
 
 pub fn backing() -> Backing {
     Backing {
@@ -25,6 +30,45 @@ pub fn backing() -> Backing {
         cursor: 0,
         newest: 0,
     }
+}
+
+/// `settings` are fields of the host's settings, and `granted` is what the plugin is granted of them.
+pub async fn grants(
+    settings: &Value,
+    granted: &Value,
+    folder: &Path,
+    notes: Arc<dyn Notes>,
+) -> Result<Arc<dyn Grants>> {
+    let mut host = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
+    for (field, value) in settings.as_object().into_iter().flatten() {
+        host[field] = value.clone();
+    }
+    let host: HostSpec = serde_json::from_value(host)?;
+    let spec: PluginSpec = serde_json::from_value(json!({
+        "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": granted,
+    }))?;
+    let capabilities = Capabilities::open(&host, folder).await;
+    let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
+    let backing = Backing { notes, ..backing() };
+    Ok(capabilities.grants("bench", &spec, backing).await?)
+}
+
+pub fn delivery(seq: Seq) -> Delivery {
+    let state = State {
+        id: StateId::parse(&format!("jobs/0/batch/Job/00000000-0000-4000-8000-{seq:012}/{seq}")),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: Arc::default(),
+        owner: None,
+        resource_version: Version::new("1"),
+        status: Arc::default(),
+        previous: None,
+        observed_ms: 0,
+        late: false,
+    };
+    Delivery { state: Arc::new(state), attempt: 1, resync: false }
 }
 
 /// Stands in for what is not measured, and for a journal that notes nothing.

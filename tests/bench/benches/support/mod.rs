@@ -169,6 +169,9 @@ impl Session for Nothing {
     async fn ledger_last(&mut self, _: &str) -> Result<Option<Vec<u8>>, GrantError> {
         denied()
     }
+    async fn conceal(&mut self, _: &str, _: String) -> Result<String, GrantError> {
+        denied()
+    }
     fn ledger_sign(&self, _: &str, _: &[u8]) -> Result<Vec<u8>, GrantError> {
         denied()
     }

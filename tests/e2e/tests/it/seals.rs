@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::ledger::sha256;
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, command, command_json, in_scratch, project_root,
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, project_root,
     skip_where_there_is_no_tool, until,
 };
 use serde_json::Value;
@@ -28,7 +30,7 @@ fn verifier(scratch: &Scratch) -> Result<PathBuf> {
 }
 
 /// A host that has closed some files of its ledger, and has stopped.
-async fn sealed(scratch: &Scratch) -> Result<PathBuf> {
+async fn sealed(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
     let simulator = simulator(scratch).await?;
     let config = signed_example_copy(scratch)?;
     write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
@@ -46,7 +48,7 @@ async fn sealed(scratch: &Scratch) -> Result<PathBuf> {
     load.stop().await?;
     host.caught_up(WITHIN).await?;
     host.stop().await?;
-    Ok(options.data)
+    Ok((simulator, options))
 }
 
 async fn proved(files: &[PathBuf], key: &Path, more: &[&str]) -> Result<(Option<i32>, Value)> {
@@ -74,14 +76,14 @@ async fn a_signed_ledger_is_proved_by_two_programs_and_both_find_what_was_change
         return skip_where_there_is_no_tool("seals::a_signed_ledger_is_proved", "there is no python3");
     }
     in_scratch("seals", async |scratch| {
-        let data = sealed(scratch).await?;
+        let data = sealed(scratch).await?.1.data;
         let (files, key, program) = (trail_files(&data)?, data.join(SEAL_FILE), verifier(scratch)?);
         let (code, report) = proved(&files, &key, &[]).await?;
         ensure!(code == Some(0) && report["ok"] == true, "{report}");
         ensure!(report["open"] == 0, "what was written last was signed at the end: {report}");
         ensure!(report["seals"] == files.len() as u64 - 1, "{report}");
         let (holds, said) = proved_in_python(&program, &files, &key)?;
-        let expected = format!("{} records, {} signed roots\n", report["lines"], report["roots"]);
+        let expected = format!("{} records, {} signed roots\n", report["lines"], report["signedRoots"]);
         ensure!(holds && said == expected, "{said} and {report}");
 
         let changed: Harm = |lines| lines[3] = lines[3].replace("\"phase\":\"", "\"phase\":\"X");
@@ -113,9 +115,88 @@ async fn a_signed_ledger_is_proved_by_two_programs_and_both_find_what_was_change
             ensure!(!holds, "{name}: {said}");
         }
         std::fs::write(&files[0], original)?;
+        both_read_records_alike(&files, &key, &program).await?;
         noted_roots_are_compared(&files, &key).await
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_does_not_sign_a_ledger_that_was_rewritten_while_it_was_down() {
+    in_scratch("seals_forged", async |scratch| {
+        let (_simulator, options) = sealed(scratch).await?;
+        let files = trail_files(&options.data)?;
+        let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
+        let (open, receipts) =
+            (options.data.join("audit/trail.jsonl"), options.data.join("audit/trail.receipts"));
+        let kept = std::fs::read(&receipts)?;
+        // One chain without a statement, as the host would take over a file from before.
+        let records = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("{\"n\":"));
+        let forged: String = records.map(|line| format!("{line}\n")).collect();
+        for file in files.iter().chain([&receipts]) {
+            std::fs::remove_file(file)?;
+        }
+        std::fs::write(&open, &forged)?;
+        let mut host = Kubewitness::start("run", &options, scratch.path())?;
+        let is_told = |problem: &String| {
+            problem.contains("spec.ledgers[0].path") && problem.contains("was rewritten or removed")
+        };
+        let told = |status: &StatusView| status.problems.iter().any(is_told);
+        host.status_when(WITHIN, "the ledger to be refused", told).await?;
+        ensure!(std::fs::read_to_string(&open)? == forged && !receipts.exists(), "nothing was written");
+        for (file, text) in files.iter().zip(&texts) {
+            std::fs::write(file, text)?;
+        }
+        std::fs::write(&receipts, kept)?;
+        host.status_when(WITHIN, "the ledger that is back", |status| status.problems.is_empty()).await?;
+        host.stop().await
+    })
+    .await;
+}
+
+/// A record behind the newest root: its text without the hash is hashed rightly, whatever it says.
+fn record(said: &str, prev: &str) -> String {
+    let hash = sha256(format!("{prev}{said}}}").as_bytes());
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{said},\"hash\":\"{hash}\"}}")
+}
+
+/// Behind the newest root no signature decides: both programs must read each byte of a record alike.
+async fn both_read_records_alike(files: &[PathBuf], key: &Path, program: &Path) -> Result<()> {
+    let open = files.last().context("an open file")?;
+    let original = std::fs::read_to_string(open)?;
+    let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let last = lines.filter(|line| line.starts_with("{\"n\":")).next_back().context("a record")?;
+    let last: Value = serde_json::from_str(last)?;
+    let (n, prev) = (last["n"].as_u64().context("n")? + 1, last["hash"].as_str().context("a hash")?);
+    let (own, twice) = (format!(r#""prev":"{prev}","id":"new""#), last["id"].as_str().context("an id")?);
+    let whole = record(&format!(r#"{{"n":{n},{own}"#), prev);
+    let cases = [
+        (true, whole.clone()),
+        (true, record(&format!(r#"{{"n": {n},{own},"x":[1e400,{{"n":1,"n":2}}]"#), prev)),
+        (true, whole.replace("\"}", "\",\"signature\":\"c2ln\"}")),
+        (false, whole.replace("\"}", "\",\"evil\":\"x\"}")),
+        (false, format!("{whole}\r")),
+        (false, format!("{whole} ")),
+        (false, record(&format!(r#"{{"n":99,"n":{n},{own}"#), prev)),
+        (false, record(&format!(r#"{{"n":{n},"prev":"x",{own}"#), prev)),
+        (false, record(&format!(r#"{{"n":{n}.0,{own}"#), prev)),
+        (false, record(&format!(r#"{{"n":"{n}",{own}"#), prev)),
+        (false, record(&format!(r#"{{"n":{n},{own},"x":NaN"#), prev)),
+        (false, record(&format!(r#"{{"n":{n},"prev":"{prev}","id":7"#), prev)),
+        (false, record(&format!(r#"{{"n":{n},"prev":"{prev}","id":"{twice}""#), prev)),
+        (false, record(&format!(r#"{{"n":{n},"prev":"{prev}""#), prev)),
+        (false, String::new()),
+    ];
+    for (expected, line) in cases {
+        std::fs::write(open, format!("{original}{line}\n"))?;
+        let (_, report) = proved(files, key, &[]).await?;
+        let (holds, said) = proved_in_python(program, files, key)?;
+        ensure!(report["ok"] == expected, "{line}: {report}");
+        ensure!(holds == expected, "{line}: {said}");
+    }
+    Ok(std::fs::write(open, original)?)
 }
 
 /// A root that is noted elsewhere shows that an end was cut, also where what is left holds.

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing};
+use kubewitness_core::ledger::{Kind, Rotation, Schedule, Signing, Statement, closed_file, is_statement};
 
+use super::receipts::COMPACT_LINES;
 use super::*;
 use crate::secrets::signing_keys::Key;
 
@@ -106,6 +107,7 @@ fn a_ledger_from_before_goes_on_as_its_first_file() {
     let lines = files.lines();
     let root = Statement::parse(lines[2].as_bytes()).unwrap();
     assert_eq!((root.kind, root.file, root.lines, root.records), (Kind::Root, 1, Some(2), 2));
+    assert_eq!(root.adopted, Some(2));
     assert_eq!(files.records(), states(1..=3));
 }
 

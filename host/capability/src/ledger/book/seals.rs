@@ -2,10 +2,10 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
-use kubewitness_core::ledger::{Due, Kind, Schedule};
+use kubewitness_core::ledger::{Due, Kind, Reached, Schedule, Statement, Tally};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{Book, RECORD_BYTES, Statement, Tally, damaged};
+use super::{Book, RECORD_BYTES, damaged};
 use crate::secrets::signing_keys::Key;
 
 /// A statement that is on disk.
@@ -25,7 +25,7 @@ impl Book {
     pub fn attest(&mut self, schedule: &Schedule, key: Option<&Key>) -> io::Result<Option<Written>> {
         let tally = match self.tally.take() {
             Some(tally) => tally,
-            None => self.count_lines()?,
+            None => self.count_lines(key.is_some())?,
         };
         let kind = match schedule.due(&tally, self.bytes, self.now_ms) {
             Due::Nothing => {
@@ -51,7 +51,12 @@ impl Book {
         Ok(Some(Written { statement, line }))
     }
 
-    fn count_lines(&self) -> io::Result<Tally> {
+    /// How far the ledger has come, once a statement was written.
+    pub fn has_reached(&self) -> Option<Reached> {
+        self.tally.as_ref().and_then(Tally::reached)
+    }
+
+    fn count_lines(&self, is_signed: bool) -> io::Result<Tally> {
         let mut tally = Tally::first(self.now_ms);
         let mut file = &self.data;
         file.seek(SeekFrom::Start(0))?;
@@ -69,6 +74,10 @@ impl Book {
                 ));
             }
             line.clear();
+        }
+        let is_new = self.reached.is_none() && tally.reached().is_none();
+        if is_signed && (self.is_adopted || is_new) {
+            tally.adopt(self.reached.as_ref());
         }
         Ok(tally)
     }

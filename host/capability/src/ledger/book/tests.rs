@@ -1,3 +1,5 @@
+use super::receipts::COMPACT_LINES;
+use super::recovery::SECTOR;
 use super::*;
 
 fn mark(seq: Seq) -> Mark {

@@ -10,10 +10,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use kubewitness_core::files;
-use kubewitness_core::ledger::{Kind, STATEMENT_BYTES};
+use kubewitness_core::ledger::{Kind, STATEMENT_BYTES, Statement, Tally, closed_file};
 use serde::{Deserialize, Serialize};
 
-use super::{Book, Line, RECORD_BYTES, Statement, Tally, closed_file, damaged, identity, lock, missing};
+use super::receipts::Line;
+use super::{Book, RECORD_BYTES, damaged, identity, lock, missing};
 
 /// The last record stands in it, in hex.
 const LINE_BYTES: usize = 2 * RECORD_BYTES + 2 * STATEMENT_BYTES;

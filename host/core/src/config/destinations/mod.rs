@@ -89,7 +89,7 @@ pub struct DestinationSpec {
 
 /// Every request is compared with each of them.
 const PATHS: usize = 64;
-const ADDRESSES: usize = 64;
+pub(super) const ADDRESSES: usize = 64;
 
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

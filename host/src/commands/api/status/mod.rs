@@ -5,7 +5,7 @@ mod calls;
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    GrantUseView, HeldView, PausedView, PluginView, ReplicaView, ShadowView, SourceView, StatusView,
+    GrantUseView, HeldView, LedgerView, PausedView, PluginView, ReplicaView, ShadowView, SourceView, StatusView,
     StreamView, TickView,
 };
 
@@ -39,14 +39,15 @@ fn status_text(status: &StatusView, wide: bool) -> String {
     if wide && !status.sources.is_empty() {
         text.push_str(&format!("\n{}", doings_table(&status.sources)));
     }
-    let digests =
+    let mut digests =
         if wide { plugins_table(&status.plugins) } else { plugins_text(&status.plugins, Columns::Figures) };
     let journal = &status.journal;
-    let digests = if status.streams.is_empty() {
-        digests
-    } else {
-        format!("{digests}\n{}", streams_text(&status.streams))
-    };
+    if !status.streams.is_empty() {
+        digests.push_str(&format!("\n{}", streams_text(&status.streams)));
+    }
+    if !status.ledgers.is_empty() {
+        digests.push_str(&format!("\n{}", ledgers_text(&status.ledgers)));
+    }
     text.push_str(&format!(
         "\n{digests}\njournal: {} states, {} KiB, positions {} to {}{}\nkept in: {}\n",
         journal.states,
@@ -382,6 +383,26 @@ fn streams_text(streams: &[StreamView]) -> String {
     }
     table.render()
         + &remarks(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
+}
+
+fn ledgers_text(ledgers: &[LedgerView]) -> String {
+    let mut table = Table::new(&["LEDGER", "STATE", "SHIPPED", "WAITING", "REMOVED", "FAILED"]);
+    for ledger in ledgers {
+        let waiting = match ledger.waiting {
+            0 => "0".into(),
+            waiting => format!("{waiting} ({})", age(ledger.waiting_seconds)),
+        };
+        table.row([
+            ledger.name.clone(),
+            if ledger.condition.is_some() { "held up".into() } else { "shipping".into() },
+            ledger.shipped.to_string(),
+            waiting,
+            ledger.removed.to_string(),
+            ledger.failed.to_string(),
+        ]);
+    }
+    table.render()
+        + &remarks(ledgers.iter().filter_map(|ledger| Some((&ledger.name, ledger.condition.clone()?))))
 }
 
 fn paused(plugin: &PluginView) -> Option<String> {

@@ -1,9 +1,14 @@
-//! Ledgers: their files, when a file is closed, and which key signs them.
+//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to.
 
+pub mod places;
+mod ship;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::ship::ShipSpec;
 use super::check::unknown;
 use super::{Bytes, Duration, HostSpec, KeyGrant};
 use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
@@ -32,9 +37,13 @@ pub struct LedgerSpec {
     /// `trail-000001.jsonl`. Left out: never, or the defaults of its fields if there is `signing`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate: Option<RotateSpec>,
-    /// Signs the ledger, so that nobody without the key can rewrite it unnoticed. Left out: no signature.
+    /// Signs the ledger, so that nobody without the key can rewrite what is signed unnoticed. The journal keeps the newest
+    /// root: the host refuses files that lack it. Left out: no signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<SigningSpec>,
+    /// Copies closed files into a bucket, and says how long they stay here afterwards. Left out: they stay here alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ship: Option<ShipSpec>,
 }
 
 /// When a file of a ledger is closed: at a size or at an age, whichever comes first.
@@ -101,6 +110,7 @@ impl LedgerSpec {
 
 pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
     let keys: Vec<_> = host.keys.iter().map(|key| key.name.as_str()).collect();
+    let mut shipped = BTreeMap::new();
     for (index, ledger) in host.ledgers.iter().enumerate() {
         let field = format!("spec.ledgers[{index}]");
         if let Some(rotate) = &ledger.rotate {
@@ -108,6 +118,21 @@ pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
         }
         if let Some(signing) = &ledger.signing {
             check_signing(&format!("{field}.signing"), signing, &keys, faults);
+        }
+        if let Some(ship) = &ledger.ship {
+            ship::check(&format!("{field}.ship"), ship, faults);
+            if ledger.schedule().rotation.is_none() {
+                let message = "ships closed files, and this ledger closes none: add `rotate` to the ledger";
+                faults.push(fault(format!("{field}.ship"), message));
+            }
+            let name = Path::new(&ledger.path).file_name();
+            if let Some(other) =
+                shipped.insert((&ship.endpoint, &ship.bucket, &ship.prefix, name), &ledger.name)
+            {
+                let message =
+                    format!("gives files the same names as `{other}`: give each ledger a prefix of its own");
+                faults.push(fault(format!("{field}.ship.prefix"), message));
+            }
         }
         let names = |other: &&LedgerSpec| is_closed_file(Path::new(&other.path), Path::new(&ledger.path));
         if let Some(other) = host.ledgers.iter().find(names) {
@@ -212,6 +237,64 @@ mod tests {
         for (told, expected) in told.iter().zip(expected) {
             assert!(told.starts_with(expected), "{told}");
         }
+    }
+
+    #[test]
+    fn wrong_settings_of_shipping_are_told_with_their_field() {
+        let ship = |more: serde_json::Value| {
+            let mut ship = json!({"endpoint": "https://s3.example.com", "bucket": "trails",
+                "accessKeyFrom": {"env": "ACCESS"}, "secretKeyFrom": {"file": "/secrets/s3"}});
+            ship.as_object_mut().unwrap().append(&mut more.as_object().unwrap().clone());
+            json!({"name": "a", "path": "a.jsonl", "rotate": {}, "ship": ship})
+        };
+        assert_eq!(faults(&json!([ship(json!({"prefix": "eu/a_1.", "keep": "90d"}))])), Vec::<String>::new());
+        for (more, expected) in [
+            (json!({"endpoint": "s3.example.com"}), "endpoint is no address"),
+            (json!({"endpoint": "http://s3.example.com"}), "endpoint would send the files over plain http"),
+            (json!({"endpoint": "https://a:b@s3.example.com"}), "endpoint holds a name"),
+            (json!({"endpoint": "https://s3.example.com/trails"}), "endpoint has more than a host"),
+            (
+                json!({"endpoint": "https://10.1.2.3", "pathStyle": false}),
+                "endpoint is an address without a name",
+            ),
+            (json!({"endpoint": "https://169.254.169.254"}), "endpoint is "),
+            (json!({"bucket": "Trails"}), "bucket is no name"),
+            (json!({"bucket": "a..b"}), "bucket is no name"),
+            (json!({"prefix": "/a"}), "prefix is no prefix"),
+            (json!({"prefix": "a/../b"}), "prefix is no prefix"),
+            (json!({"prefix": "a b"}), "prefix is no prefix"),
+            (json!({"region": ""}), "region is no region"),
+            (json!({"keep": "1s"}), "keep is less than 1m"),
+            (json!({"secretKeyFrom": {"env": ""}}), "secretKeyFrom is empty"),
+        ] {
+            let told = faults(&json!([ship(more)]));
+            let expected = format!("spec.ledgers[0].ship.{expected}");
+            assert!(told.len() == 1 && told[0].starts_with(&expected), "{told:?} and {expected}");
+        }
+        let mut unrotated = ship(json!({}));
+        unrotated.as_object_mut().unwrap().remove("rotate");
+        assert!(faults(&json!([unrotated]))[0].contains("this ledger closes none"));
+        let mut second = ship(json!({}));
+        second["name"] = json!("b");
+        second["path"] = json!("other/a.jsonl");
+        let told = faults(&json!([ship(json!({})), second]));
+        assert!(
+            told.len() == 1 && told[0].contains("ship.prefix gives files the same names as `a`"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn the_bucket_is_in_the_path_or_before_the_name() {
+        let address = |path_style: bool| {
+            let ship: ShipSpec = serde_json::from_value(json!({"endpoint": "https://s3.example.com:9000",
+                "bucket": "trails", "pathStyle": path_style, "accessKeyFrom": {"env": "A"},
+                "secretKeyFrom": {"env": "B"}}))
+            .unwrap();
+            ship.address().unwrap().to_string()
+        };
+        assert_eq!(address(true), "https://s3.example.com:9000/trails");
+        assert_eq!(address(false), "https://trails.s3.example.com:9000/");
     }
 
     #[test]

@@ -1,0 +1,176 @@
+//! The receipts beside a ledger: how they are read and written. The format is at the top of [`super`].
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use kubewitness_core::{Seq, files};
+use serde::{Deserialize, Serialize};
+
+use super::turn::Turn;
+use super::{Book, damaged};
+use crate::receipts::Mark;
+
+/// Lines of receipts before they are compacted: some megabytes, read in milliseconds.
+pub const COMPACT_LINES: usize = 4096;
+/// What the receipts of a ledger hold before its first record.
+pub const NO_RECORDS: &str = "{\"settled\":{\"bytes\":0,\"records\":0}}\n";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    Intent(Intent),
+    Settled { bytes: u64, records: u64 },
+    Receipt { plugin: String, states: Vec<(Seq, u32)> },
+    Turn(Turn),
+}
+
+/// What one append is about to write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    pub offset: u64,
+    pub bytes: u64,
+    pub records: u64,
+    pub sha256: String,
+    pub plugin: String,
+    pub states: Vec<(Seq, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<Decider>,
+}
+
+/// The transaction whose commit decides whether an append counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decider {
+    pub database: String,
+    pub token: String,
+}
+
+impl Intent {
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+impl Book {
+    /// Reads the receipts; gives the last intent if nothing has settled it.
+    pub(super) fn replay(&mut self) -> io::Result<Option<Intent>> {
+        let mut reader = BufReader::new(self.sidecar.try_clone()?);
+        reader.seek(SeekFrom::Start(0))?;
+        let mut whole = 0;
+        let mut pending: Option<Intent> = None;
+        let mut text = Vec::new();
+        while reader.read_until(b'\n', &mut text)? > 0 {
+            // The last lines can be torn: their sync had not ended, and no append had begun behind it.
+            let Some(line) = text.strip_suffix(b"\n").filter(|line| !line.contains(&0)) else { break };
+            let number = self.lines + 1;
+            let Ok(line) = serde_json::from_slice::<Line>(line) else {
+                return damaged(format!("line {number} of {} can't be read", self.sidecar_path.display()));
+            };
+            if !self.apply(line, &mut pending) {
+                return damaged(format!(
+                    "line {number} of {} does not fit those before",
+                    self.sidecar_path.display()
+                ));
+            }
+            whole += text.len() as u64;
+            self.lines = number;
+            text.clear();
+        }
+        if whole < self.sidecar.metadata()?.len() {
+            self.sidecar.set_len(whole)?;
+            self.sidecar.sync_all()?;
+        }
+        self.noted = whole;
+        Ok(pending)
+    }
+
+    fn apply(&mut self, line: Line, pending: &mut Option<Intent>) -> bool {
+        match line {
+            Line::Receipt { plugin, states } => self.receipts.push((plugin, states)),
+            Line::Turn(turn) => {
+                let is_first = self.lines == 0;
+                self.turned(turn);
+                return is_first;
+            }
+            Line::Intent(intent) => {
+                // An intent that begins where the intent before it began comes after an undo.
+                if let Some(before) = pending.take().filter(|before| before.offset != intent.offset) {
+                    self.count(&before);
+                    self.applied(before.plugin, before.states);
+                }
+                if intent.offset != self.bytes {
+                    return false;
+                }
+                *pending = Some(intent);
+            }
+            Line::Settled { bytes, records } => {
+                if let Some(before) = pending.take() {
+                    self.count(&before);
+                    self.applied(before.plugin, before.states);
+                    return (self.bytes, self.records) == (bytes, records);
+                }
+                (self.bytes, self.records) = (bytes, records);
+            }
+        }
+        true
+    }
+
+    pub(super) fn note(&mut self, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.lines += 1;
+        self.noted += text.len() as u64;
+        self.sidecar.write_all(&text)
+    }
+
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        self.note(&Line::Settled { bytes: self.bytes, records: self.records })
+    }
+
+    pub fn receipts(&self, plugin: &str, above: Seq) -> Vec<Mark> {
+        let own = self.receipts.iter().filter(|(of, _)| of == plugin);
+        let marks = own.flat_map(|(_, states)| states).map(|(seq, print)| Mark { seq: *seq, print: *print });
+        marks.filter(|mark| mark.seq > above).collect()
+    }
+
+    /// Drops what lies at or below the position. Everything settled is on disk when it returns, so
+    /// that no other store's receipt is needed for it any more.
+    pub fn forget(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
+        self.expect_in_place()?;
+        self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
+        if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
+            return self.sidecar.sync_data();
+        }
+        self.compact()
+    }
+
+    /// Writes the receipts anew, from where the ledger stands.
+    pub(super) fn compact(&mut self) -> io::Result<()> {
+        let path = self.sidecar_path.with_extension("receipts.new");
+        let stands = match &self.turn {
+            Some(turn) => Line::Turn(turn.clone()),
+            None => Line::Settled { bytes: self.bytes, records: self.records },
+        };
+        let mut text = serde_json::to_vec(&stands)?;
+        text.push(b'\n');
+        for (plugin, states) in &self.receipts {
+            serde_json::to_writer(
+                &mut text,
+                &Line::Receipt { plugin: plugin.clone(), states: states.clone() },
+            )?;
+            text.push(b'\n');
+        }
+        let mut options = OpenOptions::new();
+        let mut file = files::open(&path, options.write(true).create(true).truncate(true).mode(0o600))?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&path, &self.sidecar_path)?;
+        if let Some(folder) = self.sidecar_path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        self.sidecar = files::open(&self.sidecar_path, OpenOptions::new().read(true).append(true))?;
+        self.lines = self.receipts.len() + 1;
+        self.noted = text.len() as u64;
+        Ok(())
+    }
+}

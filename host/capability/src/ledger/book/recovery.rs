@@ -1,0 +1,202 @@
+//! Brings the files of a ledger in order after a crash, and finds what no crash can have left.
+
+use std::cmp::Ordering;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use kubewitness_core::files;
+use kubewitness_core::ledger::{Reached, STATEMENT_BYTES, Statement, Tree, closed_file, is_statement};
+
+use super::receipts::Intent;
+use super::{Book, RECORD_BYTES, damaged, hash, identity, missing};
+
+/// What a disk writes as a whole.
+pub const SECTOR: u64 = 512;
+
+/// Undoes an append whose sync failed: what the file shows then may never reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub offset: u64,
+    /// Device and inode: another file in its place is not cut.
+    pub(super) file: (u64, u64),
+}
+
+/// A file that is shorter already lost more than that: recovery says so.
+pub fn undo(data: &File, cut: Cut) -> io::Result<()> {
+    let found = data.metadata()?;
+    if identity(&found) == cut.file && found.len() > cut.offset {
+        data.set_len(cut.offset)?;
+        data.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Refuses files that do not have what the host has signed. Nothing is written before: files that were put in the place
+/// of others leave no trace in receipts that are brought back.
+pub fn expect_reached(path: &Path, reached: &Reached) -> io::Result<()> {
+    let closed = closed_file(path, reached.file);
+    let is_closed = files::look(&closed)?.is_some();
+    let file = if is_closed { &closed } else { path };
+    let mut tree = Tree::default();
+    if files::look(file)?.is_some() {
+        let opened = files::open(file, OpenOptions::new().read(true))?;
+        let mut reader = BufReader::new(opened);
+        let mut line = Vec::new();
+        while tree.leaves() < reached.lines
+            && reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0
+        {
+            tree.push(line.strip_suffix(b"\n").unwrap_or(&line));
+            line.clear();
+        }
+    }
+    if (tree.leaves(), hex::encode(tree.root())) == (reached.lines, reached.root.clone()) {
+        return Ok(());
+    }
+    damaged(format!(
+        "{} was rewritten or removed: the journal has a root over {} lines of file {} of the ledger {}, and they are not \
+         there. Bring the files back from a copy; to begin a new ledger, move these files away and give it a new name \
+         in the settings",
+        file.display(),
+        reached.lines,
+        reached.file,
+        reached.ledger
+    ))
+}
+
+impl Book {
+    /// Refuses where the names no longer lead to the files that are open, as they were left.
+    pub fn expect_in_place(&self) -> io::Result<()> {
+        let of_data = (&self.path, &self.data, self.bytes);
+        let of_receipts = (&self.sidecar_path, &self.sidecar, self.noted);
+        for (path, file, length) in [of_data, of_receipts] {
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let Some(found) = files::look(path).map_err(named)? else {
+                return Err(missing(path, &self.sidecar_path));
+            };
+            if identity(&found) != identity(&file.metadata()?) {
+                return damaged(format!(
+                    "{} is another file than the one that was open: bring that one back in its place. Moving or \
+                     replacing a ledger while the host runs is not supported",
+                    path.display()
+                ));
+            }
+            if found.len() != length {
+                return damaged(format!(
+                    "{} has {} bytes and {length} were written here: another program changed it. Bring the file \
+                     back as it was, from a copy",
+                    path.display(),
+                    found.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that was there before its receipts is taken as it is, whole lines only.
+    pub(super) fn adopt(&mut self) -> io::Result<()> {
+        let mut reader = BufReader::new(&self.data);
+        let mut line = Vec::new();
+        while reader.by_ref().take(RECORD_BYTES as u64 + 1).read_until(b'\n', &mut line)? > 0 {
+            if line.last() != Some(&b'\n') {
+                return damaged("the file is not made of whole lines: complete or remove the last one");
+            }
+            self.bytes += line.len() as u64;
+            match Statement::parse(&line[..line.len() - 1]) {
+                Some(head) if self.bytes == line.len() as u64 => self.records = head.records,
+                _ if is_statement(&line) => {}
+                _ => self.records += 1,
+            }
+            line.clear();
+        }
+        self.settle()?;
+        self.sidecar.sync_all()
+    }
+
+    pub(super) fn recover(&mut self) -> io::Result<()> {
+        let pending = self.replay()?;
+        let there = self.data.metadata()?.len();
+        let Some(intent) = pending else { return self.expect_length(there) };
+        if there >= intent.end() && !self.is_torn(&intent)? {
+            self.count(&intent);
+            self.expect_length(there)?;
+            if intent.decided_by.is_some() {
+                self.doubt = Some(intent);
+                return Ok(());
+            }
+            self.applied(intent.plugin, intent.states);
+            return self.settle();
+        }
+        if there < self.bytes {
+            return self.expect_length(there);
+        }
+        tracing::warn!(bytes = there - self.bytes, "an append that a crash cut off is undone");
+        self.data.set_len(self.bytes)?;
+        self.data.sync_all()
+    }
+
+    fn expect_length(&self, there: u64) -> io::Result<()> {
+        match there.cmp(&self.bytes) {
+            Ordering::Equal => Ok(()),
+            Ordering::Less => damaged(format!(
+                "{} has {there} bytes and {} were acknowledged: records were removed. Bring the file back as it was",
+                self.path.display(),
+                self.bytes
+            )),
+            Ordering::Greater => damaged(format!(
+                "{} has {there} bytes and {} were written here: another program appended. Bring the file back as it \
+                 was",
+                self.path.display(),
+                self.bytes
+            )),
+        }
+    }
+
+    /// Whether a part of the append never reached the disk. Other bytes in its place are damage.
+    fn is_torn(&self, intent: &Intent) -> io::Result<bool> {
+        let mut bytes = Vec::new();
+        let mut file = &self.data;
+        file.seek(SeekFrom::Start(intent.offset))?;
+        file.take(intent.bytes).read_to_end(&mut bytes)?;
+        if hash(&bytes) == intent.sha256 {
+            return Ok(false);
+        }
+        let first = (SECTOR - intent.offset % SECTOR) as usize;
+        let (first, rest) = bytes.split_at(first.min(bytes.len()));
+        let mut sectors = std::iter::once(first).chain(rest.chunks(SECTOR as usize));
+        if sectors.any(|sector| !sector.is_empty() && sector.iter().all(|byte| *byte == 0)) {
+            return Ok(true);
+        }
+        damaged(format!("the records from byte {} on are not those that were written", intent.offset))
+    }
+
+    /// The newest lines, with the newest record of this file among them.
+    pub(super) fn read_tail(&self) -> io::Result<Vec<u8>> {
+        // At most two statements stand behind a record, and one before the first.
+        let from = self.bytes.saturating_sub((RECORD_BYTES + 1 + 3 * STATEMENT_BYTES) as u64);
+        let mut tail = Vec::new();
+        let mut file = &self.data;
+        file.seek(SeekFrom::Start(from))?;
+        file.take(self.bytes - from).read_to_end(&mut tail)?;
+        if self.bytes > 0 && tail.last() != Some(&b'\n') {
+            return damaged("the last record has no end");
+        }
+        Ok(tail)
+    }
+
+    /// Statements are not for plugins.
+    pub(super) fn last_record(&self, tail: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let lines = tail.split(|byte| *byte == b'\n').rev().skip(1);
+        let last = lines.into_iter().find(|line| !is_statement(line)).map(<[u8]>::to_vec);
+        match (last, &self.turn) {
+            (Some(last), _) => Ok(Some(last)),
+            (None, Some(turn)) => turn.last(),
+            (None, None) if self.records == 0 => Ok(None),
+            (None, None) => damaged(format!(
+                "{} was just begun, and its receipts, which have the record before it, are gone: bring them back",
+                self.path.display()
+            )),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The names of people beside a ledger; the format is at the top of `kubewitness_core::ledger::persons`. A name is on disk
+//! before its digest is in a record.
+//!
+//! `kubewitness audit erase` writes over a name in its place, also while the host runs. So the file is read again once it
+//! was changed by somebody else: a name that was erased gets a new salt.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kubewitness_core::files;
+use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, Person, SALT_BYTES, persons_file};
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// A name that is known is not looked for again within this time. Meanwhile records may get the digest of a name that was
+/// just erased, which is no harm.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+pub struct Persons {
+    pub path: PathBuf,
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    file: File,
+    /// Device, inode, length and time of change, as they were left.
+    left: (u64, u64, u64, i64, i64),
+    looked: Instant,
+    /// Digests by names.
+    known: HashMap<String, String>,
+    lines: usize,
+    is_full_told: bool,
+}
+
+impl Persons {
+    pub fn of(ledger: &Path) -> Self {
+        Self { path: persons_file(ledger), open: Mutex::new(None) }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The digest of a name. It is on disk when this returns.
+    pub fn conceal(&self, name: &str) -> io::Result<String> {
+        let mut slot = self.open();
+        let open = match slot.take() {
+            Some(open) if open.looked.elapsed() < KNOWN_FOR && open.known.contains_key(name) => open,
+            Some(open) if files::look(&self.path)?.as_ref().map(identity) == Some(open.left) => {
+                Open { looked: Instant::now(), ..open }
+            }
+            _ => Open::read(&self.path)?,
+        };
+        // Whatever fails below, the file is read anew.
+        let (open, digest) = open.conceal(name)?;
+        *slot = Some(open);
+        Ok(digest)
+    }
+}
+
+fn identity(found: &Metadata) -> (u64, u64, u64, i64, i64) {
+    (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec())
+}
+
+impl Open {
+    fn read(path: &Path) -> io::Result<Self> {
+        let file = files::open(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder)?.sync_all()?;
+        }
+        let (mut known, mut lines, mut whole) = (HashMap::new(), 0, 0);
+        let mut reader = BufReader::new(&file);
+        reader.seek(SeekFrom::Start(0))?;
+        let mut line = Vec::new();
+        while reader.by_ref().take(PERSON_BYTES as u64).read_until(b'\n', &mut line)? > 0 {
+            // The last line can be torn: no record has its digest yet.
+            if line.last() != Some(&b'\n') {
+                break;
+            }
+            whole += line.len() as u64;
+            lines += 1;
+            if let Some(Person::Named { digest, name, .. }) = Person::parse(&line) {
+                known.insert(name, digest);
+            }
+            line.clear();
+        }
+        let found = file.metadata()?;
+        if found.len() - whole > PERSON_BYTES as u64 {
+            let message = format!("{} holds a line that is too long: bring it back as it was", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        if whole < found.len() {
+            file.set_len(whole)?;
+            file.sync_all()?;
+        }
+        let left = identity(&file.metadata()?);
+        Ok(Self { file, left, looked: Instant::now(), known, lines, is_full_told: false })
+    }
+
+    fn conceal(mut self, name: &str) -> io::Result<(Self, String)> {
+        if let Some(digest) = self.known.get(name) {
+            let digest = digest.clone();
+            return Ok((self, digest));
+        }
+        let mut salt = [0; SALT_BYTES];
+        SystemRandom::new().fill(&mut salt).map_err(|_| io::Error::other("the machine has no randomness"))?;
+        let person = Person::named(name, salt);
+        let digest = person.digest().to_owned();
+        // Whoever can name people must not hold up the trail: a name too many is not kept.
+        if self.lines >= PERSONS {
+            if !std::mem::replace(&mut self.is_full_told, true) {
+                tracing::warn!("a ledger has {PERSONS} names of people: more are not kept beside it");
+            }
+            return Ok((self, digest));
+        }
+        self.file.write_all(&person.line()?)?;
+        self.file.sync_data()?;
+        self.left = identity(&self.file.metadata()?);
+        self.lines += 1;
+        self.known.insert(name.to_owned(), digest.clone());
+        Ok((self, digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Persons) {
+        let folder = tempfile::tempdir().unwrap();
+        let persons = Persons::of(&folder.path().join("trail.jsonl"));
+        (folder, persons)
+    }
+
+    fn lines(persons: &Persons) -> Vec<String> {
+        std::fs::read_to_string(&persons.path).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// As the next process of the host does, or the same one after a while.
+    fn later(persons: &Persons) -> Persons {
+        Persons { path: persons.path.clone(), open: Mutex::new(None) }
+    }
+
+    #[test]
+    fn a_name_has_one_digest_also_after_a_restart_and_other_ledgers_have_another() {
+        let (_folder, persons) = folder();
+        let (ada, bob) = (persons.conceal("ada").unwrap(), persons.conceal("bob").unwrap());
+        assert_ne!(ada, bob);
+        assert_eq!((persons.conceal("ada").unwrap(), later(&persons).conceal("bob").unwrap()), (ada.clone(), bob));
+        assert_eq!(lines(&persons).len(), 2);
+        let (_other, other) = self::folder();
+        assert_ne!(other.conceal("ada").unwrap(), ada);
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(&persons.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_name_that_was_erased_gets_another_digest() {
+        let (_folder, persons) = folder();
+        let before = persons.conceal("ada").unwrap();
+        let line = format!("{}\n", lines(&persons)[0]);
+        let erased = Person::parse(line.as_bytes()).unwrap().erased("now", line.len()).unwrap();
+        let left = identity(&std::fs::metadata(&persons.path).unwrap());
+        // Times of files are coarse.
+        while identity(&std::fs::metadata(&persons.path).unwrap()) == left {
+            std::fs::write(&persons.path, &erased).unwrap();
+        }
+        // A name that the host does not know makes it look at once.
+        persons.conceal("bob").unwrap();
+        let after = persons.conceal("ada").unwrap();
+        assert_ne!(after, before);
+        assert_eq!(lines(&persons).len(), 3);
+    }
+
+    #[test]
+    fn a_line_that_a_crash_cut_off_is_cut_and_one_of_no_meaning_stays() {
+        let (_folder, persons) = folder();
+        let ada = persons.conceal("ada").unwrap();
+        let mut file = OpenOptions::new().append(true).open(&persons.path).unwrap();
+        file.write_all(b"what is this\n{\"digest\":\"ab").unwrap();
+        let next = later(&persons);
+        next.conceal("bob").unwrap();
+        assert_eq!((lines(&persons).len(), next.conceal("ada").unwrap()), (3, ada));
+        assert_eq!(lines(&persons)[1], "what is this");
+    }
+
+    #[test]
+    fn names_over_the_bound_get_a_digest_and_are_not_kept() {
+        let (_folder, persons) = folder();
+        std::fs::write(&persons.path, "{}\n".repeat(PERSONS - 1)).unwrap();
+        persons.conceal("the last").unwrap();
+        let first = persons.conceal("one too many").unwrap();
+        assert!(first.len() == 64 && first != persons.conceal("one too many").unwrap());
+        assert_eq!(lines(&persons).len(), PERSONS);
+    }
+}

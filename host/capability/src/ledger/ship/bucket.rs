@@ -1,0 +1,177 @@
+//! A bucket of S3-compatible storage: puts a file under a name, and tells whether it is there as it was sent. Nothing in
+//! the bucket is overwritten or removed.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::ShipSpec;
+use reqwest::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Body, Client, Method, Response, StatusCode, Url};
+use ring::digest::{Context, SHA256};
+
+use super::Trouble;
+use super::signature::{AccessKey, Headers, NO_BODY, encoded, sign};
+use crate::http;
+use crate::http::resolver::Guard;
+use crate::secrets::{self, Secret};
+
+/// What a request may take, beside the time for its bytes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes a second; a way that is slower does not keep up with a ledger.
+const SLOWEST: u64 = 128 << 10;
+/// A storage says in some hundred bytes why it refuses.
+const ANSWER: usize = 16 * 1024;
+/// SHA-256 of what is stored, in base64.
+const CHECKSUM: &str = "x-amz-checksum-sha256";
+
+/// What a file is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub bytes: u64,
+    pub sha256: [u8; 32],
+}
+
+/// What the bucket has under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    Nothing,
+    Same,
+    Other,
+}
+
+/// What goes over the way beside headers.
+enum Load {
+    Nothing,
+    /// An answer of so many bytes.
+    Answer(u64),
+    File(File, Content),
+}
+
+pub struct Bucket {
+    spec: ShipSpec,
+    address: Url,
+    client: Client,
+    clock: Arc<dyn Clock>,
+}
+
+impl Bucket {
+    pub fn open(ledger: &str, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Result<Self, Trouble> {
+        let address = spec.address().ok_or_else(|| Trouble::Settings("`endpoint` is no address".into()))?;
+        let client = http::plain_client(PATIENCE, Guard::new(ledger, spec.reachable())).map_err(Trouble::Settings)?;
+        Ok(Self { spec: spec.clone(), address, client, clock })
+    }
+
+    /// Compares by the digest that the storage gives. From one that gives none, the bytes are read back.
+    pub async fn look(&self, name: &str, content: &Content) -> Result<Stored, Trouble> {
+        let asked = Headers::from([("x-amz-checksum-mode", "ENABLED".to_owned())]);
+        let head = self.ask(Method::HEAD, name, asked, Load::Nothing).await?;
+        if head.status() == StatusCode::NOT_FOUND {
+            return Ok(Stored::Nothing);
+        }
+        let head = accepted("asking for", name, head).await?;
+        let is_same = |is_same: bool| if is_same { Stored::Same } else { Stored::Other };
+        let length = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        if length != Some(content.bytes) {
+            return Ok(Stored::Other);
+        }
+        match checksum(head.headers()) {
+            Some(stored) => Ok(is_same(stored == content.sha256)),
+            None => Ok(is_same(self.read_back(name, content.bytes).await? == Some(content.sha256))),
+        }
+    }
+
+    /// `None` if there are more bytes than these.
+    async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, Trouble> {
+        let answer = self.ask(Method::GET, name, Headers::new(), Load::Answer(bytes)).await?;
+        let mut answer = accepted("reading", name, answer).await?;
+        let (mut context, mut left) = (Context::new(&SHA256), bytes);
+        while let Some(chunk) = answer.chunk().await.map_err(|error| Trouble::away(&error))? {
+            let Some(rest) = left.checked_sub(chunk.len() as u64) else { return Ok(None) };
+            left = rest;
+            context.update(&chunk);
+        }
+        Ok(context.finish().as_ref().try_into().ok())
+    }
+
+    /// Streams the file. The storage refuses it if other bytes arrive than those of the digest.
+    pub async fn put(&self, name: &str, file: File, content: &Content) -> Result<(), Trouble> {
+        let headers = Headers::from([(CHECKSUM, STANDARD.encode(content.sha256))]);
+        let sent = self.ask(Method::PUT, name, headers, Load::File(file, *content)).await?;
+        accepted("storing", name, sent).await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        name: &str,
+        mut headers: Headers,
+        load: Load,
+    ) -> Result<Response, Trouble> {
+        let url = self.address_of(name);
+        let (bytes, sha256) = match &load {
+            Load::Nothing => (0, NO_BODY.to_owned()),
+            Load::Answer(bytes) => (*bytes, NO_BODY.to_owned()),
+            Load::File(_, content) => (content.bytes, hex::encode(content.sha256)),
+        };
+        let key = AccessKey {
+            name: secret("accessKeyFrom", secrets::resolve(&self.spec.access_key_from).await)?,
+            secret: secret("secretKeyFrom", secrets::resolve(&self.spec.secret_key_from).await)?,
+        };
+        sign(method.as_str(), &url, &mut headers, &sha256, &key, &self.spec.region, self.clock.now_ms());
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            let value = HeaderValue::try_from(value)
+                .map_err(|_| Trouble::Settings("the access key can't be sent: it is no plain text".into()))?;
+            all.insert(HeaderName::from_static(name), value);
+        }
+        let limit = PATIENCE + Duration::from_secs(bytes / SLOWEST);
+        let mut request = self.client.request(method, url).timeout(limit);
+        if let Load::File(file, _) = load {
+            all.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
+            request = request.body(Body::from(tokio::fs::File::from_std(file)));
+        }
+        request.headers(all).send().await.map_err(|error| Trouble::away(&error))
+    }
+
+    fn address_of(&self, name: &str) -> Url {
+        let mut url = self.address.clone();
+        let folder = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{folder}/{}", encoded(&self.key(name))));
+        url
+    }
+
+    /// What the file is called in the bucket.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.spec.prefix)
+    }
+}
+
+fn secret(field: &str, read: Result<Secret, String>) -> Result<Secret, Trouble> {
+    read.map_err(|message| Trouble::Settings(format!("`{field}`: {message}")))
+}
+
+/// Of a file in several parts it is a digest of digests, which says nothing here.
+fn checksum(headers: &HeaderMap) -> Option<[u8; 32]> {
+    STANDARD.decode(headers.get(CHECKSUM)?).ok()?.try_into().ok()
+}
+
+async fn accepted(doing: &'static str, name: &str, mut answer: Response) -> Result<Response, Trouble> {
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let mut body = Vec::new();
+    while let (true, Ok(Some(chunk))) = (body.len() < ANSWER, answer.chunk().await) {
+        body.extend_from_slice(&chunk);
+    }
+    body.truncate(ANSWER);
+    let body = String::from_utf8_lossy(&body);
+    let code = body.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    let word = |code: &str| code.chars().filter(char::is_ascii_alphanumeric).take(64).collect::<String>();
+    let code = code.map(|(code, _)| format!(" {}", word(code))).unwrap_or_default();
+    Err(Trouble::Refused { doing, name: name.to_owned(), status: status.as_u16(), code })
+}

@@ -1,0 +1,275 @@
+//! Ships closed files of a ledger into a bucket, and removes those that are there and were kept long enough.
+//!
+//! A file is looked for in the bucket, sent if it is not there, looked for again, and noted. So it is there at least once,
+//! whatever is killed in between. A name that has other bytes is never overwritten: they may be the true ones. Before a
+//! file is removed here, it is read once more and compared with its note and with the bucket.
+
+mod bucket;
+mod closed;
+mod signature;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::clock::Clock;
+use kubewitness_core::config::ShipSpec;
+use kubewitness_core::files;
+use kubewitness_core::ledger::closed_file;
+use kubewitness_core::ports::GrantError;
+use thiserror::Error;
+use tokio::sync::OnceCell;
+
+use self::bucket::{Bucket, Content, Stored};
+use self::closed::{Closed, Note};
+use crate::http;
+
+/// How often the folder is looked at while nothing waits.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// After a failure; it doubles with each that follows.
+const WAIT_FIRST: Duration = Duration::from_secs(5);
+const WAIT_MOST: Duration = Duration::from_secs(600);
+/// Files of one turn: the stop of the host and changed settings wait for none of them.
+const AT_ONCE: usize = 16;
+
+/// Why a file is not shipped or not removed. The next turn tries again.
+#[derive(Debug, Error)]
+pub enum Trouble {
+    #[error("{0}: change `ship` of the ledger")]
+    Settings(String),
+    #[error("the bucket's storage: {0}")]
+    Away(GrantError),
+    #[error(
+        "the storage answers {status}{code} when {doing} `{name}`: look at the bucket, the region, and the access key \
+         and its rights (get, put and list)"
+    )]
+    Refused { doing: &'static str, name: String, status: u16, code: String },
+    #[error(
+        "the bucket has other bytes under `{0}` than the file has, and nothing there is overwritten: find out who wrote \
+         them, and move them away or choose another `prefix`"
+    )]
+    Other(String),
+    #[error("`{0}` has changed since it was shipped, and stays here: compare it with the one in the bucket")]
+    Changed(String),
+    #[error("{0} can't be read or written: {1}")]
+    File(String, io::Error),
+}
+
+impl Trouble {
+    fn away(error: &reqwest::Error) -> Self {
+        Self::Away(http::refusal(error))
+    }
+
+    /// Whether it is no other file's trouble.
+    fn is_of_one_file(&self) -> bool {
+        matches!(self, Self::Other(_) | Self::Changed(_) | Self::File(..))
+    }
+}
+
+/// How shipping stands, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shipping {
+    /// Closed files that the bucket does not have yet, and when the oldest was closed.
+    pub waiting: u64,
+    pub waiting_since_ms: Option<u64>,
+    /// Since the host has started or its settings have changed.
+    pub shipped: u64,
+    pub removed: u64,
+    pub failed: u64,
+    pub trouble: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When each file was shipped, as far as it lies here.
+    known: BTreeMap<u64, u64>,
+    due_ms: u64,
+    wait: Option<Duration>,
+    shipping: Shipping,
+}
+
+pub struct Shipper {
+    ledger: String,
+    /// The open file of the ledger.
+    path: PathBuf,
+    spec: ShipSpec,
+    clock: Arc<dyn Clock>,
+    bucket: OnceCell<Bucket>,
+    state: Mutex<State>,
+}
+
+impl Shipper {
+    pub fn new(ledger: &str, path: &Path, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            ledger: ledger.to_owned(),
+            path: path.to_owned(),
+            spec: spec.clone(),
+            clock,
+            bucket: OnceCell::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn shipping(&self) -> Shipping {
+        self.state().shipping.clone()
+    }
+
+    /// One turn, if one is due. It may be given up at any point.
+    pub async fn turn(&self) {
+        let now_ms = self.clock.now_ms();
+        // A clock that was set back does not hold it up for longer than the longest wait.
+        let due_ms = self.state().due_ms;
+        if now_ms < due_ms && due_ms - now_ms <= millis(WAIT_MOST) {
+            return;
+        }
+        let mut trouble = None;
+        let is_done = match self.work(now_ms, &mut trouble).await {
+            Ok(is_done) => is_done,
+            Err(worse) => {
+                trouble = Some(worse);
+                true
+            }
+        };
+        if let Some(trouble) = &trouble {
+            tracing::warn!(ledger = self.ledger, "closed files are not shipped: {trouble}");
+        }
+        let mut state = self.state();
+        state.wait = trouble.as_ref().map(|_| state.wait.map_or(WAIT_FIRST, |wait| WAIT_MOST.min(2 * wait)));
+        let pause = if is_done { LOOK_EVERY } else { Duration::ZERO };
+        state.due_ms = self.clock.now_ms() + millis(state.wait.unwrap_or(pause));
+        state.shipping.failed += u64::from(trouble.is_some());
+        state.shipping.trouble = trouble.map(|trouble| trouble.to_string());
+    }
+
+    /// Whether nothing more is to be done now. What is wrong with one file does not hold up the others.
+    async fn work(&self, now_ms: u64, trouble: &mut Option<Trouble>) -> Result<bool, Trouble> {
+        let Closed { shipped, waiting } = self.look().await?;
+        let mut keep_going = |done: Result<(), Trouble>| match done {
+            Err(error) if error.is_of_one_file() => {
+                trouble.get_or_insert(error);
+                Ok(())
+            }
+            other => other,
+        };
+        for number in waiting.keys().take(AT_ONCE) {
+            keep_going(self.ship(*number).await)?;
+        }
+        let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| millis(keep.0));
+        let is_over = |shipped_ms: u64| now_ms.saturating_sub(shipped_ms) >= keep_ms;
+        let over: Vec<_> = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).collect();
+        for (number, _) in over.iter().take(AT_ONCE) {
+            keep_going(self.remove(**number).await)?;
+        }
+        Ok(waiting.len() <= AT_ONCE && over.len() <= AT_ONCE)
+    }
+
+    async fn look(&self) -> Result<Closed, Trouble> {
+        let (open, known) = (self.path.clone(), self.state().known.clone());
+        let spec = self.spec.clone();
+        let place_of = move |number| place(&spec, &name_of(&closed_file(&open, number)));
+        let open = self.path.clone();
+        let found = self.asked(&self.path, move || closed::look(&open, place_of, &known)).await?;
+        let mut state = self.state();
+        state.known.clone_from(&found.shipped);
+        state.shipping.waiting = found.waiting.len() as u64;
+        state.shipping.waiting_since_ms = found.waiting.values().min().copied();
+        Ok(found)
+    }
+
+    async fn bucket(&self) -> Result<&Bucket, Trouble> {
+        let open = async || Bucket::open(&self.ledger, &self.spec, self.clock.clone());
+        self.bucket.get_or_try_init(open).await
+    }
+
+    async fn ship(&self, number: u64) -> Result<(), Trouble> {
+        let closed = closed_file(&self.path, number);
+        let name = name_of(&closed);
+        let bucket = self.bucket().await?;
+        let content = self.content(&closed).await?;
+        let mut stored = bucket.look(&name, &content).await?;
+        if stored == Stored::Nothing {
+            let path = closed.clone();
+            let file = self.asked(&closed, move || closed::open(&path)).await?;
+            bucket.put(&name, file, &content).await?;
+            stored = bucket.look(&name, &content).await?;
+        }
+        if stored != Stored::Same {
+            return Err(Trouble::Other(bucket.key(&name)));
+        }
+        let shipped_ms = self.clock.now_ms();
+        let place = place(&self.spec, &name);
+        let note = Note { place, bytes: content.bytes, sha256: hex::encode(content.sha256), shipped_ms };
+        let open = self.path.clone();
+        self.asked(&closed, move || note.write(&open, number)).await?;
+        tracing::info!(ledger = self.ledger, file = name, "a closed file is in the bucket");
+        let mut state = self.state();
+        state.known.insert(number, shipped_ms);
+        state.shipping.shipped += 1;
+        state.shipping.waiting = state.shipping.waiting.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Only what the bucket has, byte for byte.
+    async fn remove(&self, number: u64) -> Result<(), Trouble> {
+        let closed = closed_file(&self.path, number);
+        let name = name_of(&closed);
+        let open = self.path.clone();
+        let Some(note) = self.asked(&closed, move || Note::read(&open, number)).await? else {
+            self.state().known.remove(&number);
+            return Ok(());
+        };
+        let content = self.content(&closed).await?;
+        if !note.is_of(&content) {
+            return Err(Trouble::Changed(name));
+        }
+        if self.bucket().await?.look(&name, &content).await? != Stored::Same {
+            // Without a note it is shipped again, or told to be another.
+            let path = Note::path(&self.path, number);
+            self.state().known.remove(&number);
+            return self.asked(&closed, move || std::fs::remove_file(path)).await;
+        }
+        let open = self.path.clone();
+        self.asked(&closed, move || closed::remove(&open, number)).await?;
+        tracing::info!(ledger = self.ledger, file = name, "a file that the bucket has was kept long enough");
+        let mut state = self.state();
+        state.known.remove(&number);
+        state.shipping.removed += 1;
+        Ok(())
+    }
+
+    async fn content(&self, closed: &Path) -> Result<Content, Trouble> {
+        let path = closed.to_owned();
+        self.asked(closed, move || closed::content(&path)).await
+    }
+
+    async fn asked<T: Send + 'static>(
+        &self,
+        path: &Path,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let done = files::within(path, files::WORK, work).await;
+        done.map_err(|error| Trouble::File(path.display().to_string(), error))
+    }
+}
+
+fn place(spec: &ShipSpec, name: &str) -> String {
+    let ShipSpec { endpoint, bucket, prefix, .. } = spec;
+    format!("{}/{bucket}/{prefix}{name}", endpoint.trim_end_matches('/'))
+}
+
+fn name_of(closed: &Path) -> String {
+    closed.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

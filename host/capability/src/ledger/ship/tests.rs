@@ -1,0 +1,338 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Request, State as Shared};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kubewitness_core::config::{Duration as Span, SecretRef};
+use kubewitness_harness::{Dice, seed};
+use ring::digest::{SHA256, digest};
+
+use super::*;
+
+const DAY_MS: u64 = 86_400_000;
+const CHECKSUM: &str = "x-amz-checksum-sha256";
+
+/// A bucket in memory, which does what it is told to do wrong.
+#[derive(Default)]
+struct Storage {
+    objects: Mutex<BTreeMap<String, Bytes>>,
+    puts: AtomicU64,
+    /// Answers 403 to everything.
+    refuses: AtomicBool,
+    /// Answers 403 to what is put, with these words, unless there are none.
+    refusal: Mutex<String>,
+    /// Stores other bytes than it is sent.
+    alters: AtomicBool,
+    /// Says no digest of what it has.
+    is_silent: AtomicBool,
+}
+
+async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Response {
+    if storage.refuses.load(Ordering::Relaxed) {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+    let told = request.headers().get(CHECKSUM).map(|told| told.to_str().unwrap().to_owned());
+    let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+    let of = |bytes: &[u8]| STANDARD.encode(digest(&SHA256, bytes));
+    if method == "PUT" {
+        let refusal = storage.refusal.lock().unwrap().clone();
+        if !refusal.is_empty() {
+            return (StatusCode::FORBIDDEN, refusal).into_response();
+        }
+        assert_eq!(told, Some(of(&body)), "the digest is that of what arrives");
+        let kept = match storage.alters.load(Ordering::Relaxed) {
+            true => Bytes::from(body.iter().rev().copied().collect::<Vec<_>>()),
+            false => body,
+        };
+        storage.objects.lock().unwrap().insert(path, kept);
+        storage.puts.fetch_add(1, Ordering::Relaxed);
+        return StatusCode::OK.into_response();
+    }
+    let Some(found) = storage.objects.lock().unwrap().get(&path).cloned() else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    match storage.is_silent.load(Ordering::Relaxed) {
+        true => found.into_response(),
+        false => ([(CHECKSUM, of(&found))], found).into_response(),
+    }
+}
+
+#[derive(Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
+    }
+}
+
+/// A ledger's folder, a bucket, and what brings them together.
+struct Scene {
+    _folder: tempfile::TempDir,
+    storage: Arc<Storage>,
+    clock: Arc<Hand>,
+    spec: ShipSpec,
+    shipper: Shipper,
+}
+
+impl Scene {
+    #[allow(clippy::disallowed_methods)]
+    async fn new(files: u64) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let storage = Arc::<Storage>::default();
+        let app = Router::new().fallback(answer).with_state(storage.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "hush").unwrap();
+        let secret = SecretRef::File(secret.display().to_string());
+        let spec = ShipSpec {
+            endpoint: format!("http://{address}"),
+            bucket: "trails".into(),
+            prefix: "here/".into(),
+            region: "us-east-1".into(),
+            path_style: true,
+            access_key_from: secret.clone(),
+            secret_key_from: secret,
+            allow_plain: true,
+            addresses: Vec::new(),
+            keep: Some(Span(Duration::from_millis(DAY_MS))),
+        };
+        let clock = Arc::<Hand>::default();
+        clock.0.store(100 * DAY_MS, Ordering::Relaxed);
+        let shipper = Shipper::new("trail", &folder.path().join("trail.jsonl"), &spec, clock.clone());
+        std::fs::write(folder.path().join("trail.jsonl"), "{}\n").unwrap();
+        let scene = Self { _folder: folder, storage, clock, spec, shipper };
+        (1..=files).for_each(|number| scene.close(number));
+        scene
+    }
+
+    fn closed(&self, number: u64) -> PathBuf {
+        closed_file(&self.shipper.path, number)
+    }
+
+    fn text(number: u64) -> String {
+        format!("{{\"n\":{number}}}\n").repeat(1000)
+    }
+
+    fn close(&self, number: u64) {
+        std::fs::write(self.closed(number), Self::text(number)).unwrap();
+    }
+
+    fn is_here(&self, number: u64) -> bool {
+        self.closed(number).exists()
+    }
+
+    fn in_bucket(&self, number: u64) -> Option<Bytes> {
+        let objects = self.storage.objects.lock().unwrap();
+        objects.get(&format!("/trails/here/{}", name_of(&self.closed(number)))).cloned()
+    }
+
+    fn has_it(&self, number: u64) -> bool {
+        self.in_bucket(number).is_some_and(|bytes| bytes == Self::text(number))
+    }
+
+    /// A turn, after any wait.
+    async fn turn(&self) -> Shipping {
+        self.clock.0.fetch_add(millis(WAIT_MOST), Ordering::Relaxed);
+        self.shipper.turn().await;
+        self.shipper.shipping()
+    }
+
+    fn puts(&self) -> u64 {
+        self.storage.puts.load(Ordering::Relaxed)
+    }
+
+    /// The next process of the host.
+    fn restart(&mut self) {
+        self.shipper = Shipper::new("trail", &self.shipper.path, &self.spec, self.clock.clone());
+    }
+}
+
+#[tokio::test]
+async fn closed_files_are_in_the_bucket_and_noted_and_the_open_one_stays() {
+    for is_silent in [false, true] {
+        let scene = Scene::new(2).await;
+        scene.storage.is_silent.store(is_silent, Ordering::Relaxed);
+        let shipping = scene.turn().await;
+        let expected = Shipping { shipped: 2, waiting_since_ms: shipping.waiting_since_ms, ..Shipping::default() };
+        assert_eq!(shipping, expected);
+        assert!(scene.has_it(1) && scene.has_it(2));
+        let note = Note::read(&scene.shipper.path, 2).unwrap().unwrap();
+        assert_eq!(note.place, format!("{}/trails/here/trail-000002.jsonl", scene.spec.endpoint));
+        assert_eq!(scene.turn().await.waiting, 0);
+        assert_eq!((scene.puts(), scene.storage.objects.lock().unwrap().len()), (2, 2));
+    }
+}
+
+#[tokio::test]
+async fn many_files_are_shipped_over_several_turns_without_a_pause_between() {
+    let scene = Scene::new(AT_ONCE as u64 + 3).await;
+    assert_eq!(scene.turn().await.waiting, 3);
+    // At the same moment.
+    scene.shipper.turn().await;
+    assert_eq!(scene.shipper.shipping().shipped, AT_ONCE as u64 + 3);
+}
+
+#[tokio::test]
+async fn a_lost_note_or_a_kill_before_it_ships_again_and_finds_the_file_there() {
+    let mut scene = Scene::new(1).await;
+    scene.turn().await;
+    std::fs::remove_file(Note::path(&scene.shipper.path, 1)).unwrap();
+    scene.restart();
+    let shipping = scene.turn().await;
+    assert_eq!((shipping.shipped, shipping.trouble, scene.puts()), (1, None, 1));
+    assert!(Note::read(&scene.shipper.path, 1).unwrap().is_some());
+    // With its note it is not even asked for.
+    scene.storage.refuses.store(true, Ordering::Relaxed);
+    scene.restart();
+    assert_eq!(scene.turn().await.trouble, None);
+}
+
+#[tokio::test]
+async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing_waits() {
+    let scene = Scene::new(1).await;
+    scene.storage.refuses.store(true, Ordering::Relaxed);
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("403") && trouble.contains("rights") && !trouble.contains("hush"), "{trouble}");
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        scene.clock.0.store(scene.shipper.state().due_ms, Ordering::Relaxed);
+        scene.shipper.turn().await;
+        waits.push(scene.shipper.state().due_ms - scene.clock.now_ms());
+    }
+    assert_eq!(waits[..3], [10_000, 20_000, 40_000]);
+    assert_eq!(waits[8], millis(WAIT_MOST));
+    // Nothing is asked before its time.
+    let failed = scene.shipper.shipping().failed;
+    scene.shipper.turn().await;
+    assert_eq!(scene.shipper.shipping().failed, failed);
+    scene.storage.refuses.store(false, Ordering::Relaxed);
+    assert_eq!(scene.turn().await.trouble, None);
+    assert!(scene.has_it(1));
+
+    let away = ShipSpec { endpoint: "http://127.0.0.1:1".into(), ..scene.spec.clone() };
+    let shipper = Shipper::new("trail", &scene.shipper.path, &away, scene.clock.clone());
+    shipper.turn().await;
+    let shipping = shipper.shipping();
+    assert!(shipping.trouble.unwrap().contains("can't be reached"));
+    assert_eq!(shipping.waiting, 1, "a note of another bucket is none of this one");
+}
+
+#[tokio::test]
+async fn a_long_refusal_is_read_up_to_its_bound() {
+    let scene = Scene::new(1).await;
+    let refuse = |text: String| *scene.storage.refusal.lock().unwrap() = text;
+    refuse("<Error><Code>AccessDenied</Code></Error>".into());
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("403 AccessDenied when storing `trail-000001.jsonl`"), "{trouble}");
+    refuse(format!("{}<Code>Late</Code>", " ".repeat(1 << 20)));
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("403 when storing"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
+    let scene = Scene::new(2).await;
+    scene.storage.alters.store(true, Ordering::Relaxed);
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("other bytes under `here/trail-000001.jsonl`"), "{trouble}");
+    scene.storage.alters.store(false, Ordering::Relaxed);
+    // What is wrong with one file holds up no other.
+    scene.close(3);
+    let shipping = scene.turn().await;
+    assert!(shipping.trouble.is_some() && scene.has_it(3) && !scene.has_it(1));
+    assert_eq!(scene.puts(), 3);
+    scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
+    assert_eq!(scene.turn().await.removed, 1);
+    assert!(scene.is_here(1) && scene.is_here(2) && !scene.is_here(3));
+}
+
+#[tokio::test]
+async fn a_file_is_removed_after_its_time_and_only_if_both_copies_are_what_was_shipped() {
+    let scene = Scene::new(3).await;
+    scene.turn().await;
+    assert!((1..=3).all(|number| scene.is_here(number)), "its time has not come");
+    scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
+    // Somebody empties the bucket of one file, and changes another one here.
+    scene.storage.objects.lock().unwrap().remove("/trails/here/trail-000001.jsonl");
+    std::fs::write(scene.closed(2), "changed").unwrap();
+    let shipping = scene.turn().await;
+    assert!(shipping.trouble.unwrap().contains("`trail-000002.jsonl` has changed"));
+    assert_eq!((scene.is_here(1), scene.is_here(2), scene.is_here(3)), (true, true, false));
+    assert!(!Note::path(&scene.shipper.path, 3).exists());
+    scene.turn().await;
+    assert!(scene.has_it(1) && scene.is_here(1), "it is shipped again, and kept from then on");
+}
+
+#[tokio::test]
+async fn without_keep_or_before_the_next_file_has_begun_nothing_is_removed() {
+    let mut scene = Scene::new(1).await;
+    scene.spec.keep = None;
+    scene.restart();
+    scene.turn().await;
+    scene.clock.0.fetch_add(10_000 * DAY_MS, Ordering::Relaxed);
+    scene.turn().await;
+    assert!(scene.has_it(1) && scene.is_here(1));
+    scene.spec.keep = Some(Span(Duration::from_millis(DAY_MS)));
+    scene.restart();
+    std::fs::remove_file(&scene.shipper.path).unwrap();
+    scene.turn().await;
+    assert!(scene.is_here(1), "a start may have to go on with closing it");
+}
+
+/// Whatever goes wrong in between, a file that is gone here is in the bucket.
+#[tokio::test]
+async fn at_no_time_a_file_is_neither_here_nor_in_the_bucket() {
+    let seed = seed();
+    let mut dice = Dice::new(seed);
+    let mut scene = Scene::new(0).await;
+    let mut closed = 0;
+    for step in 0..400 {
+        match dice.below(8) {
+            0 | 1 => {
+                closed += 1;
+                scene.close(closed);
+            }
+            2 => {
+                scene.storage.refuses.fetch_xor(true, Ordering::Relaxed);
+            }
+            3 => {
+                scene.storage.alters.fetch_xor(true, Ordering::Relaxed);
+            }
+            4 => {
+                scene.storage.is_silent.fetch_xor(true, Ordering::Relaxed);
+            }
+            5 => {
+                scene.clock.0.fetch_add(DAY_MS / 2, Ordering::Relaxed);
+            }
+            6 => {
+                // The lists of a bucket are not always whole: what is still here may get lost there.
+                let number = dice.below(closed.max(1)) + 1;
+                if scene.is_here(number) {
+                    let key = format!("/trails/here/{}", name_of(&scene.closed(number)));
+                    scene.storage.objects.lock().unwrap().remove(&key);
+                }
+            }
+            _ => scene.restart(),
+        }
+        scene.turn().await;
+        for number in 1..=closed {
+            let is_safe = scene.is_here(number) || scene.has_it(number);
+            assert!(is_safe, "file {number} is lost after step {step}; seed {seed}");
+        }
+    }
+    let removed = (1..=closed).filter(|number| !scene.is_here(*number)).count();
+    assert!(removed > 0, "nothing was ever removed with seed {seed}");
+}

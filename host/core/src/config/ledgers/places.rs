@@ -1,0 +1,177 @@
+//! Which files the stores of the settings have: each has files of its own, and none of the host's.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::config::HostSpec;
+use crate::model::fault::{Fault, fault};
+
+/// In the data folder, these are the host's own: a plugin that could write them could unsay what was witnessed.
+const OWN: [&str; 3] = ["journal.db", "cache", "last-good"];
+/// Endings of the files beside those of a ledger.
+const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
+
+/// A store of the settings with the file that it is given.
+pub struct Store<'a> {
+    pub list: &'static str,
+    pub index: usize,
+    /// Of the entry.
+    pub field: &'static str,
+    pub path: &'a str,
+    pub name: &'a str,
+}
+
+impl Store<'_> {
+    fn shown(&self) -> String {
+        let kind = if self.list == "ledgers" { "ledger" } else { "database" };
+        format!("the {kind} `{}`", self.name)
+    }
+
+    pub fn fault(&self, message: String) -> Fault {
+        fault(format!("spec.{}[{}].{}", self.list, self.index, self.field), message)
+    }
+}
+
+/// The stores that are files: databases first.
+pub fn stores(host: &HostSpec) -> impl Iterator<Item = Store<'_>> {
+    let databases = host.databases.iter().enumerate().filter_map(|(index, spec)| {
+        let path = &spec.sqlite.as_ref()?.path;
+        Some(Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
+    });
+    let ledgers = host.ledgers.iter().enumerate();
+    let ledgers = ledgers.map(|(index, spec)| Store {
+        list: "ledgers",
+        index,
+        field: "path",
+        path: &spec.path,
+        name: &spec.name,
+    });
+    databases.chain(ledgers)
+}
+
+/// The places that are taken.
+pub struct Places {
+    data: PathBuf,
+    taken: Vec<(PathBuf, String)>,
+}
+
+impl Places {
+    pub fn new(data: PathBuf) -> Self {
+        Self { data, taken: Vec::new() }
+    }
+
+    /// Takes the place to which a store's path leads, or says why the store can't be there.
+    pub fn claim(&mut self, store: &Store<'_>, place: PathBuf) -> Result<(), String> {
+        let path = store.path;
+        let first = place.strip_prefix(&self.data).ok().and_then(|inside| inside.components().next());
+        if let Some(Component::Normal(first)) = first {
+            let first = first.to_string_lossy();
+            let is_own = |own: &&str| {
+                first.strip_prefix(*own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
+            };
+            if OWN.iter().any(|own| is_own(&own)) {
+                return Err(format!("`{path}` is the host's own: choose another file"));
+            }
+        }
+        // Two ledgers whose names differ in their endings alone would have one file of receipts.
+        let beside = (store.list == "ledgers").then(|| place.with_extension(BESIDE[0]));
+        let places: Vec<_> = [Some(place), beside].into_iter().flatten().collect();
+        if let Some((taken, other)) = self.taken.iter().find(|(taken, _)| places.contains(taken)) {
+            let name = taken.file_name().unwrap_or_default().to_string_lossy();
+            return Err(format!("`{path}`: {name} is of {other} already: each has files of its own"));
+        }
+        self.taken.extend(places.into_iter().map(|place| (place, store.shown())));
+        Ok(())
+    }
+}
+
+/// What the paths say without a look at the disk, where links may lead elsewhere.
+pub(in crate::config) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
+    let data = Path::new("/data");
+    let mut places = Places::new(data.to_owned());
+    for store in stores(host) {
+        let wrong = match store.list {
+            "ledgers" => no_ledger(store.path),
+            _ => None,
+        };
+        let wrong = wrong.map_or_else(|| places.claim(&store, plain(&data.join(store.path))), Err);
+        faults.extend(wrong.err().map(|message| store.fault(message)));
+    }
+}
+
+fn no_ledger(path: &str) -> Option<String> {
+    if path.is_empty() || path.ends_with('/') {
+        return Some("names a folder: name the file of the ledger, such as audit/ledger.jsonl".into());
+    }
+    let ending = Path::new(path).extension()?.to_str()?;
+    BESIDE.contains(&ending).then(|| format!("ends with .{ending}, which is kept for the file beside it"))
+}
+
+/// Without `.` and `..`.
+pub fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn faults(database: &str, ledgers: &[&str]) -> Vec<String> {
+        let ledgers: Vec<_> = ledgers
+            .iter()
+            .enumerate()
+            .map(|(index, path)| json!({"name": format!("l{index}"), "path": path}))
+            .collect();
+        let host: HostSpec = serde_json::from_value(json!({
+            "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+            "databases": [{"name": "platform", "sqlite": {"path": database}}],
+            "ledgers": ledgers,
+        }))
+        .unwrap();
+        host.check().iter().map(|fault| format!("{} {}", fault.field, fault.message)).collect()
+    }
+
+    #[test]
+    fn each_store_has_files_of_its_own_and_none_of_the_hosts() {
+        assert_eq!(faults("platform.db", &["a.jsonl", "b/a.jsonl", "journal"]), [""; 0]);
+        for (path, expected) in [
+            ("journal.db", "is the host's own"),
+            ("x/../journal.db-wal", "is the host's own"),
+            ("/data/../data/cache/a", "is the host's own"),
+            ("last-good/host.yaml", "is the host's own"),
+            ("./platform.db", "platform.db is of the database `platform` already"),
+            ("", "names a folder"),
+            ("audit/", "names a folder"),
+            ("x.receipts", "ends with .receipts"),
+            ("x.shipped", "ends with .shipped"),
+        ] {
+            let told = faults("platform.db", &[path]);
+            assert!(told.len() == 1 && told[0].starts_with("spec.ledgers[0].path "), "{path}: {told:?}");
+            assert!(told[0].contains(expected), "{path}: {told:?}");
+        }
+        let told = faults("cache/a.db", &[]);
+        assert!(
+            told[0].starts_with("spec.databases[0].sqlite.path `cache/a.db` is the host's own"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn two_ledgers_do_not_share_their_receipts() {
+        for other in ["a.log", "./a.jsonl", "a", "b/../a.txt"] {
+            let told = faults("platform.db", &["a.jsonl", other]);
+            assert!(told.len() == 1 && told[0].starts_with("spec.ledgers[1].path "), "{other}: {told:?}");
+            assert!(told[0].contains("is of the ledger `l0` already"), "{other}: {told:?}");
+        }
+        assert!(faults("a.receipts", &["a.jsonl"])[0].contains("a.receipts is of the database"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Names of people beside a ledger. Its records hold digests of them, so that a name can be erased and the chain still
+//! holds. `trail.jsonl` has its names in `trail.persons`, one line each:
+//!
+//! ```text
+//! {"digest":"<64 hex>","salt":"<32 hex>","name":"ada"}
+//! {"digest":"<64 hex>","erased":"2026-11-26T10:00:00.000Z"}       (with blanks up to the length that the line had)
+//! ```
+//!
+//! `digest` is SHA-256 over the 16 bytes of the salt and the name. Each name has a salt of its own, which goes with the
+//! name. Without it nobody can tell whether a digest is of a name, whichever names they try.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{names, sha256};
+
+pub const SALT_BYTES: usize = 16;
+/// A longer name is no person's.
+pub const NAME_BYTES: usize = 256;
+/// Names of one ledger. Some megabytes, which the host holds.
+pub const PERSONS: usize = 20_000;
+/// Each byte of a name has at most six in JSON.
+pub const PERSON_BYTES: usize = 6 * NAME_BYTES + 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Person {
+    Named { digest: String, salt: String, name: String },
+    Erased { digest: String, erased: String },
+}
+
+/// The file of the names of a ledger, from the name of its open file or of a closed one.
+pub fn persons_file(file: &Path) -> PathBuf {
+    names::open_file(file).unwrap_or_else(|| file.to_owned()).with_extension("persons")
+}
+
+impl Person {
+    pub fn named(name: &str, salt: [u8; SALT_BYTES]) -> Self {
+        let digest = hex::encode(sha256(&[salt.as_slice(), name.as_bytes()].concat()));
+        Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
+    }
+
+    /// `None` for a line that says nothing, or whose name is not that of its digest.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let person: Self = serde_json::from_slice(line).ok()?;
+        match &person {
+            Self::Named { salt, name, .. } => {
+                let salt = hex::decode(salt).ok()?.try_into().ok()?;
+                (Self::named(name, salt) == person).then_some(person)
+            }
+            Self::Erased { .. } => Some(person),
+        }
+    }
+
+    pub fn digest(&self) -> &str {
+        match self {
+            Self::Named { digest, .. } | Self::Erased { digest, .. } => digest,
+        }
+    }
+
+    /// With its end.
+    pub fn line(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// What takes the place of a line of so many bytes, its end included. It says when the name was erased.
+    pub fn erased(&self, at: &str, bytes: usize) -> Result<Vec<u8>, serde_json::Error> {
+        let erased = Self::Erased { digest: self.digest().to_owned(), erased: at.to_owned() };
+        let mut line = serde_json::to_vec(&erased)?;
+        line.resize(bytes.saturating_sub(1).max(line.len()), b' ');
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_names_lie_beside_the_open_file_and_are_found_from_a_closed_one() {
+        for file in ["audit/trail.jsonl", "audit/trail-000012.jsonl"] {
+            assert_eq!(persons_file(Path::new(file)), Path::new("audit/trail.persons"));
+        }
+        assert_eq!(persons_file(Path::new("trail-12.jsonl")), Path::new("trail-12.persons"));
+    }
+
+    #[test]
+    fn a_name_under_the_digest_of_another_says_nothing() {
+        let line = Person::named("ada", [7; SALT_BYTES]).line().unwrap();
+        let text = String::from_utf8(line).unwrap();
+        assert!(Person::parse(text.as_bytes()).is_some());
+        assert_eq!(Person::parse(text.replace("ada", "bob").as_bytes()), None);
+        assert_eq!(Person::parse(text.replace("07", "08").as_bytes()), None);
+        assert_eq!(Person::parse(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_takes_the_place_of_a_name_has_its_length_and_its_digest_and_not_the_name(name in "[^\"\\\\]{1,64}") {
+            let person = Person::named(&name, [9; SALT_BYTES]);
+            let line = person.line().unwrap();
+            prop_assert!(line.len() <= PERSON_BYTES);
+            prop_assert_eq!(Person::parse(&line), Some(person.clone()));
+            let erased = person.erased("2026-11-26T10:00:00.000Z", line.len()).unwrap();
+            prop_assert_eq!(erased.len(), line.len());
+            let read = Person::parse(&erased).unwrap();
+            prop_assert_eq!(read.digest(), person.digest());
+            let is_erased = matches!(read, Person::Erased { .. });
+            prop_assert!(is_erased && !String::from_utf8_lossy(&erased).contains("name"));
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The names of people beside a trail: `show` puts them in the place of their digests, and `erase` writes over one. The
+//! chain has digests alone, so it holds before and after.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, Person, persons_file};
+use kubewitness_core::{calendar, files};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::keys;
+use super::verify::{Demands, verify};
+use crate::cli::ErasePersonArgs;
+use crate::commands::print::{self, clean};
+use crate::commands::{End, Ended};
+
+/// What is shown of a digest whose name is not known here.
+const SHOWN: usize = 12;
+
+/// A line of the file, and where it stands.
+struct Line {
+    offset: u64,
+    bytes: usize,
+    person: Option<Person>,
+}
+
+/// The names beside some files.
+#[derive(Default)]
+pub struct Persons(HashMap<String, Option<String>>);
+
+impl Persons {
+    /// None, where no file of names lies beside these.
+    pub fn beside(files: &[PathBuf]) -> Result<Self> {
+        let mut all = HashMap::new();
+        for path in places(files) {
+            if files::look(&path).with_context(|| path.display().to_string())?.is_none() {
+                continue;
+            }
+            for person in lines(&path)?.1.into_iter().filter_map(|line| line.person) {
+                match person {
+                    Person::Named { digest, name, .. } => all.insert(digest, Some(name)),
+                    Person::Erased { digest, .. } => all.insert(digest, None),
+                };
+            }
+        }
+        Ok(Self(all))
+    }
+
+    pub fn shown(&self, digest: &str) -> String {
+        match self.0.get(digest) {
+            Some(Some(name)) => name.clone(),
+            Some(None) => "erased".to_owned(),
+            None => format!("digest {}", digest.chars().take(SHOWN).collect::<String>()),
+        }
+    }
+}
+
+fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+    files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
+}
+
+fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
+    let reading = || format!("reading {}", path.display());
+    let file = files::open(path, OpenOptions::new().read(true).write(true))
+        .or_else(|_| files::open(path, OpenOptions::new().read(true)))
+        .with_context(reading)?;
+    let mut reader = BufReader::new(&file);
+    let (mut found, mut offset) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    while reader.by_ref().take(PERSON_BYTES as u64).read_until(b'\n', &mut line).with_context(reading)? > 0 {
+        if found.len() >= PERSONS {
+            bail!("{} has more than {PERSONS} lines: is it the file of a ledger's names?", path.display());
+        }
+        let bytes = line.len();
+        found.push(Line { offset, bytes, person: Person::parse(&line) });
+        offset += bytes as u64;
+        line.clear();
+    }
+    drop(reader);
+    Ok((file, found))
+}
+
+/// What is to be erased, or was.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    person: String,
+    file: String,
+    erased: bool,
+    /// Lines of that file with the name.
+    names: usize,
+    /// Records that have a digest of it.
+    records: u64,
+    /// Records that name the person in clear, and stay as they are.
+    in_clear: u64,
+    /// Why not every record was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncounted: Option<String>,
+}
+
+pub fn erase(args: &ErasePersonArgs) -> Ended {
+    print::value(args.output, &of(args)?, Told::text)?;
+    Ok(End::Fine)
+}
+
+fn of(args: &ErasePersonArgs) -> Result<Told> {
+    let places: Vec<_> = places(&args.trail.files).into_iter().collect();
+    let [path] = places.as_slice() else {
+        bail!("these are files of {} ledgers: give the files of one", places.len());
+    };
+    if files::look(path).with_context(|| path.display().to_string())?.is_none() {
+        bail!(
+            "there is no {}: run the command in the folder where the host keeps the ledger and the names beside it",
+            path.display()
+        );
+    }
+    let (file, lines) = lines(path)?;
+    let is_it = |line: &&Line| {
+        matches!(&line.person, Some(Person::Named { name, .. }) if *name == args.person)
+    };
+    let found: Vec<_> = lines.iter().filter(is_it).collect();
+    let digests: BTreeSet<_> = found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
+    let mut told = Told {
+        person: args.person.clone(),
+        file: path.display().to_string(),
+        erased: args.yes && !found.is_empty(),
+        names: found.len(),
+        records: 0,
+        in_clear: 0,
+        uncounted: None,
+    };
+    count(args, &digests, &mut told)?;
+    if told.erased {
+        write_over(&file, &found).with_context(|| format!("erasing in {}", path.display()))?;
+    }
+    Ok(told)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Record {
+    people: HashMap<String, String>,
+    persons: HashMap<String, String>,
+    patch: Value,
+}
+
+fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> Result<()> {
+    let demands = Demands { keys: keys::read_all(&args.trail.key)?, anchors: Vec::new() };
+    let (mut records, mut in_clear) = (0, 0);
+    let report = verify(&args.trail.files, &demands, &mut |text| {
+        let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
+        records += u64::from(record.persons.values().any(|digest| digests.contains(digest.as_str())));
+        let is_named = record.people.values().any(|name| *name == args.person) || has(&record.patch, &args.person);
+        in_clear += u64::from(is_named);
+    })?;
+    (told.records, told.in_clear) = (records, in_clear);
+    told.uncounted = (!report.ok).then(|| format!("{} {report}", report.bad_file.clone().unwrap_or_default()));
+    Ok(())
+}
+
+/// A record is no deeper than what serde_json reads.
+fn has(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(own) => own == text,
+        Value::Array(items) => items.iter().any(|item| has(item, text)),
+        Value::Object(fields) => fields.values().any(|field| has(field, text)),
+        _ => false,
+    }
+}
+
+/// In its place: the host may add lines meanwhile.
+fn write_over(file: &File, found: &[&Line]) -> Result<()> {
+    let at = calendar::rfc3339(SystemClock::default().now_ms());
+    for line in found {
+        if let Some(person) = &line.person {
+            file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?;
+        }
+    }
+    // The host reads the file again once its time has changed, on file systems that write late, too.
+    file.set_modified(SystemTime::now())?;
+    Ok(file.sync_all()?)
+}
+
+impl Told {
+    fn text(&self) -> String {
+        let Self { names, records, in_clear, .. } = self;
+        let (person, file) = (clean(&self.person), clean(&self.file));
+        let mut text = format!("{person}: {names} lines of {file}, whose digests {records} records have\n");
+        if self.erased {
+            text.push_str("erased: these records show `erased` from now on, and the chain holds as before\n");
+        } else if *names > 0 {
+            text.push_str("nothing was erased: repeat the command with --yes to erase the name\n");
+        }
+        if *in_clear > 0 {
+            text.push_str(&format!(
+                "{in_clear} records name the person in clear and stay as they are: they are part of the chain\n"
+            ));
+        }
+        if let Some(uncounted) = &self.uncounted {
+            text.push_str(&format!("the trail does not hold, and nothing behind this is counted: {}\n", clean(uncounted)));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::super::verify_tests::chain_of;
+    use super::*;
+    use crate::cli::{Audit, Cli, Command};
+
+    fn args(file: &Path, person: &str, more: &[&str]) -> ErasePersonArgs {
+        let file = file.display().to_string();
+        let line = [&["kubewitness", "audit", "erase", &file, "--person", person], more].concat();
+        match Cli::parse_from(line).command {
+            Command::Audit(Audit::Erase(args)) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn folder(names: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let trail = folder.path().join("trail.jsonl");
+        std::fs::write(&trail, "").unwrap();
+        let lines = names.iter().zip(1..).map(|(name, salt)| Person::named(name, [salt; 16]).line().unwrap());
+        std::fs::write(persons_file(&trail), lines.collect::<Vec<_>>().concat()).unwrap();
+        (folder, trail)
+    }
+
+    #[test]
+    fn a_name_is_erased_in_its_place_and_all_others_stay() {
+        let (_folder, trail) = folder(&["ada", "bob", "ada l", "ada"]);
+        let digest = |name, salt| Person::named(name, [salt; 16]).digest().to_owned();
+        let bytes = std::fs::metadata(persons_file(&trail)).unwrap().len();
+        erase(&args(&trail, "ada", &[])).unwrap();
+        assert_eq!(Persons::beside(std::slice::from_ref(&trail)).unwrap().shown(&digest("ada", 1)), "ada");
+        erase(&args(&trail, "ada", &["--yes"])).unwrap();
+        let persons = Persons::beside(std::slice::from_ref(&trail)).unwrap();
+        let shown = [("ada", 1), ("bob", 2), ("ada l", 3), ("ada", 4)];
+        let shown = shown.map(|(name, salt)| persons.shown(&digest(name, salt)));
+        assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
+        assert_eq!(std::fs::metadata(persons_file(&trail)).unwrap().len(), bytes);
+        assert_eq!(persons.shown(&"ab".repeat(32)), "digest abababababab");
+    }
+
+    const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];
+
+    fn digest(name: usize) -> String {
+        Person::named(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
+    }
+
+    proptest! {
+        #[test]
+        fn a_trail_holds_as_before_whoever_is_erased(
+            records in proptest::collection::vec((0..NAMES.len(), any::<bool>()), 1..40),
+            erased in proptest::collection::btree_set(0..NAMES.len(), 0..=NAMES.len()),
+        ) {
+            let (_folder, trail) = folder(&NAMES);
+            let fields = records.iter().enumerate().map(|(index, (name, is_old))| {
+                let named = match is_old {
+                    true => json!({"people": {"submitter": NAMES[*name]}}),
+                    false => json!({"persons": {"submitter": digest(*name)}}),
+                };
+                let named = named.to_string();
+                format!("\"id\":\"state {index}\",{}", &named[1..named.len() - 1])
+            });
+            std::fs::write(&trail, chain_of(fields, false).concat()).unwrap();
+            let files = [trail.clone()];
+            let before = verify(&files, &Demands::default(), &mut |_| {}).unwrap();
+            prop_assert!(before.ok);
+            for name in &erased {
+                let mut told = of(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
+                let of_name = |is_old| records.iter().filter(|record| **record == (*name, is_old)).count() as u64;
+                prop_assert_eq!((told.records, told.in_clear), (of_name(false), of_name(true)));
+                prop_assert!(told.erased && told.uncounted.take().is_none());
+            }
+            prop_assert_eq!(verify(&files, &Demands::default(), &mut |_| {}).unwrap(), before);
+            let persons = Persons::beside(&files).unwrap();
+            for (name, text) in NAMES.iter().enumerate() {
+                let expected = if erased.contains(&name) { "erased" } else { text };
+                prop_assert_eq!(persons.shown(&digest(name)), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_in_a_patch_of_an_old_record_is_counted() {
+        let (_folder, trail) = folder(&["ada"]);
+        let fields = r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
+        std::fs::write(&trail, chain_of([fields].into_iter(), false).concat()).unwrap();
+        let told = of(&args(&trail, "ada", &[])).unwrap();
+        assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
+        assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
+    }
+
+    #[test]
+    fn a_folder_without_names_is_told_and_the_files_of_two_ledgers_are_refused() {
+        let (folder, trail) = folder(&[]);
+        let mut two = args(&trail, "ada", &[]);
+        two.trail.files.push(folder.path().join("other-000001.jsonl"));
+        assert!(erase(&two).unwrap_err().to_string().contains("give the files of one"));
+        std::fs::remove_file(persons_file(&trail)).unwrap();
+        assert!(erase(&args(&trail, "ada", &[])).unwrap_err().to_string().contains("there is no"));
+    }
+}

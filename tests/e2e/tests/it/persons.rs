@@ -1,0 +1,91 @@
+//! A person's name in an audit trail: kept beside it, shown, erased while the host runs, and given anew.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{Kubewitness, RunOptions, Simulator, command, command_json, in_scratch, until};
+
+
+use crate::support::{AUDIT, SOURCES, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files, write};
+
+const WITHIN: Duration = Duration::from_secs(120);
+const ADA: &str = "ada@example.com";
+
+async fn submit(simulator: &Simulator, name: &str) -> Result<()> {
+    let mut job = job(name);
+    job["metadata"]["annotations"]["kubewitness.dev/submitter"] = ADA.into();
+    let path = "/apis/batch/v1/namespaces/default/jobs";
+    let (status, answer) = simulator.request(reqwest::Method::POST, path, Some(&job)).await?;
+    ensure!(status == 201, "creating {name} answered {status}: {answer}");
+    Ok(())
+}
+
+/// Names of objects of which records name her.
+async fn hers(data: &std::path::Path) -> Result<Vec<String>> {
+    let files: Vec<_> = trail_files(data)?.iter().map(|file| file.display().to_string()).collect();
+    let mut args = vec!["audit", "show", "-o", "json", "--person", ADA];
+    args.extend(files.iter().map(String::as_str));
+    let found = command_json(&args).await?;
+    let records = found.as_array().context("records")?.iter();
+    Ok(records.filter_map(|record| record["name"].as_str().map(str::to_owned)).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds() {
+    in_scratch("persons", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = signed_example_copy(scratch)?;
+        write(&config, "audit.yaml", &plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}")))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut host = Kubewitness::start("run", &options, scratch.path())?;
+        host.listed(SOURCES.len(), WITHIN).await?;
+        let data = options.data.clone();
+        submit(&simulator, "first").await?;
+        let named = async || Ok((!hers(&data).await.unwrap_or_default().is_empty()).then_some(()));
+        until(WITHIN, "a record that names her", named).await.with_context(|| host.process().say())?;
+        for file in trail_files(&data)? {
+            ensure!(!std::fs::read_to_string(&file)?.contains(ADA), "her name is in {}", file.display());
+        }
+        let names = data.join("audit").join("trail.persons");
+        ensure!(std::fs::read_to_string(&names)?.contains(ADA), "her name is beside the trail");
+
+        let open = data.join("audit").join("trail.jsonl").display().to_string();
+        let asked = ["audit", "erase", "--person", ADA, "-o", "json", &open];
+        let told = command_json(&asked).await?;
+        ensure!(told["erased"] == false && told["names"] == 1 && told["records"].as_u64() > Some(0), "{told}");
+        ensure!(std::fs::read_to_string(&names)?.contains(ADA), "a dry run changes nothing");
+        let told = command_json(&[&asked[..], &["--yes"]].concat()).await?;
+        ensure!(told["erased"] == true && told["inClear"] == 0, "{told}");
+        ensure!(!std::fs::read_to_string(&names)?.contains(ADA), "her name is gone");
+        let (code, text, errors) = command(&["audit", "show", "--name", "first", &open]).await?;
+        ensure!(code == Some(0) && text.contains("erased"), "{text}{errors}");
+
+        submit(&simulator, "second").await?;
+        let again = async || Ok(hers(&data).await?.contains(&"second".to_owned()).then_some(()));
+        until(WITHIN, "a record that names her again", again).await.with_context(|| host.process().say())?;
+        let found = hers(&data).await?;
+        ensure!(!found.contains(&"first".to_owned()), "the old records stay erased: {found:?}");
+        host.caught_up(WITHIN).await?;
+        host.stop().await?;
+        proofs(&data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_erasure_without_names_beside_the_files_says_where_it_belongs() {
+    in_scratch("persons_none", async |scratch| {
+        let file = scratch.path().join("trail.jsonl");
+        std::fs::write(&file, "")?;
+        let (code, _, errors) =
+            command(&["audit", "erase", "--person", ADA, &file.display().to_string()]).await?;
+        ensure!(code == Some(1) && errors.contains("where the host keeps the ledger"), "{errors}");
+        Ok(())
+    })
+    .await;
+}
