@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use super::{digest_at, until};
 
+/// Signs that end a word where a blank follows them.
+const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
+
 /// How the value stands after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -77,7 +80,7 @@ impl Form {
         match self {
             Self::Rest => rest.is_empty(),
             Self::Word => {
-                let rest = rest.trim_start_matches(|c| ",;)]}`".contains(c) || closes(c));
+                let rest = rest.trim_start_matches(|c| AFTER_WORD.contains(&c) || closes(c));
                 rest.is_empty() || rest.starts_with(char::is_whitespace)
             }
             Self::Member | Self::Line => {
@@ -115,10 +118,30 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
+/// Whether a word ends at a place. The signs that may follow one are looked at once, however many they are.
+#[derive(Default)]
+struct Ends {
+    /// Where the signs end that were looked at last.
+    until: usize,
+    is_end: bool,
+}
+
+impl Ends {
+    /// `at`: not before the place asked last.
+    fn at(&mut self, text: &str, at: usize) -> bool {
+        if at > self.until {
+            let rest = text[at..].trim_start_matches(AFTER_WORD);
+            self.until = text.len() - rest.len();
+            self.is_end = rest.is_empty() || rest.starts_with(char::is_whitespace);
+        }
+        self.is_end
+    }
+}
+
 /// The end of a word, with all that its quotes, brackets and escapes hold together.
 fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     let bytes = text.as_bytes();
-    let (mut at, mut depth) = (start, 0_usize);
+    let (mut at, mut depth, mut ends) = (start, 0_usize, Ends::default());
     while let Some(byte) = bytes.get(at) {
         at = match byte {
             b'\\' if bytes.get(at + 1) == Some(&b'"') => {
@@ -127,13 +150,13 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
             b'\\' => at + 2,
             b'"' | b'\'' => {
                 let closes = open == Some(Quote { sign: *byte, is_escaped: false });
-                if closes && at > start && Form::Word.ends(text, at + 1, None) {
+                if closes && at > start && ends.at(text, at + 1) {
                     return at;
                 }
                 close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             // One that ends a word closes what began before the value.
-            b'`' if at == start || !Form::Word.ends(text, at + 1, None) => {
+            b'`' if at == start || !ends.at(text, at + 1) => {
                 text[at + 1..].find('`').map_or(text.len(), |end| at + 1 + end + 1)
             }
             b'(' | b'{' | b'[' => {

@@ -1,5 +1,7 @@
 //! Texts that hide where a secret ends.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -166,6 +168,43 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
         assert!(!argument.is_empty() && !annotation.is_empty(), "{part}");
+    }
+}
+
+/// What this thread has computed, whatever else the machine does.
+fn computed() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Pairs of what the search looks at. A text of eight times the length may take eight times the time. The square of
+/// that is 64.
+#[test]
+#[cfg(target_os = "linux")]
+fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
+    let parts = [
+        "TOKEN=", "token:", "--token ", "name:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{", "}", "|",
+        "=", "@", "://", " ", "\n", "\n ",
+    ];
+    let rules = RedactionSpec::default().redactor().unwrap();
+    let time = |text: &str| {
+        let document = json!({"args": [text]}).to_string();
+        let begun = computed();
+        rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap();
+        computed() - begun
+    };
+    let tick = Duration::from_millis(4);
+    for (first, second) in parts.iter().flat_map(|first| parts.map(|second| (*first, second))) {
+        for before in ["", "TOKEN=", "x \"token: "] {
+            let text = |bytes: usize| {
+                format!("{before}{}x", [first, second].concat().repeat(bytes / (first.len() + second.len())))
+            };
+            let (short, long) = (time(&text(2 << 10)), time(&text(16 << 10)));
+            assert!(
+                long < short.max(tick) * 24,
+                "{before:?}, then {first:?} and {second:?} again and again: {short:?}, {long:?}"
+            );
+        }
     }
 }
 
