@@ -6,51 +6,85 @@
 use std::ops::Range;
 
 use super::until;
-use super::values::{Form, Quote, Quotes, Value};
+use super::values::{Form, Quote, Quotes, Value, after_blanks};
+
+/// What an element of a command line says of the next one.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Next {
+    #[default]
+    Argument,
+    /// After a secret's name.
+    Secret,
+    /// Many words, as after `sh -c`.
+    Script,
+}
 
 /// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
-/// `is_next`: the element before announced one.
+/// `next`: what the element before says of this one.
 pub(super) fn in_words(
     text: &str,
-    is_next: &mut bool,
+    next: &mut Next,
     is_secret: impl Fn(&str) -> bool,
     found: &mut Vec<Range<usize>>,
 ) {
-    if std::mem::take(is_next) {
-        if !text.is_empty() && !is_reference(text) {
+    let this = std::mem::take(next);
+    if this == Next::Secret {
+        if !text.is_empty() {
             found.push(0..text.len());
         }
         // It may be no value but the next flag.
-        *is_next = text.starts_with("--") && announces(text, &is_secret);
+        if text.starts_with("--") && announces(text, &is_secret) {
+            *next = Next::Secret;
+        }
         return;
     }
     let (mut at, mut end, mut quotes) = (0, 0, Quotes::default());
+    let mut is_next = false;
     while let Some(word) = next_word(text, at, &mut end) {
-        let is_announced = std::mem::take(is_next) && !text[word.clone()].starts_with(['=', ':']);
+        let is_announced = std::mem::take(&mut is_next) && !text[word.clone()].starts_with(['=', ':']);
         let begun = match is_announced {
-            true => Some(Begun { start: word.start, form: Form::Word, quote: None }),
+            true => {
+                Some(Begun { name: word.start..word.start, start: word.start, form: Form::Word, quote: None })
+            }
             false => assigned(text, &word, &is_secret),
         };
         at = word.end;
         if is_announced || begun.is_none() {
-            *is_next = announces(&text[word], &is_secret);
+            is_next = announces(&text[word], &is_secret);
         }
-        if let Some(Begun { start, form, quote }) = begun {
-            let open = quotes.open_at(text, start);
-            let value = Value::at(text, start, form, quote.or(open));
+        if let Some(mut begun) = begun {
+            if this == Next::Script && begun.form == Form::Rest && !text.starts_with('-') {
+                begun.form = Form::Word;
+            }
+            let value = begun.value(text, quotes.open_at(text, begun.start));
             at = value.next;
             quotes.skip_to(at);
-            if !value.range.is_empty() && !is_reference(&text[value.range.clone()]) {
-                found.push(value.range);
-            }
+            found.push(value.range);
         }
     }
+    *next = match is_next {
+        true => Next::Secret,
+        false if is_of_shell(text) => Next::Script,
+        false => Next::Argument,
+    };
+}
+
+/// As `-c` and `-lc`: a script is next.
+fn is_of_shell(flag: &str) -> bool {
+    let letters = flag.strip_prefix('-').and_then(|flag| flag.strip_suffix('c'));
+    letters.is_some_and(|letters| letters.len() < 6 && letters.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
 /// The rest of the word in which the search stands, or the next one. `end`: of the word before, so that a word with
 /// many values is not looked through for each.
-fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
-    let start = text.len() - text[from..].trim_start().len();
+pub(super) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
+    let mut start = from;
+    while let blanks = text.len() - text[start..].trim_start().len()
+        && let next = after_blanks(text, blanks)
+        && next > start
+    {
+        start = next;
+    }
     if *end <= start {
         *end = start + until(&text[start..], char::is_whitespace).len();
     }
@@ -58,15 +92,22 @@ fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
 }
 
 /// Where a value begins.
-struct Begun {
-    start: usize,
+pub(super) struct Begun {
+    pub name: Range<usize>,
+    pub start: usize,
     form: Form,
     /// Before its name.
     quote: Option<Quote>,
 }
 
+impl Begun {
+    pub fn value(&self, text: &str, open: Option<Quote>) -> Value {
+        Value::at(text, self.start, self.form, self.quote.or(open))
+    }
+}
+
 /// The value within this word, or beginning in it, that a name before `=` or `:` says is a secret.
-fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
+pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
     for (place, sign) in text[word.clone()].match_indices(['=', ':']) {
         let start = word.start + place + 1;
         let before = text[..start - 1].trim_end_matches([' ', '\t']);
@@ -95,7 +136,7 @@ fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -
         });
         let form = match sign {
             // An element of its own is one argument, blanks included.
-            "=" if text.starts_with('-') && name.len() == before.len() => Form::Rest,
+            "=" if name.len() == before.len() => Form::Rest,
             "=" => Form::Word,
             _ if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
             _ => Form::Line,
@@ -106,22 +147,32 @@ fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -
             "=" if is_apart => until(&text[start..], |c| c != '=').len(),
             _ => 0,
         };
-        return Some(Begun { start: start + signs, form, quote });
+        let name = before.len() - name.len()..before.len();
+        return Some(Begun { name, start: start + signs, form, quote });
     }
     None
 }
 
 /// Whether the next word is a secret.
 fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
-    let word = word.trim_start_matches(['"', '\'', '`', '(']);
+    let word =
+        word.trim_start_matches(['"', '\'', '`', '(', '[', '\\']).trim_end_matches(['"', '\'', ',', '\\']);
     let flag = word.strip_prefix('-').map(|flag| flag.trim_start_matches('-'));
     word.eq_ignore_ascii_case("bearer")
         || flag.is_some_and(|flag| name_before(flag).len() == flag.len() && is_secret(flag))
 }
 
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
+/// The name that a text begins with.
+pub(super) fn name_after(text: &str) -> &str {
+    until(text, |c| !is_of_name(c))
+}
+
 /// The name that a text ends with.
 fn name_before(text: &str) -> &str {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let start = text
         .rfind(|c| !is_of_name(c))
         .map_or(0, |last| last + text[last..].chars().next().map_or(1, char::len_utf8));
@@ -129,7 +180,7 @@ fn name_before(text: &str) -> &str {
 }
 
 /// Whether it only names a variable, whose value stands elsewhere.
-fn is_reference(value: &str) -> bool {
+pub(super) fn is_reference(value: &str) -> bool {
     let name = value.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
     let name = name.or_else(|| value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
     name.is_some_and(|name| !name.is_empty() && name_before(name).len() == name.len())

@@ -9,6 +9,7 @@ mod addresses;
 mod asked;
 mod commands;
 mod events;
+mod pairs;
 mod quoted;
 mod rules;
 #[cfg(test)]

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use super::{digest_at, until};
 
+/// Signs that end a word where a blank follows them.
+const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
+
 /// How the value stands after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -38,12 +41,11 @@ impl Value {
 
     /// `open`: the quote within which the value stands. Looks only at what it takes, but for the next few characters.
     pub fn at(text: &str, start: usize, form: Form, open: Option<Quote>) -> Self {
-        let is_blank: fn(char) -> bool = match form {
-            Form::Rest => |_| false,
-            Form::Member => char::is_whitespace,
-            Form::Word | Form::Line => |c| c == ' ' || c == '\t',
+        let start = match form {
+            Form::Rest => start,
+            Form::Member => text.len() - text[start..].trim_start().len(),
+            Form::Word | Form::Line => after_blanks(text, start),
         };
-        let start = text.len() - text[start..].trim_start_matches(is_blank).len();
         if let Some(end) = digest_at(text, start).filter(|_| form != Form::Rest) {
             return Self::to(start..end);
         }
@@ -54,7 +56,7 @@ impl Value {
         let first = text.as_bytes().get(start);
         let end = match form {
             Form::Rest => text.len(),
-            Form::Word => word_end(text, start, open),
+            Form::Word => credentials_end(text, start, open),
             Form::Member if matches!(first, Some(b'[' | b'{')) => list_end(text, start).unwrap_or(text.len()),
             Form::Member => plain_end(text, start).unwrap_or_else(|| line_end(text, start, open)),
             Form::Line => line_end(text, start, open),
@@ -77,7 +79,7 @@ impl Form {
         match self {
             Self::Rest => rest.is_empty(),
             Self::Word => {
-                let rest = rest.trim_start_matches(|c| ",;)]}`".contains(c) || closes(c));
+                let rest = rest.trim_start_matches(|c| AFTER_WORD.contains(&c) || closes(c));
                 rest.is_empty() || rest.starts_with(char::is_whitespace)
             }
             Self::Member | Self::Line => {
@@ -107,7 +109,7 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     let mut at = from;
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'\\' if quote == b'"' => at += 2,
+            b'\\' if quote != b'\'' => at += 2,
             byte if *byte == quote => return Some(at),
             _ => at += 1,
         }
@@ -115,10 +117,50 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
+/// What stands before the secret in one value, as in `Bearer …`.
+const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
+
+/// The end of a word, and of the next one where this only says what kind of secret that is.
+fn credentials_end(text: &str, start: usize, open: Option<Quote>) -> usize {
+    let end = word_end(text, start, open);
+    let next = after_blanks(text, end);
+    let is_scheme = SCHEMES.iter().any(|scheme| text[start..end].eq_ignore_ascii_case(scheme));
+    if is_scheme && next > end { word_end(text, next, open) } else { end }
+}
+
+/// After blanks, and after line ends that `\` takes away.
+pub(super) fn after_blanks(text: &str, at: usize) -> usize {
+    let mut rest = text[at..].trim_start_matches([' ', '\t']);
+    while let Some(line) = rest.strip_prefix("\\\n").or_else(|| rest.strip_prefix("\\\r\n")) {
+        rest = line.trim_start_matches([' ', '\t']);
+    }
+    text.len() - rest.len()
+}
+
+/// Whether a word ends at a place. The signs that may follow one are looked at once, however many they are.
+#[derive(Default)]
+struct Ends {
+    /// Where the signs end that were looked at last.
+    until: usize,
+    is_end: bool,
+}
+
+impl Ends {
+    /// `at`: not before the place asked last.
+    fn at(&mut self, text: &str, at: usize) -> bool {
+        if at > self.until {
+            let rest = text[at..].trim_start_matches(AFTER_WORD);
+            self.until = text.len() - rest.len();
+            self.is_end = rest.is_empty() || rest.starts_with(char::is_whitespace);
+        }
+        self.is_end
+    }
+}
+
 /// The end of a word, with all that its quotes, brackets and escapes hold together.
 fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     let bytes = text.as_bytes();
-    let (mut at, mut depth) = (start, 0_usize);
+    let (mut at, mut depth, mut ends) = (start, 0_usize, Ends::default());
     while let Some(byte) = bytes.get(at) {
         at = match byte {
             b'\\' if bytes.get(at + 1) == Some(&b'"') => {
@@ -127,14 +169,14 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
             b'\\' => at + 2,
             b'"' | b'\'' => {
                 let closes = open == Some(Quote { sign: *byte, is_escaped: false });
-                if closes && at > start && Form::Word.ends(text, at + 1, None) {
+                if closes && at > start && ends.at(text, at + 1) {
                     return at;
                 }
                 close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             // One that ends a word closes what began before the value.
-            b'`' if at == start || !Form::Word.ends(text, at + 1, None) => {
-                text[at + 1..].find('`').map_or(text.len(), |end| at + 1 + end + 1)
+            b'`' if at == start || !ends.at(text, at + 1) => {
+                close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             b'(' | b'{' | b'[' => {
                 depth += 1;
@@ -176,35 +218,52 @@ fn plain_end(text: &str, start: usize) -> Option<usize> {
     Some(start + plain.len()).filter(|end| is_plain && Form::Member.ends(text, *end, None))
 }
 
-/// The end of a line, or the quote within which it stands.
+/// The end of a line and of what belongs to it, or of the quote within which it stands.
 fn line_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     // A block of YAML goes on below.
     if text[start..].starts_with(['|', '>']) {
         return text.len();
     }
-    let line = until(&text[start..], |c| c == '\n' || c == '\r');
-    if line.is_empty() {
-        return block_end(text, start);
-    }
-    let Some(open) = open else { return start + line.len() };
-    let closes = |place: &usize| {
-        let is_escaped = line[..*place].ends_with('\\');
+    let Some(open) = open else { return block_end(text, start) };
+    let closes = |(place, _): &(usize, &str)| {
+        let is_escaped = text[start..start + place].ends_with('\\');
         is_escaped == open.is_escaped && Form::Word.ends(text, start + place + 1, None)
     };
-    let quotes = line.match_indices(char::from(open.sign)).map(|(place, _)| place);
-    start + quotes.into_iter().find(closes).unwrap_or(line.len())
+    let mut quotes = text[start..].match_indices(char::from(open.sign));
+    quotes.find(closes).map_or(text.len(), |(place, _)| start + place)
 }
 
-/// The end of the lines below that belong to a name of YAML: they are indented, or items of a list.
+/// The end of a line, with the lines below that belong to it: it ends with `\`, they stand further right than its name,
+/// or they are a list that is all of the value.
 fn block_end(text: &str, start: usize) -> usize {
-    let mut end = start;
-    while let Some(next) = text[end..].find('\n').map(|line| end + line + 1) {
-        if !text[next..].starts_with([' ', '\t', '-']) {
+    let column = column_of_name(text, start);
+    let mut end = start + until(&text[start..], |c| c == '\n').len();
+    let first = text[start..end].trim_end();
+    let is_empty = first.is_empty() || first.starts_with('#');
+    let mut is_continued = first.ends_with('\\');
+    while end < text.len() {
+        let line = until(&text[end + 1..], |c| c == '\n');
+        let bare = line.trim_start_matches([' ', '\t']);
+        let indent = line.len() - bare.len();
+        let is_list = is_empty && indent == column && bare.starts_with('-');
+        if !(is_continued || bare.trim_end().is_empty() || indent > column || is_list) {
             break;
         }
-        end = next + until(&text[next..], |c| c == '\n').len();
+        is_continued = bare.trim_end().ends_with('\\');
+        end += 1 + line.len();
     }
     start + text[start..end].trim_end().len()
+}
+
+/// Where the first name of a line begins: after blanks, and after the signs of a list.
+fn column_of_name(text: &str, place: usize) -> usize {
+    let before = &text[..place];
+    let line = &before[before.rfind('\n').map_or(0, |end| end + 1)..];
+    let mut rest = line.trim_start_matches([' ', '\t']);
+    while let Some(item) = rest.strip_prefix('-').filter(|item| item.starts_with([' ', '\t'])) {
+        rest = item.trim_start_matches([' ', '\t']);
+    }
+    line.len() - rest.len()
 }
 
 /// Which quote is open at a place of a text.

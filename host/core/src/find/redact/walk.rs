@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use super::addresses::in_addresses;
+use super::commands::{self, Next};
+use super::pairs::in_pairs;
 use super::rules::{Matches, Named};
-use super::{COPIES, Found, Redactor, commands, is_digest};
+use super::{COPIES, Found, Redactor, is_digest};
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.
@@ -69,9 +71,11 @@ impl<'r> Search<'r> {
             return Err(ProjectError::TooDeep { at: scanner.position() });
         }
         match scanner.peek() {
+            // It may be one named value.
+            b'{' if self.is_settings => self.variable(scanner, here, false, depth),
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
-            b'"' if under == Under::Command => self.text(scanner, Some(&mut false)),
+            b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script)),
             b'"' => self.text(scanner, None),
             _ => scanner.skip(),
         }
@@ -84,7 +88,7 @@ impl<'r> Search<'r> {
         under: Under,
         depth: u32,
     ) -> Result<(), ProjectError> {
-        let (mut place, mut is_next) = (0, false);
+        let (mut place, mut next) = (0, Next::default());
         scanner.elements(|scanner| {
             let within = here.step(Named::Index(place));
             place += 1;
@@ -95,7 +99,7 @@ impl<'r> Search<'r> {
                 }
                 (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
-                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut is_next)),
+                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut next)),
                 _ => self.value(scanner, &within, self.otherwise(), depth + 1),
             }
         })
@@ -173,8 +177,8 @@ impl<'r> Search<'r> {
         Ok(())
     }
 
-    /// A text may hold secrets among other words. `is_next`: the text before announced one, as `--token` does.
-    fn text(&mut self, scanner: &mut Scanner<'_>, command: Option<&mut bool>) -> Result<(), ProjectError> {
+    /// A text may hold secrets among other words. `command`: what the text before says of this one.
+    fn text(&mut self, scanner: &mut Scanner<'_>, command: Option<&mut Next>) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
         let (at, length, is_escaped) = text.place();
@@ -187,12 +191,15 @@ impl<'r> Search<'r> {
             self.add(start..scanner.position(), false);
             return Ok(());
         };
-        let mut secrets = in_addresses(&decoded);
-        if let Some(is_next) = command {
+        let mut secrets = Vec::new();
+        if let Some(next) = command {
             let is_secret = |name: &str| self.redactor.is_secret_name(name);
-            commands::in_words(&decoded, is_next, is_secret, &mut secrets);
+            commands::in_words(&decoded, next, is_secret, &mut secrets);
+            in_pairs(&decoded, is_secret, &mut secrets);
+            secrets.retain(|range| !range.is_empty() && !commands::is_reference(&decoded[range.clone()]));
             secrets.extend(self.in_json(&decoded));
         }
+        secrets.extend(in_addresses(&decoded));
         let secrets = commands::merged(secrets);
         let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
         for range in secrets {

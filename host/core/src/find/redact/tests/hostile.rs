@@ -1,5 +1,7 @@
 //! Texts that hide where a secret ends.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -69,6 +71,35 @@ fn no_part_of_a_secret_stays_in_an_argument_whatever_its_quotes() {
         "os.environ[\"TOKEN\"] = \"hush1\"",
         r#"[{"name": "DB_PASSWORD", "value": "hush1"}]"#,
         r#"{"env":[{"value": "hush1", "name": "DB_PASSWORD"}]}"#,
+        "train --token \\\n  hush1 --epochs 3",
+        "TOKEN: \\\nhush1",
+        "TOKEN: a \\\nhush1",
+        "Authorization=Bearer hush1",
+        "curl Authorization=Basic hush1 x",
+        "--header=Authorization=Bearer hush1",
+        "train TOKEN=Bearer \\\n hush1",
+        "curl -H \"Authorization: Bearer\n hush1\" http://h",
+        "curl -H 'Authorization: Bearer\nhush1' http://h",
+        "PASSWORD=correct hush1",
+        "PASSWORD=-----BEGIN\nhush1",
+        "train '--token' 'hush1'",
+        "train \"--token\" hush1",
+        r#"sh -c "train \"--token\" hush1""#,
+        r#"x ["--token", "hush1"]"#,
+        r#"{"name":"DB_PASSWORD","value":"hush1"}"#,
+        r#"{"env":{"name":"DB_PASSWORD","value":"hush1"}}"#,
+        r#"--env='[{"name":"DB_PASSWORD","value":"hush1"}]'"#,
+        r#"x [{"value":"hush1", "name":"DB_PASSWORD"}] y"#,
+        r#"x "[{\"name\":\"DB_PASSWORD\",\"value\":\"hush1\"}]" y"#,
+        "run --set env[0].name=DB_PASSWORD,env[0].value=hush1",
+        "token:\n\n  hush1\n\n  hush2",
+        "token: # why\n  hush1",
+        "password: a\n  hush1\n\n  hush2\nepochs: 3",
+        "- password: a\n   hush1",
+        "- name: TOKEN\n  value: hush1",
+        "- value: hush1\n  name: TOKEN",
+        "{name: TOKEN, value: hush1}",
+        r"TOKEN=`a \` hush1`",
     ] {
         let (argument, _) = shown(text);
         assert!(!argument.contains("hush"), "{text}: {argument}");
@@ -89,6 +120,11 @@ fn what_stands_beside_a_secret_stays() {
         ("token:\n  hush\nepochs: 3", "\nepochs: 3"),
         ("token:\nepochs: 3, hash", "token:\nepochs: 3, hash"),
         (r#"[{"name":"A_TOKEN","value":"hush"},{"name":"EPOCHS","value":"3"}]"#, r#","value":"3"}]"#),
+        ("- name: A_TOKEN\n  value: hush\n- name: EPOCHS\n  value: 3", "\n- name: EPOCHS\n  value: 3"),
+        ("- value: 3\n  name: EPOCHS\n- value: hush\n  name: A_TOKEN", "\n  name: A_TOKEN"),
+        ("- password: hush\n  epochs: 3", "\n  epochs: 3"),
+        ("run Authorization=Bearer hush --epochs 3", " --epochs 3"),
+        ("run --token \\\n hush --epochs 3", " --epochs 3"),
     ] {
         let (argument, _) = shown(text);
         assert!(argument.ends_with(kept) && !argument.contains("hush"), "{text}: {argument}");
@@ -162,10 +198,54 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "token=>",
         "[{\"name\":\"TOKEN\",\"value\":\"a\"},",
         ",a://u:p",
+        "\"Token: a\" ",
+        "Token: a\n",
+        "token:\n\n",
+        "token: \\\n",
+        "value: a, name: TOKEN, ",
+        "{\"value\":\"a\",",
+        "- name: TOKEN\n  value: a\n",
     ] {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
         assert!(!argument.is_empty() && !annotation.is_empty(), "{part}");
+    }
+}
+
+/// What this thread has computed, whatever else the machine does.
+fn computed() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Pairs of what the search looks at. A text of eight times the length may take eight times the time. The square of
+/// that is 64.
+#[test]
+#[cfg(target_os = "linux")]
+fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
+    let parts = [
+        "TOKEN=", "token:", "--token ", "name:", "value:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{",
+        "}", "|", "=", "@", "://", " ", "\n", "\n ",
+    ];
+    let rules = RedactionSpec::default().redactor().unwrap();
+    let time = |text: &str| {
+        let document = json!({"args": [text]}).to_string();
+        let begun = computed();
+        rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap();
+        computed() - begun
+    };
+    let tick = Duration::from_millis(4);
+    for (first, second) in parts.iter().flat_map(|first| parts.map(|second| (*first, second))) {
+        for before in ["TOKEN=", "x \"token: "] {
+            let text = |bytes: usize| {
+                format!("{before}{}x", [first, second].concat().repeat(bytes / (first.len() + second.len())))
+            };
+            let (short, long) = (time(&text(2 << 10)), time(&text(16 << 10)));
+            assert!(
+                long < short.max(tick) * 24,
+                "{before:?}, then {first:?} and {second:?} again and again: {short:?}, {long:?}"
+            );
+        }
     }
 }
 

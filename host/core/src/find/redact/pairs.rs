@@ -1,0 +1,66 @@
+//! Finds named values in a text that is no JSON as a whole: YAML, and JSON within other words or within quotes. Name
+//! and value come in any order.
+
+use std::ops::Range;
+
+use super::commands::{Begun, assigned, name_after, next_word};
+use super::values::{Value, after_blanks};
+
+/// Values that stand under `value` beside a `name` or a `key` that says a secret's name.
+pub(super) fn in_pairs(text: &str, is_secret: impl Fn(&str) -> bool, found: &mut Vec<Range<usize>>) {
+    if memchr::memmem::find(text.as_bytes(), b"alue").is_none() {
+        return;
+    }
+    let (mut at, mut end, mut is_named) = (0, 0, false);
+    // A value whose name may come after it.
+    let mut nameless: Option<Begun> = None;
+    while let Some(word) = next_word(text, at, &mut end) {
+        let Some(begun) = assigned(text, &word, |name| part(name).is_some()) else {
+            at = word.end;
+            continue;
+        };
+        at = begun.start;
+        match part(&text[begun.name.clone()]) {
+            Some(Part::Value) if is_named => {
+                let value = begun.value(text, None);
+                at = value.next;
+                found.push(value.range);
+            }
+            Some(Part::Value) => nameless = Some(begun),
+            _ => {
+                let name = name_at(text, begun.start);
+                is_named = is_secret(&text[name.clone()]);
+                let before = nameless.take().filter(|_| is_named).map(|begun| begun.value(text, None));
+                found.extend(before.filter(|value| is_of(text, value, name.start)).map(|value| value.range));
+                at = name.end;
+            }
+        }
+    }
+}
+
+enum Part {
+    Name,
+    Value,
+}
+
+/// Also as in `--set env[0].name=…`.
+fn part(name: &str) -> Option<Part> {
+    match name.rsplit('.').next()? {
+        "name" | "key" | "Name" | "Key" => Some(Part::Name),
+        "value" | "Value" => Some(Part::Value),
+        _ => None,
+    }
+}
+
+/// The name that is given here, without its quotes.
+fn name_at(text: &str, start: usize) -> Range<usize> {
+    let rest = text[after_blanks(text, start)..].trim_start_matches(['"', '\'', '\\']);
+    let start = text.len() - rest.len();
+    start..start + name_after(rest).len()
+}
+
+/// Whether a name after a value belongs to it: no other object and no other item of a list begins in between.
+fn is_of(text: &str, value: &Value, name: usize) -> bool {
+    let Some(between) = text.get(value.next..name) else { return true };
+    !between.contains(['{', '}']) && !between.lines().skip(1).any(|line| line.trim_start().starts_with('-'))
+}
