@@ -159,7 +159,7 @@ async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
     for words in [
         "Type</a>",
         "<span class=\"mark doubt\">Warning</span>",
-        "<span class=\"reason\">BackOff</span> <span class=\"note\">(x3 over 1 m 0 s)</span>",
+        "<span class=\"reason\">BackOff</span> <span class=\"note\">(x3 over 1 min)</span>",
         "href=\"/objects/uid-pod\"",
         "Back-off &lt;b&gt;restarting&lt;/b&gt;",
     ] {

@@ -1,6 +1,5 @@
 //! Jobs in every phase, and how lists of them are answered.
 
-use kubewitness_core::ObjectRef;
 use kubewitness_core::kinds::{is_event, is_kind};
 use kubewitness_core::views::*;
 
@@ -69,8 +68,7 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
     };
     let mut jobs = if is_empty { Vec::new() } else { jobs() };
     if query.kind.as_deref() == Some("Event") {
-        let object =
-            ObjectRef { group: String::new(), ..object("Event", "research", "llm-train-7-0.1", "uid-event") };
+        let object = object("Event", "research", "llm-train-7-0.1", "uid-event");
         jobs.push(ObjectView { object, status: status("Unknown", "Event", ""), seq: 1, ..jobs[0].clone() });
     }
     if query.label_selector.as_deref().is_some_and(|text| text.contains("==="))
