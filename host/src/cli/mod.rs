@@ -20,8 +20,8 @@ pub use controller::{CompileArgs, LogArgs, PlaygroundArgs, RunArgs};
 pub use dead_letters::{DeadLetters, LetterChoice};
 pub use doctor::DoctorArgs;
 pub use journal::{
-    Audit, ErasePersonArgs, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs, TrailArgs,
-    VerifyTrailArgs,
+    Audit, ErasePersonArgs, ExportArgs, ImportArgs, Journal, JournalArgs, ShowTrailArgs, StatesArgs,
+    TrailArgs, VerifyTrailArgs,
 };
 pub use objects::{
     DiffArgs, GapsArgs, GetArgs, JobsArgs, ListArgs, PoisonArgs, TapArgs, TimelineArgs, WaitArgs, WhichGone,

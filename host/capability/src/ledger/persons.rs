@@ -96,7 +96,8 @@ impl Open {
         }
         let found = file.metadata()?;
         if found.len() - whole > PERSON_BYTES as u64 {
-            let message = format!("{} holds a line that is too long: bring it back as it was", path.display());
+            let message =
+                format!("{} holds a line that is too long: bring it back as it was", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         if whole < found.len() {
@@ -156,7 +157,10 @@ mod tests {
         let (_folder, persons) = folder();
         let (ada, bob) = (persons.conceal("ada").unwrap(), persons.conceal("bob").unwrap());
         assert_ne!(ada, bob);
-        assert_eq!((persons.conceal("ada").unwrap(), later(&persons).conceal("bob").unwrap()), (ada.clone(), bob));
+        assert_eq!(
+            (persons.conceal("ada").unwrap(), later(&persons).conceal("bob").unwrap()),
+            (ada.clone(), bob)
+        );
         assert_eq!(lines(&persons).len(), 2);
         let (_other, other) = self::folder();
         assert_ne!(other.conceal("ada").unwrap(), ada);

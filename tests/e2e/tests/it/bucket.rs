@@ -147,7 +147,10 @@ async fn connection(stream: TcpStream, kept: Arc<Kept>) {
     Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await.ok();
 }
 
-async fn answered(kept: Arc<Kept>, request: Request<Incoming>) -> Result<hyper::Response<s3s::Body>, s3s::HttpError> {
+async fn answered(
+    kept: Arc<Kept>,
+    request: Request<Incoming>,
+) -> Result<hyper::Response<s3s::Body>, s3s::HttpError> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = hyper::service::Service::call(&kept.service, request).await?;
     if method == Method::PUT && response.status().is_success() {

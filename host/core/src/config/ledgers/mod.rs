@@ -124,8 +124,11 @@ pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
                 faults.push(fault(format!("{field}.ship"), message));
             }
             let name = Path::new(&ledger.path).file_name();
-            if let Some(other) = shipped.insert((&ship.endpoint, &ship.bucket, &ship.prefix, name), &ledger.name) {
-                let message = format!("gives files the same names as `{other}`: give each ledger a prefix of its own");
+            if let Some(other) =
+                shipped.insert((&ship.endpoint, &ship.bucket, &ship.prefix, name), &ledger.name)
+            {
+                let message =
+                    format!("gives files the same names as `{other}`: give each ledger a prefix of its own");
                 faults.push(fault(format!("{field}.ship.prefix"), message));
             }
         }
@@ -248,7 +251,10 @@ mod tests {
             (json!({"endpoint": "http://s3.example.com"}), "endpoint would send the files over plain http"),
             (json!({"endpoint": "https://a:b@s3.example.com"}), "endpoint holds a name"),
             (json!({"endpoint": "https://s3.example.com/trails"}), "endpoint has more than a host"),
-            (json!({"endpoint": "https://10.1.2.3", "pathStyle": false}), "endpoint is an address without a name"),
+            (
+                json!({"endpoint": "https://10.1.2.3", "pathStyle": false}),
+                "endpoint is an address without a name",
+            ),
             (json!({"endpoint": "https://169.254.169.254"}), "endpoint is "),
             (json!({"bucket": "Trails"}), "bucket is no name"),
             (json!({"bucket": "a..b"}), "bucket is no name"),
@@ -270,7 +276,10 @@ mod tests {
         second["name"] = json!("b");
         second["path"] = json!("other/a.jsonl");
         let told = faults(&json!([ship(json!({})), second]));
-        assert!(told.len() == 1 && told[0].contains("ship.prefix gives files the same names as `a`"), "{told:?}");
+        assert!(
+            told.len() == 1 && told[0].contains("ship.prefix gives files the same names as `a`"),
+            "{told:?}"
+        );
     }
 
     #[test]
