@@ -181,7 +181,10 @@ fn a_line_names_the_newest_field_manager_and_the_person() {
     let line = &lines(&host)[0].1;
     assert_eq!((&line["manager"], &line["operation"]), (&"kube-controller-manager".into(), &"Update".into()));
     assert_eq!(line["persons"]["kubewitness.dev/submitter"], "digest of 3");
-    assert_eq!((&line["people"], host.concealed.borrow().as_slice()), (&Value::Null, &["ada".to_owned()][..]));
+    assert_eq!(
+        (&line["people"], host.concealed.borrow().as_slice()),
+        (&Value::Null, &["ada".to_owned()][..])
+    );
     assert_eq!((&line["patch"], &line["patch_sha256"]), (&Value::Null, &Value::Null));
 }
 

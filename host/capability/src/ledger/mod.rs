@@ -121,6 +121,9 @@ impl Ledger {
         if name.is_empty() || name.len() > NAME_BYTES {
             return Err(GrantError::TooLarge(format!("a name has 1 to {NAME_BYTES} bytes")));
         }
+        if let Some(digest) = self.persons.known(&name) {
+            return Ok(digest);
+        }
         let persons = self.persons.clone();
         let concealed = asked(&self.persons.path, move || persons.conceal(&name)).await;
         concealed.map_err(|error| refusal(&self.spec.name, &self.persons.path, &error))

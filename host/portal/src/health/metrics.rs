@@ -8,7 +8,8 @@
 //! and these figures are one snapshot of sources and plugins that come and go.
 
 use kubewitness_core::views::{
-    HistogramView, LedgerView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView, TickView,
+    HistogramView, LedgerView, PluginView, QueueView, SourceCounts, SourceView, StatusView, StreamView,
+    TickView,
 };
 
 use super::guests;
@@ -287,10 +288,16 @@ fn ledgers(page: &mut Page, ledgers: &[LedgerView]) {
         ("ledger_shipping_up", "1 while closed files of the ledger get into their bucket.", Gauge, |l| {
             flag(l.condition.is_none())
         }),
-        ("ledger_files_waiting", "Closed files that the bucket does not have yet.", Gauge, |l| l.waiting as f64),
-        ("ledger_waiting_seconds", "How long the oldest of them has been closed.", Gauge, |l| l.waiting_seconds),
+        ("ledger_files_waiting", "Closed files that the bucket does not have yet.", Gauge, |l| {
+            l.waiting as f64
+        }),
+        ("ledger_waiting_seconds", "How long the oldest of them has been closed.", Gauge, |l| {
+            l.waiting_seconds
+        }),
         ("ledger_files_shipped_total", "Closed files that were shipped.", Counter, |l| l.shipped as f64),
-        ("ledger_files_removed_total", "Shipped files that were removed here.", Counter, |l| l.removed as f64),
+        ("ledger_files_removed_total", "Shipped files that were removed here.", Counter, |l| {
+            l.removed as f64
+        }),
         ("ledger_shipping_failures_total", "Turns of shipping that failed.", Counter, |l| l.failed as f64),
     ];
     for (name, help, kind, value) in families {

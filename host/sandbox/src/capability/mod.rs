@@ -9,9 +9,7 @@ use kubewitness_core::ports::{GrantError, LogLevel};
 use kubewitness_core::shortened;
 
 use crate::bindings::types::{Error, ObjectRefResult};
-use crate::bindings::{
-    clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types,
-};
+use crate::bindings::{clock, config, documents, http, kv, ledger, lister, log, mail, persons, sql, types};
 use crate::guest::Guest;
 use crate::tally::Capability;
 

@@ -122,11 +122,11 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
         );
     }
     let (file, lines) = lines(path)?;
-    let is_it = |line: &&Line| {
-        matches!(&line.person, Some(Person::Named { name, .. }) if *name == args.person)
-    };
+    let is_it =
+        |line: &&Line| matches!(&line.person, Some(Person::Named { name, .. }) if *name == args.person);
     let found: Vec<_> = lines.iter().filter(is_it).collect();
-    let digests: BTreeSet<_> = found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
+    let digests: BTreeSet<_> =
+        found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
     let mut told = Told {
         person: args.person.clone(),
         file: path.display().to_string(),
@@ -157,11 +157,13 @@ fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> R
     let report = verify(&args.trail.files, &demands, &mut |text| {
         let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
         records += u64::from(record.persons.values().any(|digest| digests.contains(digest.as_str())));
-        let is_named = record.people.values().any(|name| *name == args.person) || has(&record.patch, &args.person);
+        let is_named =
+            record.people.values().any(|name| *name == args.person) || has(&record.patch, &args.person);
         in_clear += u64::from(is_named);
     })?;
     (told.records, told.in_clear) = (records, in_clear);
-    told.uncounted = (!report.ok).then(|| format!("{} {report}", report.bad_file.clone().unwrap_or_default()));
+    told.uncounted =
+        (!report.ok).then(|| format!("{} {report}", report.bad_file.clone().unwrap_or_default()));
     Ok(())
 }
 
@@ -204,7 +206,10 @@ impl Told {
             ));
         }
         if let Some(uncounted) = &self.uncounted {
-            text.push_str(&format!("the trail does not hold, and nothing behind this is counted: {}\n", clean(uncounted)));
+            text.push_str(&format!(
+                "the trail does not hold, and nothing behind this is counted: {}\n",
+                clean(uncounted)
+            ));
         }
         text
     }
@@ -297,7 +302,8 @@ mod tests {
     #[test]
     fn a_name_in_a_patch_of_an_old_record_is_counted() {
         let (_folder, trail) = folder(&["ada"]);
-        let fields = r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
+        let fields =
+            r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
         std::fs::write(&trail, chain_of([fields].into_iter(), false).concat()).unwrap();
         let told = of(&args(&trail, "ada", &[])).unwrap();
         assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));

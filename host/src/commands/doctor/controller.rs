@@ -111,7 +111,8 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
 }
 
 fn ships(ledger: &LedgerView, found: &mut Findings) {
-    let waiting = format!("{} {}", ledger.waiting, plural(ledger.waiting, "closed file waits", "closed files wait"));
+    let waiting =
+        format!("{} {}", ledger.waiting, plural(ledger.waiting, "closed file waits", "closed files wait"));
     let (outcome, detail) = match &ledger.condition {
         Some(condition) => (Outcome::Failed, format!("{waiting}: {condition}")),
         None if ledger.waiting_seconds > UNSHIPPED_SECONDS => {
@@ -181,11 +182,15 @@ mod tests {
 
     #[test]
     fn a_ledger_whose_files_do_not_get_into_their_bucket_is_told() {
-        let ledger = LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
+        let ledger =
+            LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
         let told = |ledger: &LedgerView| one(|found| ships(ledger, found));
         assert_eq!(told(&ledger), (Outcome::Fine, "ledger trail: 1 closed file waits".into()));
         let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
-        assert_eq!(told(&old), (Outcome::Warning, "ledger trail: 2 closed files wait, the oldest for 2 h".into()));
+        assert_eq!(
+            told(&old),
+            (Outcome::Warning, "ledger trail: 2 closed files wait, the oldest for 2 h".into())
+        );
         let refused = LedgerView { condition: Some("403".into()), ..ledger };
         assert_eq!(told(&refused), (Outcome::Failed, "ledger trail: 1 closed file waits: 403".into()));
     }

@@ -11,8 +11,8 @@ use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ObjectQuery, ObjectView, PausedView, PluginView, QueueView,
-    SourceView, TickView, ViewError,
+    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ObjectQuery, ObjectView, PausedView,
+    PluginView, QueueView, SourceView, TickView, ViewError,
 };
 use kubewitness_dispatch::{DispatchStats, TickStats};
 use kubewitness_journal::SourceCounters;

@@ -11,7 +11,8 @@ use kubewitness_capability::{Backing, Capabilities};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::ports::{
-    Current, Delivery, Documents, Grants, JournalError, Kept, KvWrite, Lister, Notes, SelectError, Selected, Selection,
+    Current, Delivery, Documents, Grants, JournalError, Kept, KvWrite, Lister, Notes, SelectError, Selected,
+    Selection,
 };
 use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};

@@ -124,21 +124,38 @@ impl Bucket {
     }
 }
 
+impl Kept {
+    /// Turns the bytes of a file around, and forgets the digests that the server had of what was sent.
+    fn alter(&self, path: &str) -> Result<()> {
+        let file = self.root.join(path.trim_start_matches('/'));
+        let mut bytes = std::fs::read(&file)?;
+        bytes.reverse();
+        std::fs::write(&file, bytes)?;
+        for entry in std::fs::read_dir(&self.root)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().ends_with(".internal.json") {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 async fn connection(stream: TcpStream, kept: Arc<Kept>) {
     let answer = service_fn(move |request| answered(kept.clone(), request));
     // A client that goes away in the middle is part of the tests.
     Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer).await.ok();
 }
 
-async fn answered(kept: Arc<Kept>, request: Request<Incoming>) -> Result<hyper::Response<s3s::Body>, s3s::HttpError> {
+async fn answered(
+    kept: Arc<Kept>,
+    request: Request<Incoming>,
+) -> Result<hyper::Response<s3s::Body>, s3s::HttpError> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = hyper::service::Service::call(&kept.service, request).await?;
     if method == Method::PUT && response.status().is_success() {
         if kept.alters.load(Ordering::Acquire) {
-            let file = kept.root.join(path.trim_start_matches('/'));
-            let mut bytes = std::fs::read(&file).unwrap_or_default();
-            bytes.reverse();
-            std::fs::write(&file, bytes).ok();
+            kept.alter(&path).expect("the files of the bucket");
         }
         kept.puts.lock().unwrap_or_else(PoisonError::into_inner).push(path);
         if kept.holds.load(Ordering::Acquire) {

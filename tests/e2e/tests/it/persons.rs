@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Kubewitness, RunOptions, Simulator, command, command_json, in_scratch, until};
 
-
-use crate::support::{AUDIT, SOURCES, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files, write};
+use crate::support::{
+    AUDIT, SOURCES, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files, write,
+};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const ADA: &str = "ada@example.com";
@@ -35,7 +36,11 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
     in_scratch("persons", async |scratch| {
         let simulator = simulator(scratch).await?;
         let config = signed_example_copy(scratch)?;
-        write(&config, "audit.yaml", &plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}")))?;
+        write(
+            &config,
+            "audit.yaml",
+            &plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}")),
+        )?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(config),
@@ -57,7 +62,10 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
         let open = data.join("audit").join("trail.jsonl").display().to_string();
         let asked = ["audit", "erase", "--person", ADA, "-o", "json", &open];
         let told = command_json(&asked).await?;
-        ensure!(told["erased"] == false && told["names"] == 1 && told["records"].as_u64() > Some(0), "{told}");
+        ensure!(
+            told["erased"] == false && told["names"] == 1 && told["records"].as_u64() > Some(0),
+            "{told}"
+        );
         ensure!(std::fs::read_to_string(&names)?.contains(ADA), "a dry run changes nothing");
         let told = command_json(&[&asked[..], &["--yes"]].concat()).await?;
         ensure!(told["erased"] == true && told["inClear"] == 0, "{told}");

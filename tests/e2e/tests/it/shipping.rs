@@ -95,7 +95,8 @@ async fn closed_files_get_into_the_bucket_whatever_its_server_does_and_leave_the
         let mut world = World::new(scratch).await?;
         let mut host = world.run("run", scratch).await?;
         let load = Load::start(&world.simulator, 7, 100.0);
-        when(&mut host, "two shipped files", |ledger| ledger.shipped >= 2 && ledger.condition.is_none()).await?;
+        when(&mut host, "two shipped files", |ledger| ledger.shipped >= 2 && ledger.condition.is_none())
+            .await?;
 
         world.bucket.leave();
         let held_up = |ledger: &LedgerView| ledger.condition.is_some() && ledger.waiting > 0;
@@ -109,7 +110,8 @@ async fn closed_files_get_into_the_bucket_whatever_its_server_does_and_leave_the
         when(&mut host, "the bucket back", |ledger| ledger.condition.is_none() && ledger.shipped > 2).await?;
 
         std::fs::write(&world.secret, "another")?;
-        let refused = |ledger: &LedgerView| ledger.condition.as_ref().is_some_and(|told| told.contains("403"));
+        let refused =
+            |ledger: &LedgerView| ledger.condition.as_ref().is_some_and(|told| told.contains("403"));
         when(&mut host, "wrong credentials", refused).await?;
         std::fs::write(&world.secret, SECRET)?;
         load.stop().await?;
@@ -134,7 +136,8 @@ async fn fetched_back_files_are_proved(scratch: &Scratch, world: &World) -> Resu
     }
     let open = world.options.data.join("audit").join("trail.jsonl");
     std::fs::copy(open, fetched.join("trail.jsonl"))?;
-    let mut files: Vec<_> = std::fs::read_dir(&fetched)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut files: Vec<_> =
+        std::fs::read_dir(&fetched)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     files.sort();
     let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
     let key = world.options.data.join(SEAL_FILE).display().to_string();
@@ -164,14 +167,18 @@ async fn a_kill_between_upload_and_note_ships_nothing_twice_and_other_bytes_are_
         ensure!(!note.exists(), "it was killed before its note");
 
         let mut host = world.run("again", scratch).await?;
-        until(WITHIN, "the note", async || Ok(note.exists().then_some(()))).await.with_context(|| host.process().say())?;
+        until(WITHIN, "the note", async || Ok(note.exists().then_some(())))
+            .await
+            .with_context(|| host.process().say())?;
         ensure!(world.bucket.puts(&first) == 1, "it was found there: {:?}", world.bucket.all_puts());
         let load = Load::start(&world.simulator, 8, 100.0);
-        let other = |ledger: &LedgerView| ledger.condition.as_ref().is_some_and(|told| told.contains("other bytes"));
+        let other =
+            |ledger: &LedgerView| ledger.condition.as_ref().is_some_and(|told| told.contains("other bytes"));
         let status = when(&mut host, "a server that stores other bytes", other).await?;
         load.stop().await?;
         let told = status.ledgers[0].condition.clone().unwrap_or_default();
-        let name = told.split('`').nth(1).and_then(|key| key.strip_prefix(PREFIX)).context("a name")?.to_owned();
+        let name =
+            told.split('`').nth(1).and_then(|key| key.strip_prefix(PREFIX)).context("a name")?.to_owned();
         ensure!(world.closed()?.contains_key(&name), "it stays here: {told}");
         world.bucket.alter(false);
         when(&mut host, "another turn", |ledger| ledger.failed > status.ledgers[0].failed).await?;

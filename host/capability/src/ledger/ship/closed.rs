@@ -126,5 +126,6 @@ pub fn remove(open: &Path, number: u64) -> io::Result<()> {
     let closed = closed_file(open, number);
     std::fs::remove_file(Note::path(open, number))?;
     std::fs::remove_file(&closed)?;
-    File::open(closed.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
+    File::open(closed.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+        .sync_all()
 }

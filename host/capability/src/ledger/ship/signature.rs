@@ -12,8 +12,7 @@ use ring::hmac;
 use crate::secrets::Secret;
 
 /// All but these are encoded in a path.
-const ENCODED: AsciiSet =
-    NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+const ENCODED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 /// The SHA-256 of a request without a body.
 pub const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -57,7 +56,8 @@ pub fn sign(
         signing = hmac::sign(&key, part.as_bytes()).as_ref().to_vec();
     }
     let (name, signature) = (key.name.expose(), hex::encode(signing));
-    let said = format!("AWS4-HMAC-SHA256 Credential={name}/{scope},SignedHeaders={names},Signature={signature}");
+    let said =
+        format!("AWS4-HMAC-SHA256 Credential={name}/{scope},SignedHeaders={names},Signature={signature}");
     headers.insert("authorization", said);
 }
 
@@ -87,13 +87,22 @@ mod tests {
     /// The examples of "Signature Calculations for the Authorization Header" in the reference of S3.
     #[test]
     fn signatures_are_those_of_the_known_answers_of_the_reference() {
-        let told = signature("GET", "https://examplebucket.s3.amazonaws.com/test.txt", &[("range", "bytes=0-9")], "");
+        let told = signature(
+            "GET",
+            "https://examplebucket.s3.amazonaws.com/test.txt",
+            &[("range", "bytes=0-9")],
+            "",
+        );
         let expected = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
         assert!(told.ends_with(expected), "{told}");
-        assert!(told.contains("Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"), "{told}");
+        assert!(
+            told.contains("Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"),
+            "{told}"
+        );
         assert!(told.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"), "{told}");
         let url = format!("https://examplebucket.s3.amazonaws.com/{}", encoded("test$file.text"));
-        let headers = [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
+        let headers =
+            [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
         let told = signature("PUT", &url, &headers, "Welcome to Amazon S3.");
         let expected = "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd";
         assert!(told.ends_with(expected), "{told}");

@@ -166,7 +166,8 @@ async fn closed_files_are_in_the_bucket_and_noted_and_the_open_one_stays() {
         let scene = Scene::new(2).await;
         scene.storage.is_silent.store(is_silent, Ordering::Relaxed);
         let shipping = scene.turn().await;
-        let expected = Shipping { shipped: 2, waiting_since_ms: shipping.waiting_since_ms, ..Shipping::default() };
+        let expected =
+            Shipping { shipped: 2, waiting_since_ms: shipping.waiting_since_ms, ..Shipping::default() };
         assert_eq!(shipping, expected);
         assert!(scene.has_it(1) && scene.has_it(2));
         let note = Note::read(&scene.shipper.path, 2).unwrap().unwrap();

@@ -89,7 +89,10 @@ pub fn check(place: &str, spec: &ShipSpec, faults: &mut Vec<Fault>) {
         wrong("endpoint", message);
     }
     let is_bucket = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if !(3..=63).contains(&spec.bucket.len()) || !spec.bucket.chars().all(is_bucket) || spec.bucket.contains("..") {
+    if !(3..=63).contains(&spec.bucket.len())
+        || !spec.bucket.chars().all(is_bucket)
+        || spec.bucket.contains("..")
+    {
         let message = "is no name of a bucket: it has 3 to 63 small letters, digits, `-` and `.`";
         wrong("bucket", message.into());
     }
@@ -144,7 +147,9 @@ fn wrong_endpoint(spec: &ShipSpec) -> Option<String> {
         return told("has more than a host and a port: the bucket and the prefix are fields of their own");
     }
     if !spec.path_style && url.domain().is_none() {
-        return told("is an address without a name, so the bucket can't stand before it: leave `pathStyle` out");
+        return told(
+            "is an address without a name, so the bucket can't stand before it: leave `pathStyle` out",
+        );
     }
     spec.as_destination().wrong_address(&spec.endpoint)
 }
