@@ -76,8 +76,6 @@ mod tests {
             let told = advised(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
             assert!(told.contains("write 5m for five minutes ago") && !told.contains("-- -"), "{told}");
         }
-        let told = advised(command_of(None).try_get_matches_from(["kubewitness", "gte"]).unwrap_err());
-        assert!(told.to_string().contains("get"), "{told}");
     }
 
     #[test]

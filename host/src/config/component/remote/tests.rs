@@ -1,6 +1,6 @@
 use kubewitness_harness::registry::{Registry, SigningKey, base64, sha256};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::config::component::is_fetching;
@@ -184,6 +184,8 @@ async fn a_server_that_drips_is_given_up() {
     let name = format!("{}/plugin:1", listener.local_addr().unwrap());
     let dripping = async {
         let (mut stream, _) = listener.accept().await.unwrap();
+        // A client takes no answer to what it has not asked.
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
