@@ -75,15 +75,15 @@ fn who(viewer: &Viewer) -> Markup {
 fn what(mute: &MuteView) -> Markup {
     html! {
         @match (mute.uid.is_empty(), mute.namespace.is_empty()) {
-            (false, _) => a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } },
-            (true, false) => { "The namespace " (mute.namespace) },
-            (true, true) => { "Everything" },
+            (false, _) => { a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } } }
+            (true, false) => { "The namespace " (mute.namespace) }
+            (true, true) => { "Everything" }
         }
     }
 }
 
 fn told(mute: &MuteView) -> Markup {
-    let whom = if mute.to.is_empty() { "Nobody is told" } else { &mute.to };
+    let whom = if mute.to.is_empty() { "Nobody is told" } else { mute.to.as_str() };
     html! { b { (what(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
 }
 
