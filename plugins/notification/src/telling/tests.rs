@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use kubewitness_sdk::http::{Request, Response};
 use kubewitness_sdk::mail::{self, Refusal};
-use kubewitness_sdk::{ObjectRef, State, Verdict, testing};
+use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -387,8 +387,9 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     world.after(10_000);
     assert!(world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10"));
     assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled"]);
+    world.hear(&[moved(5, "c", "Failed")]);
     world.after(3_600_000);
-    assert_eq!(world.reports("uid-b")[1], "ops|sent|within `1 outcomes: 1 Failed`");
+    assert_eq!(world.reports("uid-b")[1], "ops|sent|within `2 outcomes: 2 Failed`");
     let entry = world.host.kv.borrow()["report/uid-b/00000000000000000004/ops"].clone();
     let entry: Value = serde_json::from_slice(&entry).unwrap();
     assert_eq!((&entry["via"], &entry["title"]), (&json!("slack"), &json!("Job default/b: Failed")));

@@ -28,7 +28,8 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
     }
     let client = Client::reach(&query.reach).await?;
     if list {
-        let mutes: Vec<MuteView> = client.get("api/v1/mutes", &()).await?;
+        let none: [(&str, &str); 0] = [];
+        let mutes: Vec<MuteView> = client.get("api/v1/mutes", &none).await?;
         print::value(query.output, &mutes, |mutes| table(mutes))?;
         return Ok(End::Fine);
     }
