@@ -480,7 +480,7 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let views = HostViews::new(shared.clone(), journal, None);
+        let views = HostViews::new(shared.clone(), journal.clone(), None, nothing_muted(journal, folder.path()));
         assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
         assert_eq!(
@@ -507,7 +507,7 @@ mod tests {
         let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
-        let views = HostViews::new(shared, journal, None);
+        let views = HostViews::new(shared, journal.clone(), None, nothing_muted(journal, folder.path()));
         assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
         assert!(views.dead_letters(None).await.unwrap().is_empty());
         let text = missing(views.dead_letters(Some("nope")).await);
