@@ -130,7 +130,8 @@ impl Book {
     fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) -> bool {
         let Some(lead) = lead(group, notes) else {
             // Parts without their owner. Nobody asked to be told of them alone.
-            let is_over = |note: &Note| now_ms > note.heard_ms + config.settle.ms + PARTS_MS || note.heard_ms > now_ms;
+            let is_over =
+                |note: &Note| now_ms > note.heard_ms + config.settle.ms + PARTS_MS || note.heard_ms > now_ms;
             return notes.iter().all(|(_, note)| is_over(note));
         };
         let phase = text(&lead.facts, "phase");
@@ -201,9 +202,8 @@ impl Book {
         now_ms: u64,
     ) {
         for note in notes {
-            let of = |to: &String| {
-                Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms)
-            };
+            let of =
+                |to: &String| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
             self.reports.extend(note.to.iter().map(of));
         }
     }

@@ -60,7 +60,9 @@ pub fn read(plugin: &str, uid: &str, value: &[u8]) -> ReportView {
 
 /// In the order of their times. Beyond [`SHOWN`] the oldest are left out.
 pub fn newest(mut reports: Vec<ReportView>) -> Vec<ReportView> {
-    reports.sort_by(|one, other| (one.at_ms, &one.plugin, &one.to).cmp(&(other.at_ms, &other.plugin, &other.to)));
+    reports.sort_by(|one, other| {
+        (one.at_ms, &one.plugin, &one.to).cmp(&(other.at_ms, &other.plugin, &other.to))
+    });
     reports.drain(..reports.len().saturating_sub(SHOWN));
     reports
 }

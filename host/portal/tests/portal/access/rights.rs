@@ -298,7 +298,10 @@ async fn muting_takes_a_right_of_its_own_in_the_namespace_and_names_whoever_has_
     };
     let of_red = r#"{"uid":"uid-red","who":"the king"}"#;
     let done = post("red", "mute", of_red).await.json();
-    assert_eq!((&done["mute"]["object"], &done["mute"]["who"]), (&"Job/red-train".into(), &"user-red".into()));
+    assert_eq!(
+        (&done["mute"]["object"], &done["mute"]["who"]),
+        (&"Job/red-train".into(), &"user-red".into())
+    );
     assert_eq!(done["mute"]["namespace"], "red");
     for (token, body, status) in [
         ("blue", of_red, 404),
