@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kubewitness_core::{Seq, mutes};
 use kubewitness_core::intents::writes::{Mark, Writes};
 use kubewitness_core::limits::KV_BYTES;
 use kubewitness_core::ports::{GrantError, KvWrite};
+use kubewitness_core::{Seq, mutes};
 
 /// Keys are looked up and listed; longer ones are values in the wrong place.
 const KEY_BYTES: usize = 512;
@@ -177,7 +177,11 @@ mod tests {
 
     #[test]
     fn a_call_sees_its_own_writes_and_others_see_them_after_the_commit() {
-        let kv = Kv::new(vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())], Writes::default(), Told::default());
+        let kv = Kv::new(
+            vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())],
+            Writes::default(),
+            Told::default(),
+        );
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
         call.delete("a");

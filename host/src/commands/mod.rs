@@ -18,8 +18,8 @@ use anyhow::Result;
 #[cfg(feature = "playground")]
 pub use api::plugins_table;
 pub use api::{
-    dashboard, dead_letters, diff, gaps, get, jobs, mute, pause, plugins, poison, resume, status, submit, tap,
-    timeline, unmute, wait,
+    dashboard, dead_letters, diff, gaps, get, jobs, mute, pause, plugins, poison, resume, status, submit,
+    tap, timeline, unmute, wait,
 };
 #[cfg(test)]
 pub use audit::Broken;

@@ -126,8 +126,8 @@ impl Controller {
         let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
         let (following, until) = (mutes.clone(), stop.clone());
         tasks.spawn("following what people mute", Fate::Finite, async move { following.follow(until).await });
-        let views = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes);
-        opening.is_open(Arc::new(views));
+        let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes);
+        opening.is_open(Arc::new(opened));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());
             tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);

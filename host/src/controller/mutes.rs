@@ -111,7 +111,8 @@ impl Mutes {
 fn parse(text: &str) -> Result<Vec<MuteView>> {
     match text {
         "" => Ok(Vec::new()),
-        text => serde_json::from_str(text).context("the mutes are no list: remove the file `mutes` of the data folder"),
+        text => serde_json::from_str(text)
+            .context("the mutes are no list: remove the file `mutes` of the data folder"),
     }
 }
 
@@ -124,7 +125,8 @@ mod tests {
     #[tokio::test]
     async fn a_mute_is_read_by_plugins_at_once_and_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
+        let journal =
+            Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
         let told = Told::default();
         let mutes = Mutes::new(journal.clone(), folder.path(), told.clone());
         let mute = MuteView { namespace: "vision".into(), who: "ada".into(), ..MuteView::default() };

@@ -8,9 +8,9 @@ use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, ObjectPage,
-    ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView,
-    TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, MuteView, MutedView,
+    ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView,
+    StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};

@@ -15,16 +15,16 @@ mod decide;
 mod direct;
 #[path = "../../../plugins/notification/src/facts.rs"]
 mod facts;
+mod granted;
 #[path = "../../../plugins/notification/src/mutes.rs"]
 mod mutes;
 #[path = "../../../plugins/notification/src/report.rs"]
 mod report;
+mod support;
 #[path = "../../../plugins/notification/src/telling/mod.rs"]
 mod telling;
 #[path = "../../../plugins/notification/src/template.rs"]
 mod template;
-mod granted;
-mod support;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -63,7 +63,10 @@ fn main() -> Result<()> {
     let ours = tokio::runtime::Runtime::new()?.block_on(ours(states))?;
     let native = native(states)?;
     println!("decisions: {states} outcomes, batch {BATCH}");
-    println!("  component {ours:>8.0} states/s  the same natively {native:>8.0} states/s  {}", ratio(ours, native));
+    println!(
+        "  component {ours:>8.0} states/s  the same natively {native:>8.0} states/s  {}",
+        ratio(ours, native)
+    );
     Ok(())
 }
 
@@ -80,17 +83,23 @@ async fn ours(states: usize) -> Result<f64> {
         "grants": {"http": [{"name": "ops", "destination": "ops"}], "kv": true},
         "config": config(),
     }))?;
-    let capabilities = Capabilities::open(&host, folder.path()).await.map_err(|faults| anyhow!("{faults:?}"))?;
+    let capabilities =
+        Capabilities::open(&host, folder.path()).await.map_err(|faults| anyhow!("{faults:?}"))?;
     let backing = Backing { documents: Arc::new(Paper), ..granted::backing() };
     let grants = capabilities.grants("notification", &spec, backing).await?;
     let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
-    let component = engine.load(&support::component("notification").into(), &ComponentsSpec::default()).await?;
+    let component =
+        engine.load(&support::component("notification").into(), &ComponentsSpec::default()).await?;
     let plugin = component.plugin("notification", &LimitsSpec::default(), grants)?;
     let all: Vec<_> = support::deliveries(states, JOBS).into_iter().map(failed).collect();
     let begun = Instant::now();
     for batch in all.chunks(BATCH) {
         let outcome = plugin.handle(batch).await?;
-        ensure!(outcome.verdicts.iter().all(|verdict| *verdict == Verdict::Done), "{:?}", outcome.verdicts[0]);
+        ensure!(
+            outcome.verdicts.iter().all(|verdict| *verdict == Verdict::Done),
+            "{:?}",
+            outcome.verdicts[0]
+        );
         ensure!(outcome.kv.is_empty(), "nothing is told, so nothing is kept");
     }
     Ok(states as f64 / begun.elapsed().as_secs_f64())
@@ -142,7 +151,10 @@ fn native(states: usize) -> Result<f64> {
     let begun = Instant::now();
     for batch in all.chunks(BATCH) {
         let verdicts = testing::with_host(Rc::new(Native), || telling::handle(&config, batch));
-        ensure!(verdicts.iter().all(|verdict| *verdict == kubewitness_sdk::Verdict::Done), "a state is not done");
+        ensure!(
+            verdicts.iter().all(|verdict| *verdict == kubewitness_sdk::Verdict::Done),
+            "a state is not done"
+        );
     }
     Ok(states as f64 / begun.elapsed().as_secs_f64())
 }

@@ -473,8 +473,12 @@ fn describe_mutes(api: &mut Description) {
     api.get("/api/v1/mutes", "mutes", "What people have muted: who is not told of what")
         .answers(super::muting::mutes, "The mutes that the person may undo, newest first.");
     let told = "Whether that changed anything, and the mute.";
-    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything").refuses(&[404]).changes(super::muting::mute, told);
-    api.post("/api/v1/unmute", "unmute", "Undoes a mute").refuses(&[404]).changes(super::muting::unmute, told);
+    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything")
+        .refuses(&[404])
+        .changes(super::muting::mute, told);
+    api.post("/api/v1/unmute", "unmute", "Undoes a mute")
+        .refuses(&[404])
+        .changes(super::muting::unmute, told);
 }
 
 fn describe_submissions(api: &mut Description) {

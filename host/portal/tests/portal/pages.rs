@@ -483,7 +483,10 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
     let own = ("sec-fetch-site", "same-origin");
     let page = get(&portal, "/objects/uid-train").await.text;
     let (_, told) = page.split_once("<h2 id=\"told\">Who was told</h2>").unwrap();
-    assert!(told.contains("ops <span class=\"note\">(slack)</span>") && told.contains("&lt;no_team&gt;"), "{told}");
+    assert!(
+        told.contains("ops <span class=\"note\">(slack)</span>") && told.contains("&lt;no_team&gt;"),
+        "{told}"
+    );
     assert!(told.contains("<option value=\"research\">") && told.contains("Your name"), "{told}");
     for (body, from, status) in [
         ("do=mute&uid=uid-train", ("sec-fetch-site", "cross-site"), 403),

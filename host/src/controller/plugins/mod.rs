@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::FutureExt;
-use kubewitness_capability::{Backing, Capabilities, Uses};
+use kubewitness_capability::{Backing, Capabilities, Told, Uses};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::limits;

@@ -20,9 +20,9 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
-    LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView,
-    ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError,
-    Views,
+    LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView,
+    PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery,
+    TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -44,12 +44,7 @@ pub struct HostViews {
 }
 
 impl HostViews {
-    pub fn new(
-        shared: Arc<Shared>,
-        journal: Journal,
-        election: Option<Election>,
-        mutes: Arc<Mutes>,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>, mutes: Arc<Mutes>) -> Self {
         Self { shared, journal, clock: SystemClock::default(), election, mutes }
     }
 
@@ -477,13 +472,18 @@ mod tests {
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
     }
 
+    fn nothing_muted(journal: Journal, data: &std::path::Path) -> Arc<Mutes> {
+        Arc::new(Mutes::new(journal, data, kubewitness_capability::Told::default()))
+    }
+
     #[tokio::test]
     async fn ready_is_who_does_his_work_whatever_of_the_configuration_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let views = HostViews::new(shared.clone(), journal, None);
+        let views =
+            HostViews::new(shared.clone(), journal.clone(), None, nothing_muted(journal, folder.path()));
         assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
         assert_eq!(
@@ -510,7 +510,7 @@ mod tests {
         let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
-        let views = HostViews::new(shared, journal, None);
+        let views = HostViews::new(shared, journal.clone(), None, nothing_muted(journal, folder.path()));
         assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
         assert!(views.dead_letters(None).await.unwrap().is_empty());
         let text = missing(views.dead_letters(Some("nope")).await);

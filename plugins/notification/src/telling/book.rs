@@ -203,8 +203,9 @@ impl Book {
         now_ms: u64,
     ) {
         for note in notes {
-            let of = |to| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
-            self.reports.extend(note.to.iter().map(|to| of(to)));
+            let of =
+                |to: &String| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
+            self.reports.extend(note.to.iter().map(of));
         }
     }
 
@@ -311,7 +312,7 @@ impl Book {
         }
         let (result, why) = Report::result(answer);
         let within = format!("within `{}`", sending.message.title);
-        let why = if sending.is_digest && why.is_empty() { &within } else { why };
+        let why = if sending.is_digest && why.is_empty() { within.as_str() } else { why };
         for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
             let (facts, title) = (&one.message.facts, one.message.title.clone());
             let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);

@@ -153,7 +153,12 @@ impl Call<'_> {
     }
 
     /// Those for whom nobody has muted it.
-    fn unmuted(&mut self, facts: &Facts, to: BTreeSet<String>, now_ms: u64) -> Result<BTreeSet<String>, Error> {
+    fn unmuted(
+        &mut self,
+        facts: &Facts,
+        to: BTreeSet<String>,
+        now_ms: u64,
+    ) -> Result<BTreeSet<String>, Error> {
         let mutes = match self.mutes.take() {
             Some(mutes) => mutes,
             None => Mutes::read()?,

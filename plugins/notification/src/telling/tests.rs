@@ -472,7 +472,8 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     world.after(10_000);
     let merged = "merged|the message on `Job default/a: Failed` tells it";
     let refused = "ops|refused|the destination answered 404: ";
-    let expected = [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
+    let expected =
+        [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
     assert_eq!(world.reports("uid-a"), expected);
     world.host.status.borrow_mut().clear();
     world.after(10_000);
@@ -480,7 +481,9 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     // The same again, and then more than one in the window.
     world.hear(&[moved(3, "a", "Failed"), moved(4, "b", "Failed")]);
     world.after(10_000);
-    assert!(world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10"));
+    assert!(
+        world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10")
+    );
     assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled"]);
     world.hear(&[moved(5, "c", "Failed")]);
     world.after(3_600_000);
@@ -493,7 +496,9 @@ fn what_became_of_each_message_is_reported_by_recipient() {
 #[test]
 fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     let quiet = json!({"hours": {"from": "11:00", "to": "13:00"}, "except": ["Failed"]});
-    let world = world(json!({"routes": [{"to": ["ops"]}], "namespaces": {"default": {"mute": true}}, "quiet": quiet}));
+    let world = world(
+        json!({"routes": [{"to": ["ops"]}], "namespaces": {"default": {"mute": true}}, "quiet": quiet}),
+    );
     let notify = json!({"metadata": {"annotations": {
         "kubewitness.dev/notify": "nobody\nBcc:x@example.com", "kubewitness.dev/mute": "false",
     }}});
@@ -502,7 +507,10 @@ fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed"), moved(3, "c", "Failed")]);
     let [bcc, nobody, ops] = &world.reports("uid-a")[..] else { panic!("{:?}", world.reports("uid-a")) };
     assert!(bcc.starts_with("Bcc:x@example.com|refused|`Bcc` is no channel"), "{bcc}");
-    assert!(nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end", "{nobody} {ops}");
+    assert!(
+        nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end",
+        "{nobody} {ops}"
+    );
     assert_eq!(world.reports("uid-b"), ["ops|muted|the configuration mutes the namespace"]);
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     world.after(10_000);
@@ -518,7 +526,10 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     };
     mute(json!([{"uid": "uid-a", "to": "ops", "who": "ada", "at": "noon"}]));
     world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
-    assert_eq!(world.reports("uid-a"), ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]);
+    assert_eq!(
+        world.reports("uid-a"),
+        ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]
+    );
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);
     world.host.status.borrow_mut().clear();
@@ -531,8 +542,12 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     world.hear(&[moved(4, "d", "Failed"), pod(5, "p", "Failed"), moved(6, "train", "Failed")]);
     assert_eq!(world.titles(60_000, "ops"), ["❌ Job default/d: Failed"]);
     mute(json!({"no": "list"}));
-    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
-    assert!(matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")), "{verdicts:?}");
+    let verdicts =
+        testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
+    assert!(
+        matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")),
+        "{verdicts:?}"
+    );
 }
 
 #[test]

@@ -137,6 +137,7 @@ async fn pages(portal: &str) -> Result<Option<Vec<String>>> {
         "/plugins",
         "/plugins/audit/pause",
         "/deadletters",
+        "/mutes",
         "/sources",
         "/gaps",
         "/health",

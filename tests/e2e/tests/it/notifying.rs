@@ -153,7 +153,8 @@ async fn is_listed(url: &str, name: &str) -> Result<()> {
     let line = ["timeline", &job, "-n", "default", "-o", "wide", "--server", url];
     until_ok(WITHIN, "the timeline to list who was told", async || {
         let (code, stdout, stderr) = command(&line).await?;
-        let (_, told) = stdout.split_once("TOLD AT").with_context(|| format!("{code:?}: {stdout}{stderr}"))?;
+        let (_, told) =
+            stdout.split_once("TOLD AT").with_context(|| format!("{code:?}: {stdout}{stderr}"))?;
         for to in SERVICES.iter().chain(&["mail:ada@example.com"]) {
             let is_sent = |row: &str| row.contains(to) && row.contains(" sent ") && row.contains("Failed");
             ensure!(told.lines().any(is_sent), "{to}: {stdout}");

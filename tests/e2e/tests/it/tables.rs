@@ -283,11 +283,17 @@ async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) 
     let mut rows = String::new();
     // More than one step takes.
     for version in 1..=600 {
-        rows += &format!("INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);", state("lives", &version.to_string(), "present", old));
+        rows += &format!(
+            "INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);",
+            state("lives", &version.to_string(), "present", old)
+        );
     }
     for (uid, change, at) in [("lives", "present", old), ("ended", "gone", old), ("fresh", "gone", young)] {
         rows += &format!("INSERT INTO object_status VALUES ({}, NULL);", state(uid, "900", change, at));
-        rows += &format!("INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);", state(uid, "900", change, at));
+        rows += &format!(
+            "INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);",
+            state(uid, "900", change, at)
+        );
         for seq in [1, 2] {
             rows += &format!(
                 "INSERT INTO object_transitions (uid, seq, id, source, kind, namespace, name, to_phase, reason, attempt, \

@@ -71,7 +71,11 @@ impl MuteRequest {
         if self.uid.as_ref().or(self.namespace.as_ref()).is_some_and(String::is_empty) {
             return Err("`uid` or `namespace` is empty");
         }
-        match texts.into_iter().flatten().any(|text| text.len() > TEXT_BYTES || text.contains(char::is_control)) {
+        match texts
+            .into_iter()
+            .flatten()
+            .any(|text| text.len() > TEXT_BYTES || text.contains(char::is_control))
+        {
             true => Err("a text has more than 256 bytes or more than one line"),
             false => Ok(()),
         }

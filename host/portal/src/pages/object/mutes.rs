@@ -32,7 +32,8 @@ pub(super) async fn of_object(
     let may = viewer.may_in(Act::Mute, &object.namespace).await?;
     let mut mutes = app.views.mutes().await?;
     mutes.retain(|mute| mute.covers(&object.uid, &object.namespace));
-    let mut recipients: Vec<&str> = reports.iter().map(|report| &*report.to).filter(|to| !to.is_empty()).collect();
+    let mut recipients: Vec<&str> =
+        reports.iter().map(|report| &*report.to).filter(|to| !to.is_empty()).collect();
     recipients.sort_unstable();
     recipients.dedup();
     Ok(html! {
@@ -63,7 +64,9 @@ pub(super) async fn of_object(
 }
 
 fn is_theirs(viewer: &Viewer, to: &str) -> bool {
-    viewer.name().is_some_and(|name| to == name || to.split_once(':').is_some_and(|(_, address)| address == name))
+    viewer
+        .name()
+        .is_some_and(|name| to == name || to.split_once(':').is_some_and(|(_, address)| address == name))
 }
 
 fn who(viewer: &Viewer) -> Markup {
@@ -75,15 +78,15 @@ fn who(viewer: &Viewer) -> Markup {
 fn what(mute: &MuteView) -> Markup {
     html! {
         @match (mute.uid.is_empty(), mute.namespace.is_empty()) {
-            (false, _) => a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } },
-            (true, false) => { "The namespace " (mute.namespace) },
-            (true, true) => { "Everything" },
+            (false, _) => { a href={ "/objects/" (encode(&mute.uid)) } { (mute.object) @if !mute.namespace.is_empty() { " in " (mute.namespace) } } }
+            (true, false) => { "The namespace " (mute.namespace) }
+            (true, true) => { "Everything" }
         }
     }
 }
 
 fn told(mute: &MuteView) -> Markup {
-    let whom = if mute.to.is_empty() { "Nobody is told" } else { &mute.to };
+    let whom = if mute.to.is_empty() { "Nobody is told" } else { mute.to.as_str() };
     html! { b { (what(mute)) " is muted." } " " (whom) @if !mute.to.is_empty() { " is not told" } ". " (mute.who) " muted it at " (at_text(&mute.at)) "." }
 }
 
@@ -149,7 +152,8 @@ pub(crate) async fn change(
     let Some(mutes) = mutes else {
         return Err(Problem::invalid("It is not said what to do.", "`do` is `mute` or `unmute`.").into());
     };
-    let back = request.uid.as_ref().map_or_else(|| PAGE.to_owned(), |uid| format!("/objects/{}", encode(uid)));
+    let back =
+        request.uid.as_ref().map_or_else(|| PAGE.to_owned(), |uid| format!("/objects/{}", encode(uid)));
     order(&app, &viewer, mutes, request).await?;
     Ok(Redirect::to(&back).into_response())
 }

@@ -122,7 +122,9 @@ impl Case {
 
 fn changes(portal: &Portal) -> usize {
     let views = &portal.views;
-    views.replays.lock().unwrap().len() + views.pauses.lock().unwrap().len() + views.muted.lock().unwrap().len()
+    views.replays.lock().unwrap().len()
+        + views.pauses.lock().unwrap().len()
+        + views.muted.lock().unwrap().len()
 }
 
 #[test]

@@ -28,7 +28,8 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
     }
     let client = Client::reach(&query.reach).await?;
     if list {
-        let mutes: Vec<MuteView> = client.get("api/v1/mutes", &()).await?;
+        let none: [(&str, &str); 0] = [];
+        let mutes: Vec<MuteView> = client.get("api/v1/mutes", &none).await?;
         print::value(query.output, &mutes, |mutes| table(mutes))?;
         return Ok(End::Fine);
     }
@@ -42,7 +43,9 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
             Named::Uid(uid) => Some(uid.clone()),
             Named::Object { .. } => {
                 let story = story(&client, &named, namespace.as_deref(), 1).await?;
-                let Some(state) = story.states.last() else { bail!("{}", nothing(&named, namespace.as_deref())) };
+                let Some(state) = story.states.last() else {
+                    bail!("{}", nothing(&named, namespace.as_deref()))
+                };
                 Some(state.object.uid.clone())
             }
         };
@@ -93,10 +96,19 @@ mod tests {
 
     #[test]
     fn an_answer_says_what_is_muted_for_whom() {
-        let mute = MuteView { uid: "u".into(), object: "Job/a\u{1b}".into(), namespace: "n".into(), ..MuteView::default() };
-        let view = |to: &str, changed| MutedView { changed, mute: MuteView { to: to.into(), ..mute.clone() } };
+        let mute = MuteView {
+            uid: "u".into(),
+            object: "Job/a\u{1b}".into(),
+            namespace: "n".into(),
+            ..MuteView::default()
+        };
+        let view =
+            |to: &str, changed| MutedView { changed, mute: MuteView { to: to.into(), ..mute.clone() } };
         assert_eq!(text(&view("", true), "mute"), "Job/a· in n is muted: nobody is told of it from now on\n");
-        assert_eq!(text(&view("ops", true), "unmute"), "Job/a· in n is unmuted: ops is told of it from now on\n");
+        assert_eq!(
+            text(&view("ops", true), "unmute"),
+            "Job/a· in n is unmuted: ops is told of it from now on\n"
+        );
         assert_eq!(text(&view("", false), "mute"), "Job/a· in n was muted already\n");
         let all = MutedView { changed: false, mute: MuteView::default() };
         assert!(text(&all, "unmute").starts_with("everything was not muted"));

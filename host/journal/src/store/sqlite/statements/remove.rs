@@ -68,7 +68,9 @@ const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 /// Within a transaction.
 pub(crate) fn sweep(connection: &Connection, sweep: &Sweep) -> Done {
     each(connection, SWEEP_OWNED, &sweep.owned, |statement, owned| statement.execute(*owned))?;
-    each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| statement.execute((plugin, key)))?;
+    each(connection, SWEEP_REPORT, &sweep.reports, |statement, (plugin, key)| {
+        statement.execute((plugin, key))
+    })?;
     let by_number = [
         (SWEEP_STATUS, &sweep.statuses),
         (SWEEP_ANCHOR, &sweep.anchors),
