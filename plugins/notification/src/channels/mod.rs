@@ -94,9 +94,38 @@ fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
     Request { method: "POST".to_string(), path: path.to_string(), headers, body }
 }
 
-/// For Markdown: what would be a link of an object's own is shown as it is.
-fn unlinked(text: &str) -> String {
-    text.replace("](", "] (")
+/// For Markdown, in services that know no escape: what an object says is no link, no image and no heading. The wide forms
+/// of the signs look the same. A whole address becomes a link in such services all the same, and is seen as what it is.
+fn unmarked(text: &str) -> String {
+    let wide = |c| match c {
+        '[' => '［',
+        ']' => '］',
+        '<' => '〈',
+        '>' => '〉',
+        '`' => 'ˋ',
+        '*' => '＊',
+        '#' => '＃',
+        c => c,
+    };
+    text.chars().map(wide).collect()
+}
+
+/// The text, cut so that what `escape` makes of it has at most so many bytes. The last line says how to mute, and stays.
+fn escaped(text: &str, most: usize, escape: fn(&str) -> String) -> String {
+    let Some((body, last)) = text.rsplit_once('\n') else { return cut(text, most, escape) };
+    let last = cut(last, most / 2, escape);
+    format!("{}\n{last}", cut(body, most.saturating_sub(last.len() + 1), escape))
+}
+
+fn cut(text: &str, most: usize, escape: fn(&str) -> String) -> String {
+    let whole = escape(text);
+    if whole.len() <= most {
+        return whole;
+    }
+    let mut left = most.saturating_sub("…".len());
+    let pieces = text.chars().map(|c| escape(c.encode_utf8(&mut [0; 4])));
+    let fitting = pieces.take_while(|piece| left.checked_sub(piece.len()).map(|rest| left = rest).is_some());
+    fitting.collect::<String>() + "…"
 }
 
 /// The texts and the link, as services read them that know no other form.

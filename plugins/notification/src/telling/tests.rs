@@ -660,9 +660,12 @@ fn a_clock_that_is_set_back_holds_nothing_up() {
 fn a_title_is_one_line_whatever_an_object_says() {
     let world = world(json!({"settle": "0s", "title": "{{reason}}", "routes": [{"to": ["hook"]}]}));
     let mut state = moved(1, "a", "Failed");
-    state.status.reason = "one\r\nBcc: x\u{1b}[2J".into();
+    state.status.reason = "one\r\nBcc: x\u{1b}[2J\u{202e}".into();
     world.hear(&[state]);
     assert_eq!(world.titles(0, "hook"), ["one  Bcc: x [2J"]);
+    let world = super::tests::world(json!({"settle": "0s", "title": "{{/metadata/annotations/a}}", "routes": [{"to": ["hook"]}]}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "a title of nothing is the standard one");
 }
 
 fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
