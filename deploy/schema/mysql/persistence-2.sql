@@ -36,4 +36,8 @@ CREATE TABLE IF NOT EXISTS object_columns (
     PRIMARY KEY (name)
 );
 
+-- For `keep`, which deletes old rows.
+-- CREATE INDEX object_history_by_time ON object_history (observed_at(24));
+-- CREATE INDEX object_transitions_by_time ON object_transitions (changed_ms);
+
 INSERT INTO object_schema (version) VALUES (2);

@@ -36,4 +36,8 @@ CREATE TABLE IF NOT EXISTS object_columns (
     PRIMARY KEY (name)
 );
 
+-- For `keep`, which deletes old rows.
+-- CREATE INDEX IF NOT EXISTS object_history_by_time ON object_history (observed_at);
+-- CREATE INDEX IF NOT EXISTS object_transitions_by_time ON object_transitions (changed_ms);
+
 INSERT INTO object_schema (version) VALUES (2);

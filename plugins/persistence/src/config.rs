@@ -19,6 +19,8 @@ const RESOURCE_BYTES: usize = 253;
 const POINTER_BYTES: usize = 512;
 /// Names that belong to the host or to a database. The host refuses them, too.
 const TAKEN: [&str; 8] = ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_"];
+/// Columns that SQLite and PostgreSQL give every table.
+const SYSTEM_COLUMNS: [&str; 8] = ["rowid", "oid", "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -116,6 +118,8 @@ pub fn check(config: &Config) -> Vec<FieldError> {
         let name = column.name.as_str();
         if !is_name(name, NAME_BYTES) {
             fault("name", wrong_name(NAME_BYTES));
+        } else if SYSTEM_COLUMNS.contains(&name) {
+            fault("name", format!("databases have a column `{name}` of their own: choose another name"));
         } else if schema::has_column(name) {
             fault("name", format!("the tables have a column `{name}` of their own: choose another name"));
         } else if !seen.insert(name) {
