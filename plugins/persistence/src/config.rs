@@ -47,7 +47,7 @@ pub struct Config {
     #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
     pub keep: Option<Keep>,
     /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
-    /// database then.
+    /// database then. A letter, then letters, digits and underscores, all in lower case, at most 24.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
     pub prefix: String,
     /// Whether the plugin makes and changes tables itself. Where its user in the database has no right to, say `false`,
@@ -86,7 +86,7 @@ pub enum Documents {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// The column's name in the database.
+    /// The column's name in the database: a letter, then letters, digits and underscores, all in lower case, at most 63.
     #[cfg_attr(test, schemars(regex(pattern = "^[a-z][a-z0-9_]{0,62}$")))]
     pub name: String,
     /// Where the value is in the document, as a JSON Pointer. `/` within a key is written `~1`, and `~` is written `~0`.

@@ -10,6 +10,7 @@ mod slack;
 pub mod webhook;
 mod wecom;
 
+use kubewitness_sdk::Error;
 use kubewitness_sdk::http::{self, Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,6 +52,10 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
     let sent = serde_json::to_vec(&body(channel, message)).map(|body| request(channel, message, body));
     match sent.map(|request| http::send(channel.granted(), &request)) {
         Ok(Ok(response)) => judge(channel.kind, &response),
+        // Either way a repeat is of no use.
+        Ok(Err(Error::TooLarge(why))) => {
+            Answer::Refused(format!("{why}: if it is the answer, the receiver may have taken the message"))
+        }
         Ok(Err(error)) => error.into(),
         Err(error) => Answer::Refused(error.to_string()),
     }
