@@ -82,7 +82,10 @@ fn check_channel(place: &str, channel: &Channel, faults: &mut Vec<FieldError>) {
     if let Some(filled) = &channel.template {
         let bytes = crate::facts::json(filled).len();
         if bytes > TEMPLATE_BYTES {
-            faults.push(FieldError::new(at("template"), format!("has {bytes} bytes: the most is {TEMPLATE_BYTES}")));
+            faults.push(FieldError::new(
+                at("template"),
+                format!("has {bytes} bytes: the most is {TEMPLATE_BYTES}"),
+            ));
         }
         faults.extend(template::check(&at("template"), filled, &webhook::OWN));
     }
@@ -104,9 +107,10 @@ fn check_routes(config: &Config, faults: &mut Vec<FieldError>) {
         recipients(format!("namespaces.{name}.to"), &namespace.to);
     }
     phases("phases".into(), &config.phases, faults);
-    let of_routes = routes.iter().enumerate().filter_map(|(index, route)| {
-        Some((format!("routes[{index}].hours"), route.hours.as_ref()?))
-    });
+    let of_routes = routes
+        .iter()
+        .enumerate()
+        .filter_map(|(index, route)| Some((format!("routes[{index}].hours"), route.hours.as_ref()?)));
     let of_quiet = config.quiet.iter().map(|quiet| ("quiet.hours".to_string(), &quiet.hours));
     for (field, _) in of_routes.chain(of_quiet).filter(|(_, hours)| hours.from == hours.to) {
         faults.push(FieldError::new(field, "`from` and `to` are the same, so it never holds"));
@@ -137,7 +141,8 @@ fn check_texts(config: &Config, faults: &mut Vec<FieldError>) {
     for (field, text) in [("title", &config.title), ("text", &config.text)] {
         let Some(text) = text else { continue };
         if text.len() > TEXT_BYTES {
-            faults.push(FieldError::new(field, format!("has {} bytes: the most is {TEXT_BYTES}", text.len())));
+            faults
+                .push(FieldError::new(field, format!("has {} bytes: the most is {TEXT_BYTES}", text.len())));
         }
         faults.extend(template::check(field, &text.clone().into(), &[]));
     }

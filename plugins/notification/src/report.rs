@@ -97,7 +97,9 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
         let bytes = serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()))?;
         match kv::set(&report.key, &bytes) {
             // People are told all the same.
-            Err(error) if is_full(&error) => log::warn("there is no room for a report", &[("to", &report.to)]),
+            Err(error) if is_full(&error) => {
+                log::warn("there is no room for a report", &[("to", &report.to)])
+            }
             done => done?,
         }
     }

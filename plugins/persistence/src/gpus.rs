@@ -13,7 +13,9 @@ pub const MOST: i64 = 1_000_000;
 /// `None`: the object has no containers that the plugin knows to find, or no document.
 pub fn count(state: &State, resource: &str) -> Result<Option<i64>, Error> {
     if state.object.kind == "Pod" {
-        return Ok(value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource).min(MOST)));
+        return Ok(
+            value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource).min(MOST))
+        );
     }
     let Some(containers) = value(state.seq, "/spec/template/spec/containers")? else { return Ok(None) };
     let at_once = value(state.seq, "/spec/parallelism")?.and_then(|number| number.as_i64()).unwrap_or(1);

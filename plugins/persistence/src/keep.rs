@@ -38,7 +38,8 @@ impl Keep {
 impl<'de> Deserialize<'de> for Keep {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || format!("`{text}` is no time of at least an hour: write days or hours, such as 90d or 12h");
+        let wrong =
+            || format!("`{text}` is no time of at least an hour: write days or hours, such as 90d or 12h");
         Self::parse(&text).ok_or_else(|| de::Error::custom(wrong()))
     }
 }

@@ -45,7 +45,11 @@ pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String,
     Message {
         id: text(facts, "id").to_string(),
         title: clip(&facts::line(&title), TITLE_BYTES),
-        text: format!("{}\n{}", clip(&facts::clean(&lines.join("\n")), TEXT_BYTES), how_to_mute(config, facts, is_parts)),
+        text: format!(
+            "{}\n{}",
+            clip(&facts::clean(&lines.join("\n")), TEXT_BYTES),
+            how_to_mute(config, facts, is_parts)
+        ),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
         at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
-use kubewitness_sdk::log::Level;
 use kubewitness_sdk::http::{Request, Response};
+use kubewitness_sdk::log::Level;
 use kubewitness_sdk::mail::{self, Refusal};
 use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
 use proptest::prelude::*;
@@ -49,7 +49,11 @@ impl testing::Host for Fake {
             return Err(error.clone());
         }
         if message.to[0].starts_with("grey") {
-            return Ok(vec![Refusal { recipient: message.to[0].clone(), permanent: false, reason: "later".into() }]);
+            return Ok(vec![Refusal {
+                recipient: message.to[0].clone(),
+                permanent: false,
+                reason: "later".into(),
+            }]);
         }
         self.letters.borrow_mut().push(message.clone());
         Ok(vec![])
@@ -203,7 +207,10 @@ fn parts_without_number_take_the_room_of_no_outcome() {
     let sent = world.host.sent.take();
     let titles: Vec<_> = sent.iter().filter_map(|(_, body)| body["title"].as_str()).collect();
     assert_eq!(titles, ["Job default/other: Failed", "Job default/train: Failed"]);
-    assert!(sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")), "{sent:?}");
+    assert!(
+        sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")),
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -301,9 +308,15 @@ fn quiet_hours_hold_messages_back_except_those_that_can_t_wait() {
     let world = world(json!({"settle": "0s", "quiet": quiet}));
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed")]);
     let told = world.after(0);
-    let of = |name: &str| told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>();
+    let of = |name: &str| {
+        told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>()
+    };
     assert_eq!(of("ops"), ["❌ Job default/b: Failed"]);
-    assert_eq!(of("hook"), ["Job default/a: Succeeded", "Job default/b: Failed"], "a program is told at any hour");
+    assert_eq!(
+        of("hook"),
+        ["Job default/a: Succeeded", "Job default/b: Failed"],
+        "a program is told at any hour"
+    );
     world.hear(&[State { status: testing::status("Cancelled"), ..moved(3, "a", "Cancelled") }]);
     assert_eq!(world.titles(3_599_999, "ops"), [] as [&str; 0]);
     assert_eq!(world.titles(1, "ops"), ["Job default/a: Cancelled"]);
@@ -472,7 +485,8 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     world.after(10_000);
     let merged = "merged|the message on `Job default/a: Failed` tells it";
     let refused = "ops|refused|the destination answered 404: ";
-    let expected = [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
+    let expected =
+        [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
     assert_eq!(world.reports("uid-a"), expected);
     world.host.status.borrow_mut().clear();
     world.after(10_000);
@@ -480,7 +494,9 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     // The same again, and then more than one in the window.
     world.hear(&[moved(3, "a", "Failed"), moved(4, "b", "Failed")]);
     world.after(10_000);
-    assert!(world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10"));
+    assert!(
+        world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10")
+    );
     assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled"]);
     world.hear(&[moved(5, "c", "Failed")]);
     world.after(3_600_000);
@@ -493,7 +509,9 @@ fn what_became_of_each_message_is_reported_by_recipient() {
 #[test]
 fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     let quiet = json!({"hours": {"from": "11:00", "to": "13:00"}, "except": ["Failed"]});
-    let world = world(json!({"routes": [{"to": ["ops"]}], "namespaces": {"default": {"mute": true}}, "quiet": quiet}));
+    let world = world(
+        json!({"routes": [{"to": ["ops"]}], "namespaces": {"default": {"mute": true}}, "quiet": quiet}),
+    );
     let notify = json!({"metadata": {"annotations": {
         "kubewitness.dev/notify": "nobody\nBcc:x@example.com", "kubewitness.dev/mute": "false",
     }}});
@@ -502,7 +520,10 @@ fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed"), moved(3, "c", "Failed")]);
     let [bcc, nobody, ops] = &world.reports("uid-a")[..] else { panic!("{:?}", world.reports("uid-a")) };
     assert!(bcc.starts_with("Bcc:x@example.com|refused|`Bcc` is no channel"), "{bcc}");
-    assert!(nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end", "{nobody} {ops}");
+    assert!(
+        nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end",
+        "{nobody} {ops}"
+    );
     assert_eq!(world.reports("uid-b"), ["ops|muted|the configuration mutes the namespace"]);
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     world.after(10_000);
@@ -518,7 +539,10 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     };
     mute(json!([{"uid": "uid-a", "to": "ops", "who": "ada", "at": "noon"}]));
     world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
-    assert_eq!(world.reports("uid-a"), ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]);
+    assert_eq!(
+        world.reports("uid-a"),
+        ["hook|waiting|until it has settled", "ops|muted|ada muted it at noon"]
+    );
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);
     world.host.status.borrow_mut().clear();
@@ -531,8 +555,12 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     world.hear(&[moved(4, "d", "Failed"), pod(5, "p", "Failed"), moved(6, "train", "Failed")]);
     assert_eq!(world.titles(60_000, "ops"), ["❌ Job default/d: Failed"]);
     mute(json!({"no": "list"}));
-    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
-    assert!(matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")), "{verdicts:?}");
+    let verdicts =
+        testing::with_host(world.host.clone(), || handle(&world.config, &[moved(7, "e", "Failed")]));
+    assert!(
+        matches!(&verdicts[..], [Verdict::Retry(later)] if later.reason.contains("mutes")),
+        "{verdicts:?}"
+    );
 }
 
 #[test]
@@ -577,8 +605,11 @@ fn a_channel_at_its_rate_and_addresses_of_annotations_keep_nobody_from_being_tol
     let channels = json!([
         {"name": "mail", "kind": "email"}, {"name": "ops", "kind": "slack"}, {"name": "hook", "kind": "webhook"},
     ]);
-    for error in [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())] {
-        let world = world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
+    for error in
+        [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())]
+    {
+        let world =
+            world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
             "routes": []}));
         for name in ["ops", "mail"] {
             world.host.status.borrow_mut().insert(name.into(), Err(error.clone()));
@@ -663,7 +694,9 @@ fn a_title_is_one_line_whatever_an_object_says() {
     state.status.reason = "one\r\nBcc: x\u{1b}[2J\u{202e}".into();
     world.hear(&[state]);
     assert_eq!(world.titles(0, "hook"), ["one  Bcc: x [2J"]);
-    let world = super::tests::world(json!({"settle": "0s", "title": "{{/metadata/annotations/a}}", "routes": [{"to": ["hook"]}]}));
+    let world = super::tests::world(
+        json!({"settle": "0s", "title": "{{/metadata/annotations/a}}", "routes": [{"to": ["hook"]}]}),
+    );
     world.hear(&[moved(1, "a", "Failed")]);
     assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "a title of nothing is the standard one");
 }
