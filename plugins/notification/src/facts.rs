@@ -132,6 +132,22 @@ pub fn clip(text: &str, most: usize) -> String {
     format!("{}…", &text[..end])
 }
 
+/// The text without what changes how its reader sees the rest: controls, such as ESC, and marks of direction. Lines stay.
+pub fn clean(text: &str) -> String {
+    let is_mark = |c: char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        '\n' => Some(c),
+        c if c.is_control() => Some(' '),
+        c => (!is_mark(c)).then_some(c),
+    };
+    text.chars().filter_map(shown).collect()
+}
+
+/// The same as one line: it becomes a subject, a header, a heading.
+pub fn line(text: &str) -> String {
+    clean(text).replace('\n', " ")
+}
+
 /// A text of the facts, or an empty one.
 pub fn text<'a>(facts: &'a Facts, name: &str) -> &'a str {
     facts.get(name).and_then(Value::as_str).unwrap_or_default()
@@ -152,5 +168,12 @@ mod tests {
         assert_eq!((text(&cut, "message").len(), text(&cut, "name").len()), (MESSAGE_BYTES, 253));
         assert!(text(&cut, "/spec").starts_with(r#"{"a":"bb"#) && text(&cut, "/spec").len() <= 253);
         assert_eq!(cut["attempt"], 3);
+    }
+
+    #[test]
+    fn a_text_has_no_controls_and_no_marks_of_direction() {
+        let text = "a\r\n\u{1b}[31mred\u{202e}txt.exe\u{2066} \u{200f}é";
+        assert_eq!(clean(text), "a \n [31mredtxt.exe é");
+        assert_eq!(line(text), "a   [31mredtxt.exe é");
     }
 }

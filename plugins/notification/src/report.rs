@@ -98,7 +98,7 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
         match kv::set(&report.key, &bytes) {
             // People are told all the same.
             Err(error) if is_full(&error) => {
-                log::warn("there is no room for a report", &[("to", &report.to)])
+                log::warn("there is no room for a report", &[("to", &report.to)]);
             }
             done => done?,
         }

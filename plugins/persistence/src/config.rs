@@ -19,6 +19,8 @@ const RESOURCE_BYTES: usize = 253;
 const POINTER_BYTES: usize = 512;
 /// Names that belong to the host or to a database. The host refuses them, too.
 const TAKEN: [&str; 8] = ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_"];
+/// Columns that SQLite and PostgreSQL give every table.
+const SYSTEM_COLUMNS: [&str; 8] = ["rowid", "oid", "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -45,7 +47,7 @@ pub struct Config {
     #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
     pub keep: Option<Keep>,
     /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
-    /// database then.
+    /// database then. A letter, then letters, digits and underscores, all in lower case, at most 24.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
     pub prefix: String,
     /// Whether the plugin makes and changes tables itself. Where its user in the database has no right to, say `false`,
@@ -84,7 +86,7 @@ pub enum Documents {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// The column's name in the database.
+    /// The column's name in the database: a letter, then letters, digits and underscores, all in lower case, at most 63.
     #[cfg_attr(test, schemars(regex(pattern = "^[a-z][a-z0-9_]{0,62}$")))]
     pub name: String,
     /// Where the value is in the document, as a JSON Pointer. `/` within a key is written `~1`, and `~` is written `~0`.
@@ -116,6 +118,8 @@ pub fn check(config: &Config) -> Vec<FieldError> {
         let name = column.name.as_str();
         if !is_name(name, NAME_BYTES) {
             fault("name", wrong_name(NAME_BYTES));
+        } else if SYSTEM_COLUMNS.contains(&name) {
+            fault("name", format!("databases have a column `{name}` of their own: choose another name"));
         } else if schema::has_column(name) {
             fault("name", format!("the tables have a column `{name}` of their own: choose another name"));
         } else if !seen.insert(name) {

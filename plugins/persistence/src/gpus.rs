@@ -7,14 +7,19 @@ use serde_json::Value as Json;
 /// Values that are asked for at most.
 pub const READS: usize = 2;
 
+/// GPUs of one object. An object may claim any number; views multiply it by milliseconds.
+pub const MOST: i64 = 1_000_000;
+
 /// `None`: the object has no containers that the plugin knows to find, or no document.
 pub fn count(state: &State, resource: &str) -> Result<Option<i64>, Error> {
     if state.object.kind == "Pod" {
-        return Ok(value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource)));
+        return Ok(
+            value(state.seq, "/spec/containers")?.map(|containers| limits(&containers, resource).min(MOST))
+        );
     }
     let Some(containers) = value(state.seq, "/spec/template/spec/containers")? else { return Ok(None) };
     let at_once = value(state.seq, "/spec/parallelism")?.and_then(|number| number.as_i64()).unwrap_or(1);
-    Ok(Some(limits(&containers, resource).saturating_mul(at_once)))
+    Ok(Some(limits(&containers, resource).saturating_mul(at_once).clamp(0, MOST)))
 }
 
 fn value(seq: u64, pointer: &str) -> Result<Option<Json>, Error> {

@@ -66,7 +66,7 @@ fn history(names: Names<'_>, before_ms: u64) -> Result<usize, Error> {
         "SELECT resource_version, id, uid, \"change\" FROM {history} WHERE observed_at < ? ORDER BY observed_at LIMIT {ROWS}"
     );
     let (mut keys, mut gone) = (Vec::new(), Vec::new());
-    for row in sql::query(DATABASE, &asked, &[before.clone()])? {
+    for row in sql::query(DATABASE, &asked, std::slice::from_ref(&before))? {
         let [version, id, uid, change] = columns(row, &history)?;
         if change == Value::from("gone") {
             gone.push(vec![uid, before.clone()]);

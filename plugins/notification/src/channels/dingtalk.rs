@@ -4,9 +4,8 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::{Message, unlinked};
+use super::{Message, escaped, unmarked};
 use crate::answer::{self, Answer};
-use crate::facts::clip;
 
 /// A request of a robot has at most 20,000 bytes.
 const TEXT_BYTES: usize = 8 << 10;
@@ -16,8 +15,9 @@ const TEXT_BYTES: usize = 8 << 10;
 const AGAIN: [i64; 3] = [-1, 130_101, 410_100];
 
 pub fn body(message: &Message) -> Value {
-    let mut text = format!("#### {}", unlinked(&message.title));
-    for line in unlinked(&clip(&message.text, TEXT_BYTES)).lines() {
+    let title = unmarked(&message.title);
+    let mut text = format!("#### {title}");
+    for line in escaped(&message.text, TEXT_BYTES, unmarked).lines() {
         // A line of its own in its Markdown.
         text.push_str("\n\n");
         text.push_str(line);
@@ -25,7 +25,7 @@ pub fn body(message: &Message) -> Value {
     if !message.link.is_empty() {
         text.push_str(&format!("\n\n[Open in the portal]({})", message.link));
     }
-    json!({"msgtype": "markdown", "markdown": {"title": message.title, "text": text}})
+    json!({"msgtype": "markdown", "markdown": {"title": title, "text": text}})
 }
 
 pub fn answer(response: &Response) -> Answer {
@@ -39,17 +39,25 @@ mod tests {
 
     #[test]
     fn a_link_of_an_object_s_own_is_none() {
-        let text = "[log in](https://evil.example) ![](https://evil.example/x)".into();
-        let body = body(&Message { text, ..sample() }).to_string();
-        assert!(!body.contains("](https://evil") && body.contains("] (https://evil"), "{body}");
-        assert!(body.contains("](https://kw.example.com"), "the portal's own is one: {body}");
+        let text =
+            "[log in](https://evil.example) ![](https://evil.example/x) [log] [1]\n[1]: https://evil.example";
+        let title = "[a](https://evil.example)".into();
+        let body = body(&Message { title, text: text.into(), ..sample() });
+        let shown = body["markdown"].to_string();
+        assert!(shown.contains("［log in］(https://evil.example)"), "{shown}");
+        assert_eq!(
+            (shown.matches('[').count(), shown.matches(']').count()),
+            (1, 1),
+            "the portal's own: {shown}"
+        );
+        assert!(shown.contains("[Open in the portal](https://kw.example.com"), "{shown}");
     }
 
     #[test]
     fn the_body_is_markdown_with_a_paragraph_for_each_line() {
         let expected = json!({"msgtype": "markdown", "markdown": {
             "title": "Job vision/train: Failed",
-            "text": "#### Job vision/train: Failed\n\nOOMKilled: <2 of 8> pods & *all*\n\nExit code 137\n\n[Open in the portal](https://kw.example.com/objects/uid-train?state=7)",
+            "text": "#### Job vision/train: Failed\n\nOOMKilled: 〈2 of 8〉 pods & ＊all＊\n\nExit code 137\n\n[Open in the portal](https://kw.example.com/objects/uid-train?state=7)",
         }});
         assert_eq!(body(&sample()), expected);
     }

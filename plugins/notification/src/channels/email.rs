@@ -5,7 +5,7 @@ use kubewitness_sdk::mail;
 use super::{Message, plain};
 use crate::answer::Answer;
 use crate::config::Channel;
-use crate::facts::clip;
+use crate::facts::{self, clip};
 
 /// The host takes 512 bytes.
 const SUBJECT_BYTES: usize = 200;
@@ -23,10 +23,9 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
 }
 
 fn letter(address: &str, message: &Message) -> mail::Message {
-    let one_line: String = message.title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     mail::Message {
         to: vec![address.to_string()],
-        subject: clip(&one_line, SUBJECT_BYTES),
+        subject: clip(&facts::line(&message.title), SUBJECT_BYTES),
         text: format!("{}\n", plain(message)),
         html: None,
         // A person who is told twice sees it once.

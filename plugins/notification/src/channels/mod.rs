@@ -10,6 +10,7 @@ mod slack;
 pub mod webhook;
 mod wecom;
 
+use kubewitness_sdk::Error;
 use kubewitness_sdk::http::{self, Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,6 +52,10 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> Answer {
     let sent = serde_json::to_vec(&body(channel, message)).map(|body| request(channel, message, body));
     match sent.map(|request| http::send(channel.granted(), &request)) {
         Ok(Ok(response)) => judge(channel.kind, &response),
+        // Either way a repeat is of no use.
+        Ok(Err(Error::TooLarge(why))) => {
+            Answer::Refused(format!("{why}: if it is the answer, the receiver may have taken the message"))
+        }
         Ok(Err(error)) => error.into(),
         Err(error) => Answer::Refused(error.to_string()),
     }
@@ -94,9 +99,38 @@ fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
     Request { method: "POST".to_string(), path: path.to_string(), headers, body }
 }
 
-/// For Markdown: what would be a link of an object's own is shown as it is.
-fn unlinked(text: &str) -> String {
-    text.replace("](", "] (")
+/// For Markdown, in services that know no escape: what an object says is no link, no image and no heading. The wide forms
+/// of the signs look the same. A whole address becomes a link in such services all the same, and is seen as what it is.
+fn unmarked(text: &str) -> String {
+    let wide = |c| match c {
+        '[' => '［',
+        ']' => '］',
+        '<' => '〈',
+        '>' => '〉',
+        '`' => 'ˋ',
+        '*' => '＊',
+        '#' => '＃',
+        c => c,
+    };
+    text.chars().map(wide).collect()
+}
+
+/// The text, cut so that what `escape` makes of it has at most so many bytes. The last line says how to mute, and stays.
+fn escaped(text: &str, most: usize, escape: fn(&str) -> String) -> String {
+    let Some((body, last)) = text.rsplit_once('\n') else { return cut(text, most, escape) };
+    let last = cut(last, most / 2, escape);
+    format!("{}\n{last}", cut(body, most.saturating_sub(last.len() + 1), escape))
+}
+
+fn cut(text: &str, most: usize, escape: fn(&str) -> String) -> String {
+    let whole = escape(text);
+    if whole.len() <= most {
+        return whole;
+    }
+    let mut left = most.saturating_sub("…".len());
+    let pieces = text.chars().map(|c| escape(c.encode_utf8(&mut [0; 4])));
+    let fitting = pieces.take_while(|piece| left.checked_sub(piece.len()).map(|rest| left = rest).is_some());
+    fitting.collect::<String>() + "…"
 }
 
 /// The texts and the link, as services read them that know no other form.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Message, Tone};
+use super::{Message, Tone, escaped};
 use crate::facts::clip;
 
 /// The most that a header and a section of Slack take, in characters; a byte is never more than one.
@@ -15,16 +15,17 @@ pub fn body(message: &Message) -> Value {
         Tone::Bad => "❌ ",
         Tone::Neutral => "",
     };
-    let mut text = escape(&message.text);
-    if !message.link.is_empty() {
-        text = format!("{}\n<{}|Open in the portal>", clip(&text, TEXT_BYTES / 2), escape(&message.link));
-    }
+    let link = match message.link.is_empty() {
+        true => String::new(),
+        false => format!("\n<{}|Open in the portal>", escape(&message.link)),
+    };
+    let text = escaped(&message.text, TEXT_BYTES.saturating_sub(link.len()), escape) + &link;
     json!({
         // What a notification on a phone shows.
         "text": escape(&format!("{mark}{}", message.title)),
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": clip(&format!("{mark}{}", message.title), TITLE_BYTES)}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": clip(&text, TEXT_BYTES)}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": text}},
         ],
     })
 }
@@ -60,5 +61,9 @@ mod tests {
         assert!(body["blocks"][0]["text"]["text"].as_str().unwrap().len() <= TITLE_BYTES);
         let text = body["blocks"][1]["text"]["text"].as_str().unwrap();
         assert!(text.len() <= TEXT_BYTES && text.ends_with("|Open in the portal>"), "{text}");
+        let long = Message { text: format!("{}\nTo hear no more of it", "<".repeat(2000)), ..sample() };
+        let text = super::body(&long)["blocks"][1]["text"]["text"].as_str().unwrap().to_string();
+        assert!(text.contains("&lt;…\nTo hear no more of it\n<https://kw"), "no sign is cut in half: {text}");
+        assert!(text.len() <= TEXT_BYTES && text.replace("&lt;", "").find('&').is_none(), "{text}");
     }
 }

@@ -3,9 +3,8 @@
 use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
-use super::{Message, Tone, unlinked};
+use super::{Message, Tone, escaped, unmarked};
 use crate::answer::{self, Answer};
-use crate::facts::clip;
 
 /// A Markdown message has at most 4,096 bytes; the title and the link need some of them.
 const TEXT_BYTES: usize = 2600;
@@ -20,17 +19,13 @@ pub fn body(message: &Message) -> Value {
         Tone::Bad => "warning",
         Tone::Neutral => "comment",
     };
-    let (title, text) = (clip(&message.title, TITLE_BYTES), clip(&message.text, TEXT_BYTES));
-    let mut content = format!("<font color=\"{colour}\">**{}**</font>\n{}", escape(&title), escape(&text));
+    let title = escaped(&message.title, TITLE_BYTES, unmarked);
+    let text = escaped(&message.text, TEXT_BYTES, unmarked);
+    let mut content = format!("<font color=\"{colour}\">**{title}**</font>\n{text}");
     if !message.link.is_empty() {
         content.push_str(&format!("\n[Open in the portal]({})", message.link));
     }
     json!({"msgtype": "markdown", "markdown": {"content": content}})
-}
-
-/// `<@name>` would mention a person.
-fn escape(text: &str) -> String {
-    unlinked(text).replace('<', "〈").replace('>', "〉")
 }
 
 pub fn answer(response: &Response) -> Answer {
@@ -44,16 +39,24 @@ mod tests {
 
     #[test]
     fn a_link_of_an_object_s_own_is_none() {
-        let text = "[log in](https://evil.example) ![](https://evil.example/x)".into();
-        let body = body(&Message { text, ..sample() }).to_string();
-        assert!(!body.contains("](https://evil") && body.contains("] (https://evil"), "{body}");
-        assert!(body.contains("](https://kw.example.com"), "the portal's own is one: {body}");
+        let text =
+            "[log in](https://evil.example) ![](https://evil.example/x) [log] [1]\n[1]: https://evil.example";
+        let title = "[a](https://evil.example)".into();
+        let body = body(&Message { title, text: text.into(), ..sample() });
+        let shown = body["markdown"].to_string();
+        assert!(shown.contains("［log in］(https://evil.example)"), "{shown}");
+        assert_eq!(
+            (shown.matches('[').count(), shown.matches(']').count()),
+            (1, 1),
+            "the portal's own: {shown}"
+        );
+        assert!(shown.contains("[Open in the portal](https://kw.example.com"), "{shown}");
     }
 
     #[test]
     fn the_body_is_markdown_in_the_message_s_colour() {
         let expected = json!({"msgtype": "markdown", "markdown": {
-            "content": "<font color=\"warning\">**Job vision/train: Failed**</font>\nOOMKilled: 〈2 of 8〉 pods & *all*\nExit code 137\n[Open in the portal](https://kw.example.com/objects/uid-train?state=7)",
+            "content": "<font color=\"warning\">**Job vision/train: Failed**</font>\nOOMKilled: 〈2 of 8〉 pods & ＊all＊\nExit code 137\n[Open in the portal](https://kw.example.com/objects/uid-train?state=7)",
         }});
         assert_eq!(body(&sample()), expected);
     }
@@ -61,8 +64,10 @@ mod tests {
     #[test]
     fn the_longest_message_fits() {
         let long = Message { title: "ü".repeat(900), text: "<".repeat(9000), ..sample() };
-        let body = body(&Message { text: long.text.replace('<', "ü"), ..long });
-        assert!(body["markdown"]["content"].as_str().unwrap().len() <= 4096);
+        for text in [long.text.replace('<', "ü"), long.text.clone(), format!("{}\nmute", "[".repeat(9000))] {
+            let body = body(&Message { text, ..long.clone() });
+            assert!(body["markdown"]["content"].as_str().unwrap().len() <= 4096);
+        }
     }
 
     #[test]

@@ -116,6 +116,10 @@ impl Channel {
     }
 }
 
+fn is_address(text: &str) -> bool {
+    text.split_once('@').is_some_and(|(person, domain)| !person.is_empty() && !domain.is_empty())
+}
+
 fn yes() -> bool {
     true
 }
@@ -172,6 +176,7 @@ pub struct Quiet {
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Digest {
     /// The most messages to one recipient within `every`. Beyond it there is one about all.
+    #[cfg_attr(test, schemars(range(max = 4_294_967_295_u32)))]
     pub above: u32,
     /// The time after a digest until the next message.
     pub every: Span,
@@ -197,7 +202,7 @@ impl Config {
         };
         match (channel.kind.has_addresses(), address) {
             (true, "") => Err(format!("names no address: write `{name}:ada@example.com`")),
-            (true, address) if !address.contains('@') => Err(format!("`{address}` is no address of e-mail")),
+            (true, address) if !is_address(address) => Err(format!("`{address}` is no address of e-mail")),
             (false, address) if !address.is_empty() => {
                 Err(format!("`{name}` takes no address: write `{name}` alone"))
             }

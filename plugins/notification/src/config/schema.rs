@@ -23,7 +23,12 @@ macro_rules! text {
         }
     };
 }
-text!(Span, "Time", "^[0-9]+(ms|s|m|h|d)$", "A whole number and `ms`, `s`, `m`, `h` or `d`, such as `10s`.");
+text!(
+    Span,
+    "Time",
+    "^[0-9]{1,10}(ms|s|m|h|d)$",
+    "A whole number of up to 10 digits and `ms`, `s`, `m`, `h` or `d`, such as `10s`."
+);
 text!(Minute, "Minute", "^([01][0-9]|2[0-3]):[0-5][0-9]$", "A time of day, such as `22:00`.");
 text!(Offset, "Offset", "^[+-]([01][0-9]|2[0-3]):[0-5][0-9]$", "An offset from UTC, such as `+08:00`.");
 

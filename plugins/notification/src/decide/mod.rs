@@ -140,6 +140,9 @@ fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
     for route in config.routes.iter().flatten().filter(|route| fits(config, route, seen)) {
         told.extend(route.to.iter().cloned());
     }
+    // No server tells one person's spellings apart.
+    let mut seen = BTreeSet::new();
+    told.retain(|to| seen.insert(to.to_lowercase()));
     told
 }
 
@@ -152,14 +155,24 @@ fn named(config: &Config, annotation: &str) -> Vec<String> {
 /// The recipients that an object's annotation names and that can't be told, each with the reason.
 pub fn refusals(config: &Config, seen: &Seen) -> Vec<(String, String)> {
     let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
-    names(annotation).filter_map(|name| Some((name.to_string(), refusal(config, name)?))).collect()
+    let mut refusals: Vec<_> =
+        names(annotation).filter_map(|name| Some((name.to_string(), refusal(config, name)?))).collect();
+    let after = parts(annotation).nth(RECIPIENTS).map(|name| facts::clip(name, ANNOTATION_BYTES));
+    let cut = (annotation.len() > ANNOTATION_BYTES).then(|| "…".to_string());
+    let limits = format!("the annotation may name {RECIPIENTS} recipients in {ANNOTATION_BYTES} bytes");
+    refusals.extend(after.or(cut).map(|name| (name, limits)));
+    refusals
 }
 
 fn names(annotation: &str) -> impl Iterator<Item = &str> {
+    parts(annotation).take(RECIPIENTS)
+}
+
+fn parts(annotation: &str) -> impl Iterator<Item = &str> {
     let text = &annotation[..annotation.floor_char_boundary(ANNOTATION_BYTES)];
     // A line's end or a tab parts names, too: none of them ever gets into a message's header.
     let parts = text.split(|c: char| c == ',' || c.is_whitespace() || c.is_control());
-    parts.filter(|name| !name.is_empty()).take(RECIPIENTS)
+    parts.filter(|name| !name.is_empty())
 }
 
 fn refusal(config: &Config, name: &str) -> Option<String> {

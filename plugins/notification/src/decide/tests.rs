@@ -132,6 +132,21 @@ fn an_annotation_can_t_name_what_is_unknown_or_takes_none_and_has_an_end() {
     assert_eq!(to.len(), RECIPIENTS);
     let long = format!("ops {}", "ü".repeat(ANNOTATION_BYTES));
     assert_eq!(heard(&config, &failed, &[(NOTIFY, &long)]), news(&["ops"]));
+    let refused = |text: &str| {
+        let annotations = annotated(&[(NOTIFY, text)]);
+        let seen = Seen { state: &failed, labels: BTreeMap::new(), annotations, happened_ms: NOW };
+        refusals(&config, &seen).pop().unwrap()
+    };
+    let limits = "the annotation may name 8 recipients in 512 bytes".to_string();
+    assert_eq!(refused(&many[..9].join(",")), ("mail:8@example.com".into(), limits.clone()));
+    assert_eq!(refused(&format!("ops{}mail:x@example.com", " ".repeat(512))), ("…".into(), limits));
+}
+
+#[test]
+fn one_person_in_three_spellings_is_told_once_and_half_an_address_is_none() {
+    let config = config(json!({"routes": []}));
+    let to = "mail:a@example.com mail:A@example.com mail:a@EXAMPLE.com mail:a@ mail:@example.com";
+    assert_eq!(heard(&config, &moved("Failed"), &[(NOTIFY, to)]), news(&["mail:A@example.com"]));
 }
 
 #[test]

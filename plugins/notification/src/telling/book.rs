@@ -145,7 +145,8 @@ impl Book {
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
         let before = self.told.iter().position(|told| told.key == key);
         let covered = before.map(|place| &self.told[place]);
-        if let Some(told) = covered.filter(|told| told.seq != lead.seq && told.covers(config, phase, attempt, now_ms))
+        if let Some(told) =
+            covered.filter(|told| told.seq != lead.seq && told.covers(config, phase, attempt, now_ms))
         {
             let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(told.at_ms));
             self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
@@ -253,7 +254,8 @@ impl Book {
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
         let is_due = |one: &&Outgoing| {
-            one.to.contains(recipient) && !config.is_held(recipient, text(&one.message.facts, "phase"), now_ms)
+            one.to.contains(recipient)
+                && !config.is_held(recipient, text(&one.message.facts, "phase"), now_ms)
         };
         let messages: Vec<&Message> = self.outbox.iter().filter(is_due).map(|one| &one.message).collect();
         let more = self.more.iter().find(|(name, _)| name == recipient).map_or(0, |(_, more)| *more);

@@ -6,7 +6,7 @@ use super::note::Note;
 use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
-use crate::facts::{Facts, clip, text};
+use crate::facts::{self, Facts, clip, text};
 use crate::{report, template};
 
 /// Texts of operators and of objects.
@@ -29,8 +29,10 @@ pub fn tone(phase: &str) -> Tone {
 pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String, String), u64)>) -> Message {
     let facts = &lead.facts;
     let is_parts = text(facts, "uid") != lead.group;
-    let title = match (&config.title, is_parts) {
-        (Some(title), _) => template::fill_text(title, facts),
+    let own = config.title.as_ref().map(|title| facts::line(&template::fill_text(title, facts)));
+    // An own title of what the object lacks is none.
+    let title = match (own.filter(|title| !title.trim().is_empty()), is_parts) {
+        (Some(title), _) => title,
         (None, false) => report::title(facts),
         (None, true) => of_parts(lead, others),
     };
@@ -42,9 +44,12 @@ pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String,
     let lines: Vec<_> = lines.into_iter().filter(|line| !line.is_empty()).collect();
     Message {
         id: text(facts, "id").to_string(),
-        // A line: it becomes a subject, a header, a heading.
-        title: clip(&title, TITLE_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
-        text: format!("{}\n{}", clip(&lines.join("\n"), TEXT_BYTES), how_to_mute(config, facts, is_parts)),
+        title: clip(&facts::line(&title), TITLE_BYTES),
+        text: format!(
+            "{}\n{}",
+            clip(&facts::clean(&lines.join("\n")), TEXT_BYTES),
+            how_to_mute(config, facts, is_parts)
+        ),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
         at_ms: kubewitness_sdk::time::parse(text(facts, "observedAt")).unwrap_or(lead.heard_ms),

@@ -28,7 +28,7 @@ use note::{COUNTS, Counts, NOTES, Note};
 /// Where the book is.
 const BOOK: &str = "book";
 /// Counts that one tick takes in; the next one takes the rest.
-const COUNTS_A_TICK: u32 = 1000;
+const COUNTS_A_TICK: u32 = 500;
 /// Messages of one tick, and how long it goes on sending: states wait meanwhile, and a tick has a time-out.
 const SENDS: usize = 50;
 const SENDING_MS: u64 = 3000;

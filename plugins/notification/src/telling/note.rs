@@ -60,7 +60,8 @@ struct Call<'a> {
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
     let (parts, reports) = (Vec::new(), Vec::new());
-    let mut call = Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
+    let mut call =
+        Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
     let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(error) => error.into(),
@@ -186,7 +187,9 @@ impl Call<'_> {
             Some(Err(_)) | None => {}
         }
         if let Some(program) = full.or_else(|| note.to.iter().find(|to| !self.config.is_for_people(to))) {
-            return Err(Error::Unavailable(format!("{MOST} notes wait for a tick, and `{program}` gets each message")));
+            return Err(Error::Unavailable(format!(
+                "{MOST} notes wait for a tick, and `{program}` gets each message"
+            )));
         }
         let phase = facts::text(&note.facts, "phase");
         for recipient in note.to {
@@ -222,7 +225,10 @@ fn count(first: u64, counts: &Counts) -> Result<(), Error> {
     }
     let count: u64 = counts.more.iter().chain(&counts.held).map(|(_, count)| count).sum();
     if count > 0 {
-        log::warn("notes have no room: messages are counted, and told as a number", &[("messages", &count.to_string())]);
+        log::warn(
+            "notes have no room: messages are counted, and told as a number",
+            &[("messages", &count.to_string())],
+        );
     }
     let bytes = serde_json::to_vec(counts).map_err(|error| Error::Invalid(error.to_string()))?;
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)

@@ -11,8 +11,10 @@ use crate::facts::{Facts, clip};
 
 /// The keys of counts begin with it.
 pub const PARTS: &str = "part/";
-/// Counts that wait for a tick, one for each call and owner, and owners in the book. Each has up to 2 KiB.
-pub const MOST: usize = 128;
+/// Counts that wait for a tick, one for each call and owner, of mostly 150 bytes. A call may have one state alone.
+pub const MOST: usize = 512;
+/// Owners in the book.
+const OWNERS: usize = 128;
 /// What became of the parts of one owner, and the length of it.
 const KINDS: usize = 8;
 const KIND_BYTES: usize = 100;
@@ -88,6 +90,6 @@ impl Book {
     pub fn forget_parts(&mut self, config: &Config, now_ms: u64) {
         let wait_ms = config.settle.ms + WAIT_MS;
         self.parts.retain(|parts| parts.heard_ms <= now_ms && now_ms - parts.heard_ms <= wait_ms);
-        self.parts.drain(..self.parts.len().saturating_sub(MOST));
+        self.parts.drain(..self.parts.len().saturating_sub(OWNERS));
     }
 }

@@ -44,7 +44,8 @@ impl Book {
     pub fn tell_full(&self, config: &Config) -> Result<(), Error> {
         let share = (OUTBOX / config.channels.len().max(1)).max(SHARE);
         let programs = config.channels.iter().filter(|channel| !channel.kind.is_for_people());
-        let full: Vec<&str> = programs.map(|one| one.name.as_str()).filter(|one| self.waiting(one) >= share).collect();
+        let full: Vec<&str> =
+            programs.map(|one| one.name.as_str()).filter(|one| self.waiting(one) >= share).collect();
         match (full.is_empty(), kv::get(FULL)?) {
             (true, None) => Ok(()),
             (true, Some(_)) => kv::delete(FULL),

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
-use kubewitness_sdk::log::Level;
 use kubewitness_sdk::http::{Request, Response};
+use kubewitness_sdk::log::Level;
 use kubewitness_sdk::mail::{self, Refusal};
 use kubewitness_sdk::{Error, ObjectRef, State, Verdict, testing};
 use proptest::prelude::*;
@@ -49,7 +49,11 @@ impl testing::Host for Fake {
             return Err(error.clone());
         }
         if message.to[0].starts_with("grey") {
-            return Ok(vec![Refusal { recipient: message.to[0].clone(), permanent: false, reason: "later".into() }]);
+            return Ok(vec![Refusal {
+                recipient: message.to[0].clone(),
+                permanent: false,
+                reason: "later".into(),
+            }]);
         }
         self.letters.borrow_mut().push(message.clone());
         Ok(vec![])
@@ -203,7 +207,10 @@ fn parts_without_number_take_the_room_of_no_outcome() {
     let sent = world.host.sent.take();
     let titles: Vec<_> = sent.iter().filter_map(|(_, body)| body["title"].as_str()).collect();
     assert_eq!(titles, ["Job default/other: Failed", "Job default/train: Failed"]);
-    assert!(sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")), "{sent:?}");
+    assert!(
+        sent.iter().any(|(_, body)| body["text"].to_string().contains("Pod: 400 Failed (OOMKilled)")),
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -301,9 +308,15 @@ fn quiet_hours_hold_messages_back_except_those_that_can_t_wait() {
     let world = world(json!({"settle": "0s", "quiet": quiet}));
     world.hear(&[moved(1, "a", "Succeeded"), moved(2, "b", "Failed")]);
     let told = world.after(0);
-    let of = |name: &str| told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>();
+    let of = |name: &str| {
+        told.iter().filter(|(to, _)| to == name).map(|(_, title)| title.clone()).collect::<Vec<_>>()
+    };
     assert_eq!(of("ops"), ["❌ Job default/b: Failed"]);
-    assert_eq!(of("hook"), ["Job default/a: Succeeded", "Job default/b: Failed"], "a program is told at any hour");
+    assert_eq!(
+        of("hook"),
+        ["Job default/a: Succeeded", "Job default/b: Failed"],
+        "a program is told at any hour"
+    );
     world.hear(&[State { status: testing::status("Cancelled"), ..moved(3, "a", "Cancelled") }]);
     assert_eq!(world.titles(3_599_999, "ops"), [] as [&str; 0]);
     assert_eq!(world.titles(1, "ops"), ["Job default/a: Cancelled"]);
@@ -592,8 +605,11 @@ fn a_channel_at_its_rate_and_addresses_of_annotations_keep_nobody_from_being_tol
     let channels = json!([
         {"name": "mail", "kind": "email"}, {"name": "ops", "kind": "slack"}, {"name": "hook", "kind": "webhook"},
     ]);
-    for error in [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())] {
-        let world = world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
+    for error in
+        [Error::RateLimited(3_600_000), Error::Unavailable("away".into()), Error::Denied("not yours".into())]
+    {
+        let world =
+            world(json!({"settle": "0s", "channels": channels, "namespaces": {"default": {"to": ["hook"]}},
             "routes": []}));
         for name in ["ops", "mail"] {
             world.host.status.borrow_mut().insert(name.into(), Err(error.clone()));
@@ -675,9 +691,14 @@ fn a_clock_that_is_set_back_holds_nothing_up() {
 fn a_title_is_one_line_whatever_an_object_says() {
     let world = world(json!({"settle": "0s", "title": "{{reason}}", "routes": [{"to": ["hook"]}]}));
     let mut state = moved(1, "a", "Failed");
-    state.status.reason = "one\r\nBcc: x\u{1b}[2J".into();
+    state.status.reason = "one\r\nBcc: x\u{1b}[2J\u{202e}".into();
     world.hear(&[state]);
     assert_eq!(world.titles(0, "hook"), ["one  Bcc: x [2J"]);
+    let world = super::tests::world(
+        json!({"settle": "0s", "title": "{{/metadata/annotations/a}}", "routes": [{"to": ["hook"]}]}),
+    );
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.titles(0, "hook"), ["Job default/a: Failed"], "a title of nothing is the standard one");
 }
 
 fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {

@@ -87,7 +87,8 @@ fn failures(names: Names<'_>) -> String {
 }
 
 /// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each. What runs is
-/// counted up to now, from the newest transition of an object that is there.
+/// counted up to now, from the newest transition of an object that is there. Products are floating: one row with too many
+/// GPUs must not take the view from everybody.
 fn gpu_hours(names: Names<'_>, dialect: Dialect) -> String {
     let (day_of, day, hours, now) = match dialect {
         Dialect::Sqlite => (
@@ -126,7 +127,7 @@ fn gpu_hours(names: Names<'_>, dialect: Dialect) -> String {
          WHERE start_ms < end_ms AND end_ms - start_ms < {longest} \
          UNION ALL SELECT namespace, kind, gpus, day + 1, {next}, end_ms FROM part WHERE {next} < end_ms) \
          SELECT namespace, kind, {day} AS day, \
-         {hours} * sum(gpus * (CASE WHEN end_ms < {next} THEN end_ms ELSE {next} END - start_ms)) / 3600000 AS gpu_hours \
+         sum({hours} * gpus * (CASE WHEN end_ms < {next} THEN end_ms ELSE {next} END - start_ms)) / 3600000 AS gpu_hours \
          FROM part GROUP BY namespace, kind, part.day"
     )
 }

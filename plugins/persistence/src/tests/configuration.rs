@@ -36,6 +36,10 @@ fn a_columns_name_is_its_own_and_the_error_says_how_to_write_it() {
         ("previous_phase", "of their own"),
         ("owner_uid", "of their own"),
         ("document", "of their own"),
+        ("rowid", "databases have a column `rowid` of their own"),
+        ("_rowid_", "write a letter"),
+        ("tableoid", "databases have a column"),
+        ("xmin", "databases have a column"),
     ] {
         let faults = of_column(name, "/a");
         assert!(faults.len() == 1 && faults[0].contains(says), "{name}: {faults:?}");

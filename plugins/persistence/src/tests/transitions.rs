@@ -105,16 +105,16 @@ fn a_batch_of_any_size_asks_with_few_different_statements() {
 fn gpus_are_the_limits_of_the_containers_times_the_pods_at_once() {
     let config = Config { gpus: "nvidia.com/gpu".into(), ..Config::default() };
     let containers = r#"[{"resources": {"limits": {"nvidia.com/gpu": "2"}}}, {}, {"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "4"}}}]"#;
+    let of_job = |parallelism: i64| {
+        let template = format!(r#"{{"spec": {{"containers": {containers}}}}}"#);
+        format!(r#"{{"spec": {{"parallelism": {parallelism}, "template": {template}}}}}"#)
+    };
     for (document, kind, gpus) in [
-        (
-            format!(
-                r#"{{"spec": {{"parallelism": 4, "template": {{"spec": {{"containers": {containers}}}}}}}}}"#
-            ),
-            "Job",
-            12,
-        ),
+        (of_job(4), "Job", 12),
         (format!(r#"{{"spec": {{"template": {{"spec": {{"containers": {containers}}}}}}}}}"#), "Job", 3),
         (format!(r#"{{"spec": {{"containers": {containers}}}}}"#), "Pod", 3),
+        (of_job(i64::MAX), "Job", crate::gpus::MOST),
+        (of_job(-4), "Job", 0),
     ] {
         let database = Database::ready();
         *database.document.borrow_mut() = Some(document);

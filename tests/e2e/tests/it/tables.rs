@@ -233,6 +233,8 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
     // 8 GPUs from 22:00 of the first day to 2:00 of the third, after a wait of 5 s.
     rows += &change("big", 20, "Queued", "Running", 22 * hour, 5000, 8);
     rows += &change("big", 21, "Running", "Failed", 50 * hour, 28 * hour, 8);
+    // More GPUs than times milliseconds fit into any integer, on the first day of 1980.
+    rows += &change("huge", 30, "Running", "Succeeded", (3652 * 24 + 1) * hour, hour, i64::MAX);
     // 2 GPUs since two hours ago.
     let now = SystemClock::default().now_ms() as i64;
     rows += &change("now", 22, "Queued", "Running", now - 2 * hour, 5000, 2);
@@ -252,7 +254,7 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
             &["12|5000|9000|10000|10000"],
         ),
         (
-            "SELECT concat_ws('|', name, queued_ms, ran_ms) FROM object_times WHERE ran_ms > 0",
+            "SELECT concat_ws('|', name, queued_ms, ran_ms) FROM object_times WHERE ran_ms > 0 AND name = 'big'",
             &["big|5000|100800000"],
         ),
         ("SELECT concat_ws('|', reason, day, failures) FROM object_failures", &["OOMKilled|1970-01-03|1"]),
@@ -260,6 +262,7 @@ async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()
             "SELECT concat_ws('|', day, round(gpu_hours)) FROM object_gpu_hours WHERE day < '1971' ORDER BY day",
             &["1970-01-01|16", "1970-01-02|192", "1970-01-03|16"],
         ),
+        ("SELECT concat_ws('', day) FROM object_gpu_hours WHERE gpu_hours > 9e18", &["1980-01-01"]),
         ("SELECT concat_ws('', round(sum(gpu_hours))) FROM object_gpu_hours WHERE day > '2000'", &["4"]),
     ] {
         let found = place.texts(query).await?;

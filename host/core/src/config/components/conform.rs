@@ -148,8 +148,11 @@ fn wrong_value(rules: &Map<String, Value>, value: &Value) -> Option<String> {
         _ => Vec::new(),
     };
     if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
+        // YAML reads `yes` and `007` as something else than a text.
+        let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
+        let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
         let types: Vec<_> = types.into_iter().filter(|name| *name != "null").map(called).collect();
-        return Some(format!("is {}, and has to be {}", called(type_of(value)), types.join(" or ")));
+        return Some(format!("is {}, and has to be {}{hint}", called(type_of(value)), types.join(" or ")));
     }
     if let Some(only) = rules.get("const").filter(|only| *only != value) {
         return Some(format!("is `{}`, and has to be `{}`", shown(value), shown(only)));
@@ -319,15 +322,16 @@ mod tests {
             (json!({"channels": {}}), "channels: is a map, and has to be a list"),
             (
                 json!({"channels": [{"name": "a", "kind": "slack", "inner": {"name": 1, "kind": "slack"}}]}),
-                "channels[0].inner.name: is a number, and has to be a text",
+                "channels[0].inner.name: is a number, and has to be a text: write it in quotes",
             ),
+            (json!({"title": true}), "title: is `true` or `false`, and has to be a text: write it in quotes"),
             (json!({"channels": [1, 2, 3]}), "channels: has 3 entries: the most is 2"),
             (json!({"settle": "10"}), "settle: is `10`. A number and `s`."),
             (json!({"quiet": {"form": "1"}}), "quiet.from: is missing"),
             (json!({"above": 0}), "above: is 0, and has to be at least 1"),
             (json!({"above": 10}), "above: is 10, and may be at most 9"),
             (json!({"above": 1.5}), "above: is a number, and has to be a whole number"),
-            (json!({"labels": {"a": 1}}), "labels.a: is a number, and has to be a text"),
+            (json!({"labels": {"a": 1}}), "labels.a: is a number, and has to be a text: write it in quotes"),
         ] {
             assert_eq!(told(&config), [expected], "{config}");
         }
