@@ -111,6 +111,7 @@ fn cause(broken: &Broken) -> &'static str {
         Broken::NotText | Broken::Unreadable(_) | Broken::NoHash => {
             "Something else than the host wrote the line."
         }
+        Broken::NoTrail(_) => "Another plugin writes the ledger, or somebody changed its first line.",
         Broken::Number(_) => "The file lacks a line, has one too many, or has lines in another order.",
         Broken::Unlinked | Broken::Changed => "Somebody edited the file, or the disk lost bytes.",
         Broken::Twice(_) => "Two plugins share the ledger, or somebody added the line.",
@@ -123,7 +124,7 @@ fn cause(broken: &Broken) -> &'static str {
         }
         Broken::BehindSeal => "Somebody added the line: the host writes nothing behind a seal.",
         Broken::Unsigned => {
-            "The ledger was not signed at that time, or somebody without the key wrote the line."
+            "`signing` was taken out of the settings meanwhile, or somebody without the key wrote the line."
         }
         Broken::UnknownKey(_) => {
             "The key was changed and its old or new public part is not given, or it is not yours."
@@ -166,6 +167,7 @@ fn the_reference_lists_every_code() {
         Broken::Cut,
         Broken::NotText,
         Broken::Unreadable("…".into()),
+        Broken::NoTrail("…".into()),
         Broken::NoHash,
         Broken::Number(7),
         Broken::Unlinked,

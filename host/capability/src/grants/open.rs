@@ -11,7 +11,6 @@ use kubewitness_core::Seq;
 use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
 };
-
 use kubewitness_core::ports::Ledgers;
 
 use super::{Capabilities, fault};

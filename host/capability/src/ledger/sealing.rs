@@ -80,15 +80,14 @@ impl Sealing {
     async fn remember(&self, name: &str, slot: &mut Slot) {
         let reached = slot.book.as_ref().and_then(super::Book::has_reached);
         let (Some(journal), Some(reached)) = (&self.journal, reached) else { return };
-        match tokio::time::timeout(WAIT, journal.reach(name, &reached)).await {
-            Ok(Ok(())) => slot.reached = Some(reached),
-            Ok(Err(error)) => {
-                tracing::warn!(ledger = name, %error, "its newest root is not kept in the journal")
+        let why = match tokio::time::timeout(WAIT, journal.reach(name, &reached)).await {
+            Ok(Ok(())) => {
+                slot.reached = Some(reached);
+                return;
             }
-            Err(_) => tracing::warn!(
-                ledger = name,
-                "its newest root is not kept in the journal: it does not answer"
-            ),
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the journal does not answer".to_owned(),
+        };
+        tracing::warn!(ledger = name, "its newest root is not kept in the journal: {why}");
     }
 }

@@ -68,7 +68,7 @@ impl Places {
             let is_own = |own: &&str| {
                 first.strip_prefix(*own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
             };
-            if OWN.iter().any(|own| is_own(&own)) {
+            if OWN.iter().any(is_own) {
                 return Err(format!("`{path}` is the host's own: choose another file"));
             }
         }
