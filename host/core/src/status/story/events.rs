@@ -163,7 +163,7 @@ pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
         }
     }
     if let Some(Value::Object(metadata)) = event.get_mut("metadata") {
-        ["annotations", "managedFields"].map(|member| metadata.remove(member));
+        metadata.retain(|member, _| !matches!(member.as_str(), "annotations" | "managedFields"));
     }
     serde_json::to_vec(&event).ok()
 }
