@@ -221,9 +221,21 @@ impl Redaction {
         if let Some(shown) = self.states.get(state.seq) {
             return Ok(shown.unwrap_or_else(|| state.clone()));
         }
-        let secrets = self.quotable(documents, state, previous.is_some()).await?;
-        let status = secrets.hidden_in(&state.status).map(Arc::new);
-        let before = previous.and_then(|status| secrets.hidden_in(status)).map(Arc::new);
+        let own = documents.document(state.seq).await?.filter(|text| !text.is_empty());
+        // The end of an object has no document of its own.
+        let earlier = match previous.is_some() || own.is_none() {
+            true => documents.document_before(state.seq).await?.filter(|text| !text.is_empty()),
+            false => None,
+        };
+        // Retention may have taken what says their secrets.
+        let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
+        let secrets = self.secrets(&Vec::from_iter(own.into_iter().chain(earlier)))?;
+        let hidden = |status: &Status, is_known: bool| match is_known {
+            true => secrets.hidden_in(status),
+            false => Secrets::unknown().hidden_in(status),
+        };
+        let status = hidden(&state.status, is_known.0).map(Arc::new);
+        let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
         let shown = (status.is_some() || before.is_some()).then(|| {
             Arc::new(State {
                 status: status.unwrap_or_else(|| state.status.clone()),
@@ -233,21 +245,6 @@ impl Redaction {
         });
         self.states.keep(state.seq, shown.clone());
         Ok(shown.unwrap_or_else(|| state.clone()))
-    }
-
-    /// What a status may quote at this state. `with_before`: also what the document before had.
-    async fn quotable(
-        &self,
-        documents: &dyn Documents,
-        state: &State,
-        with_before: bool,
-    ) -> Result<Secrets, JournalError> {
-        let mut texts = Vec::from_iter(documents.document(state.seq).await?.filter(|text| !text.is_empty()));
-        // The end of an object has no document of its own.
-        if with_before || texts.is_empty() {
-            texts.extend(documents.document_before(state.seq).await?.filter(|text| !text.is_empty()));
-        }
-        Ok(self.secrets(&texts)?)
     }
 
     fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {
@@ -517,6 +514,8 @@ mod tests {
             let before = &shown.previous.as_ref().unwrap().message;
             assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
         }
+        let told = redaction.state(&Journal, &state(7, "", Some("was older-4711"))).await.unwrap();
+        assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
         let plain = state(2, "all is well", None);
         assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain).await.unwrap(), &plain));
         let ended = state(3, "older-4711", None);

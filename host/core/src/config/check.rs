@@ -5,8 +5,8 @@ use std::fmt::Display;
 use super::components::{check_keys, check_module};
 use super::values::check_secret;
 use super::{
-    Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec, RateSpec,
-    RetentionSpec, TickSpec, components, destinations, ledgers, places, streams,
+    Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec,
+    RateSpec, RetentionSpec, TickSpec, components, destinations, ledgers, places, streams,
 };
 use crate::index::{BUILTIN, NAMED, Pointer};
 use crate::limits::{

@@ -301,9 +301,24 @@ pub struct TimelineQuery {
     /// Whether Events and reports are read as well: each Event has a document.
     #[serde(skip)]
     pub events: bool,
-    /// By name: only objects in these namespaces. `None`: in all of them.
+    /// By name: only objects of these kinds. `None`: of all of them.
     #[serde(skip)]
+    pub kinds: Option<Vec<KindWithin>>,
+}
+
+/// Objects of one kind, in all namespaces or in some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindWithin {
+    pub group: String,
+    pub kind: String,
     pub namespaces: Option<BTreeSet<String>>,
+}
+
+impl KindWithin {
+    pub fn has(&self, object: &ObjectRef) -> bool {
+        let is_in = |all: &BTreeSet<String>| all.contains(&object.namespace);
+        self.group == object.group && self.kind == object.kind && self.namespaces.as_ref().is_none_or(is_in)
+    }
 }
 
 /// Gaps are found by what they are about; everything that is left out fits all.

@@ -107,7 +107,7 @@ async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> 
                 Some(&found.name) == query.name.as_ref()
                     && query.kind.as_ref().is_none_or(|kind| is_kind(&found.group, &found.kind, kind))
                     && query.namespace.as_ref().is_none_or(|namespace| found.namespace == *namespace)
-                    && query.namespaces.as_ref().is_none_or(|all| all.contains(&found.namespace))
+                    && query.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|kind| kind.has(found)))
             }
         };
         if is_it {

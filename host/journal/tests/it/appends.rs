@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::state::gap_reason;
-use kubewitness_core::views::{DiscrepancyView, GapQuery, PoisonQuery, TimelineQuery};
+use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Version};
 
 use crate::support::{
@@ -546,22 +546,64 @@ async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
     }
 }
 
-async fn a_story_by_name_is_of_the_namespaces_that_are_asked_for_before_it_is_cut() {
+async fn a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_before_it_is_cut() {
     let desk = Desk::new().await;
     let mine = Arc::new(ObjectRef { namespace: "mine".into(), ..(*job(1)).clone() });
     let foreign =
         Arc::new(ObjectRef { namespace: "foreign".into(), uid: "another".into(), ..(*job(1)).clone() });
-    desk.append(vec![present(&mine, 4), present(&foreign, 5), present(&foreign, 6)]).await;
-    let asked = |namespaces: Option<&[&str]>| TimelineQuery {
-        name: Some(mine.name.clone()),
-        limit: Some(1),
+    let of_volcano = ObjectRef { group: "batch.volcano.sh".into(), uid: "third".into(), ..(*mine).clone() };
+    let of_volcano = Arc::new(of_volcano);
+    desk.append(vec![present(&mine, 4), present(&foreign, 5), present(&foreign, 6), present(&of_volcano, 7)])
+        .await;
+    let within = |namespaces: Option<&[&str]>| KindWithin {
+        group: mine.group.clone(),
+        kind: mine.kind.clone(),
         namespaces: namespaces.map(|names| names.iter().map(ToString::to_string).collect()),
-        ..TimelineQuery::default()
     };
-    for (namespaces, seqs) in [(None, vec![3]), (Some(&["mine"][..]), vec![1]), (Some(&[][..]), vec![])] {
-        let story = desk.journal.timeline(&asked(namespaces)).await.unwrap();
-        assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), seqs, "{namespaces:?}");
+    for (kinds, seqs) in [
+        (None, vec![4]),
+        (Some(vec![within(None)]), vec![3]),
+        (Some(vec![within(Some(&["mine"]))]), vec![1]),
+        (Some(vec![within(Some(&[]))]), vec![]),
+        (Some(vec![]), vec![]),
+    ] {
+        let name = Some(mine.name.clone());
+        let asked = TimelineQuery { name, limit: Some(1), kinds: kinds.clone(), ..TimelineQuery::default() };
+        let story = desk.journal.timeline(&asked).await.unwrap();
+        assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), seqs, "{kinds:?}");
     }
+}
+
+/// An API server takes an Event about an object of the whole cluster into the namespace `default`. Elsewhere its writer
+/// has put only the uid.
+async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_namespace() {
+    let desk = Desk::new().await;
+    let namespace =
+        Arc::new(ObjectRef { namespace: String::new(), kind: "Namespace".into(), ..(*job(1)).clone() });
+    let event = |number: usize, namespace: &str| {
+        Arc::new(ObjectRef {
+            kind: "Event".into(),
+            group: String::new(),
+            namespace: namespace.into(),
+            ..(*job(number)).clone()
+        })
+    };
+    let about = |object: Arc<ObjectRef>, version| Witnessed {
+        owner: Some(namespace.clone()),
+        ..present(&object, version)
+    };
+    let quota = Arc::new(ObjectRef { namespace: "team-vision".into(), ..(*job(4)).clone() });
+    desk.append(vec![
+        present(&namespace, 4),
+        about(event(7, "default"), 5),
+        about(event(10, "team-vision"), 6),
+        about(quota, 7),
+    ])
+    .await;
+    let query = TimelineQuery { uid: Some(namespace.uid.clone()), events: true, ..TimelineQuery::default() };
+    let story = desk.journal.timeline(&query).await.unwrap();
+    let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
+    assert_eq!((seqs(&story.events), seqs(&story.related)), (vec![2], vec![4]));
 }
 
 /// Whoever may not see an object learns nothing of it by an Event of their own that quotes a guess.
@@ -583,7 +625,8 @@ async fn the_newest_documents_of_an_object_are_those_of_its_namespace() {
 
 on_every_store!(
     what_another_namespace_says_of_an_object_changes_no_story_of_it,
-    a_story_by_name_is_of_the_namespaces_that_are_asked_for_before_it_is_cut,
+    events_about_an_object_of_the_whole_cluster_are_those_of_the_default_namespace,
+    a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_before_it_is_cut,
     the_newest_documents_of_an_object_are_those_of_its_namespace,
     events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts,
     an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid,

@@ -10,17 +10,20 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
-use super::{Digest, sha256};
+use super::{Digest, party_of, sha256};
 
 /// A browser starts within seconds, and a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
 /// Each token has one code at most: a new one takes the place of the one before.
 const MOST: usize = 1024;
+/// The same of one party, whose oldest code makes room: it keeps nobody else from signing in.
+const OF_ONE: usize = 64;
 const CODE_BYTES: usize = 32;
 
 struct Code {
     digest: Digest,
     token: String,
+    party: String,
     until: Instant,
 }
 
@@ -36,17 +39,19 @@ impl Codes {
     }
 
     /// `None` where too many people ask at once, or the machine has no random numbers.
-    pub(crate) fn give(&self, token: &str) -> Option<String> {
+    pub(crate) fn give(&self, token: &str, user: &str) -> Option<String> {
         let mut code = [0; CODE_BYTES];
         self.random.fill(&mut code).ok()?;
         let code = URL_SAFE_NO_PAD.encode(code);
         let mut given = self.fresh();
-        let owner = sha256(token.as_bytes());
+        let (owner, party) = (sha256(token.as_bytes()), party_of(user));
+        make_room(&mut given, &owner, party);
         if given.len() >= MOST && !given.contains_key(&owner) {
             return None;
         }
         let until = Instant::now() + GOOD_FOR;
-        given.insert(owner, Code { digest: sha256(code.as_bytes()), token: token.to_owned(), until });
+        let digest = sha256(code.as_bytes());
+        given.insert(owner, Code { digest, token: token.to_owned(), party: party.to_owned(), until });
         Some(code)
     }
 
@@ -72,6 +77,16 @@ impl Codes {
     }
 }
 
+/// For a code of this owner, where the party has as many as it may have.
+fn make_room(given: &mut HashMap<Digest, Code>, owner: &Digest, party: &str) {
+    let theirs = given.iter().filter(|(known, code)| *known != owner && code.party == party);
+    if theirs.clone().count() >= OF_ONE
+        && let Some(oldest) = theirs.min_by_key(|(_, code)| code.until).map(|(known, _)| *known)
+    {
+        given.remove(&oldest);
+    }
+}
+
 /// Digests are compared: how much of a guess is right shows in no time.
 fn owner_of(given: &HashMap<Digest, Code>, code: &str) -> Option<Digest> {
     let digest = sha256(code.as_bytes());
@@ -85,13 +100,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_code_is_good_once_and_for_a_minute_and_the_newest_of_a_token_counts() {
         let codes = Codes::new();
-        let code = codes.give("red").unwrap();
+        let code = codes.give("red", "red").unwrap();
         assert!(!code.contains("red") && code.len() > 40);
         assert_eq!((codes.redeem("guess"), codes.token_of("guess")), (None, None));
         assert_eq!(codes.token_of(&code).as_deref(), Some("red"), "to look does not use it");
         assert_eq!(codes.redeem(&code).as_deref(), Some("red"));
         assert_eq!((codes.redeem(&code), codes.token_of(&code)), (None, None));
-        let (first, second) = (codes.give("red").unwrap(), codes.give("red").unwrap());
+        let (first, second) = (codes.give("red", "red").unwrap(), codes.give("red", "red").unwrap());
         assert_eq!(codes.redeem(&first), None);
         tokio::time::advance(GOOD_FOR).await;
         assert_eq!(codes.redeem(&second), None);
@@ -101,11 +116,23 @@ mod tests {
     async fn no_more_codes_are_kept_than_there_is_room_for() {
         let codes = Codes::new();
         for number in 0..MOST {
-            assert!(codes.give(&number.to_string()).is_some());
+            assert!(codes.give(&number.to_string(), &number.to_string()).is_some());
         }
-        assert!(codes.give("one more").is_none());
-        assert!(codes.give("0").is_some(), "it has a place");
+        assert!(codes.give("one more", "eve").is_none());
+        assert!(codes.give("0", "0").is_some(), "it has a place");
         tokio::time::advance(GOOD_FOR).await;
-        assert!(codes.give("one more").is_some());
+        assert!(codes.give("one more", "eve").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_service_accounts_of_a_namespace_leave_room_to_others() {
+        let codes = Codes::new();
+        for number in 0..MOST * 2 {
+            let user = format!("system:serviceaccount:team-vision:robot-{number}");
+            assert!(codes.give(&number.to_string(), &user).is_some());
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(codes.fresh().len(), OF_ONE);
+        assert!(codes.give("one more", "system:serviceaccount:team-speech:robot").is_some());
     }
 }

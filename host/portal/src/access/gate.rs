@@ -80,7 +80,8 @@ impl Gate {
             let known = control.person(token).await?;
             return Ok(known.map(|known| person(known, Proof::Token(token.to_owned()))));
         }
-        let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text)) else {
+        let Some(session) = session::read_each(headers, self.secure).find_map(|text| control.open(&text))
+        else {
             return Ok(None);
         };
         let known = control.person(&session.token).await?;
@@ -98,7 +99,8 @@ impl Gate {
     /// Ends the browser's session; the cookies that take it away.
     pub(crate) async fn leave(&self, headers: &HeaderMap) -> Vec<String> {
         if let Access::Kubernetes(control) = &self.access
-            && let Some(session) = session::read(headers, self.secure).and_then(|text| control.open(&text))
+            && let Some(session) =
+                session::read_each(headers, self.secure).find_map(|text| control.open(&text))
         {
             control.end(&session).await;
         }

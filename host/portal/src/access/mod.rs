@@ -40,6 +40,15 @@ fn sha256(bytes: &[u8]) -> Digest {
     found
 }
 
+/// Whose share of what is bounded a user takes. The service accounts of a namespace are one party: who may make one
+/// may make many.
+pub(crate) fn party_of(user: &str) -> &str {
+    match user.starts_with("system:serviceaccount:") {
+        true => user.rsplit_once(':').map_or(user, |(namespace, _)| namespace),
+        false => user,
+    }
+}
+
 /// Who may use the portal.
 #[derive(Clone, Default)]
 pub enum Access {

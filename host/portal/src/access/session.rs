@@ -7,7 +7,7 @@
 //!
 //! Whoever has the key opens them, so a restart and other replicas keep them. The token is reviewed with each
 //! request: a session ends with its token, and after [`LIFETIME`]. One that its person has ended is remembered in the
-//! data folder of the process that was told so, until its end. Other replicas accept a copy of its cookie until then.
+//! data folder of the process that was told so, until its end. Replicas [tell each other](EndedSessions::exchange).
 
 use std::time::Duration;
 
@@ -19,13 +19,15 @@ use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::ended::EndedSessions;
-use super::{SESSION_KEY_BYTES, TOKEN_BYTES, sha256};
+use super::{SESSION_KEY_BYTES, TOKEN_BYTES, party_of, sha256};
 
 /// A working day. Who goes on after it signs in again.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 /// Browsers keep a cookie of 4,096 bytes with its name and attributes; longer sessions take several.
 const PIECE: usize = 3800;
 const HEAD: usize = 16 + 8;
+/// Cookies of one name that are tried.
+const COOKIES: usize = 4;
 /// Pieces of the longest token.
 const PIECES: usize = (TOKEN_BYTES + HEAD + NONCE_LEN + 16).div_ceil(3) * 4 / PIECE + 1;
 const AAD: &[u8] = b"kubewitness session 1";
@@ -59,7 +61,7 @@ impl Sessions {
     pub(super) fn seal(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
         let (mut id, mut nonce) = (Id::default(), [0; NONCE_LEN]);
         self.random.fill(&mut id)?;
-        let person = sha256(&[&self.key[..], user.as_bytes()].concat());
+        let person = sha256(&[&self.key[..], party_of(user).as_bytes()].concat());
         id[..PERSON_BYTES].copy_from_slice(&person[..PERSON_BYTES]);
         self.random.fill(&mut nonce)?;
         let ends_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
@@ -148,21 +150,29 @@ fn piece_name(index: usize, secure: bool) -> String {
 
 /// The session's text, put together from what the browser sent.
 pub(super) fn read(headers: &HeaderMap, secure: bool) -> Option<String> {
-    let (count, first) = find(headers, &piece_name(0, secure))?.split_once('.')?;
-    let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
-    let mut text = first.to_owned();
-    for index in 1..count {
-        text.push_str(find(headers, &piece_name(index, secure))?);
-    }
-    Some(text)
+    read_each(headers, secure).next()
 }
 
-fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+/// The same for each cookie of its name: another program of the same host may have set one.
+pub(super) fn read_each(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = String> {
+    (0..COOKIES).filter_map(move |place| {
+        let (count, first) = find(headers, &piece_name(0, secure), place)?.split_once('.')?;
+        let count: usize = count.parse().ok().filter(|count| (1..=PIECES).contains(count))?;
+        let mut text = first.to_owned();
+        for index in 1..count {
+            text.push_str(find(headers, &piece_name(index, secure), place)?);
+        }
+        Some(text)
+    })
+}
+
+/// The one at this place of those with the name, or the last.
+fn find<'h>(headers: &'h HeaderMap, name: &str, place: usize) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).into_iter();
     let pairs =
         cookies.filter_map(|value: &HeaderValue| value.to_str().ok()).flat_map(|text| text.split(';'));
-    let mut values = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(known, _)| *known == name);
-    values.next().map(|(_, value)| value)
+    let values = pairs.filter_map(|pair| pair.trim().split_once('=')).filter(|(known, _)| *known == name);
+    values.take(place + 1).last().map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -206,6 +216,20 @@ mod tests {
         for garbage in ["", "%", "AAAA", "1.2.3"] {
             assert!(sessions().open(garbage, NOW).is_none());
         }
+    }
+
+    #[test]
+    fn a_foreign_cookie_of_the_same_name_hides_no_session() {
+        let text = sessions().seal("a-token", "ann", NOW).unwrap();
+        let opened = |foreign: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::COOKIE, format!("{foreign}kubewitness=1.{text}").parse().unwrap());
+            read_each(&headers, false).find_map(|text| sessions().open(&text, NOW)).is_some()
+        };
+        assert!(
+            opened("") && opened("kubewitness=x; ") && opened(&"kubewitness=1.AAAA; ".repeat(COOKIES - 1))
+        );
+        assert!(!opened(&"kubewitness=x; ".repeat(COOKIES)), "no more are tried");
     }
 
     #[tokio::test]

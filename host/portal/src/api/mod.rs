@@ -25,7 +25,7 @@ pub(crate) use crate::answer::WHO_BYTES;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
-use crate::scope::{self, Sight, Verb};
+use crate::scope::{self, Sight};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -168,7 +168,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
         name: params.owned("name"),
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
         events: true,
-        namespaces: None,
+        kinds: None,
     };
     let named = query.kind.is_some() && query.name.is_some();
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
@@ -180,11 +180,11 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
         ));
     }
     let sight = Sight::new(&app, &viewer);
-    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
-    if query.uid.is_none() && !sight.could_see(Verb::Get, kind, namespace, query.name.as_deref()).await? {
+    query.kinds = sight.kinds_of(&query).await?;
+    if query.kinds.as_ref().is_some_and(Vec::is_empty) {
+        // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
         return Ok(Json(TimelineView::default()));
     }
-    query.namespaces = sight.namespaces_of(&query).await?;
     Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
 }
 
@@ -217,7 +217,7 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<V
         limit: Some(sight.rows(limit)),
     };
     let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
-    let gaps = match sight.could_see(Verb::List, kind, namespace, None).await? {
+    let gaps = match sight.could_list(kind, namespace).await? {
         true => sight.gaps(app.views.gaps(&query).await?, limit).await?,
         false => Vec::new(),
     };
@@ -361,7 +361,7 @@ async fn login(State(_): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Lo
             "Send the token as `Authorization: Bearer TOKEN`. A session and a proxy have signed you in already.",
         )
     })?;
-    let code = control.codes.give(token).ok_or_else(|| {
+    let code = control.codes.give(token, viewer.name().unwrap_or_default()).ok_or_else(|| {
         Problem::of(
             codes::TOO_MANY_LOGINS,
             "There are too many one-time logins under way.",

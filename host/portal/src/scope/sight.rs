@@ -11,7 +11,11 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
+<<<<<<< HEAD
     DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
+=======
+    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, PoisonQuery, PoisonView,
+>>>>>>> hide
     TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
@@ -117,36 +121,29 @@ impl Sight {
         self.reaches(right, object, seq).await
     }
 
-    /// Whether anything could be theirs there. It is asked before anything is looked up: then neither the answer nor
-    /// the time that it takes tells what there is. Without a namespace, or for a kind that no source witnesses any
-    /// more, only what is found tells.
-    pub(crate) async fn could_see(
+    /// Whether anything in a list could be theirs there. It is asked before anything is looked up: then neither the
+    /// answer nor the time that it takes tells what there is. Without a namespace, or for a kind that no source
+    /// witnesses any more, only what is found tells.
+    pub(crate) async fn could_list(
         &self,
-        verb: Verb,
         kind: Option<&str>,
         namespace: Option<&str>,
-        name: Option<&str>,
     ) -> Result<bool, Problem> {
         let Some(namespace) = namespace.filter(|_| !self.is_whole()) else { return Ok(true) };
-        let is_it =
-            |known: &&Watched| kind.is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind));
-        let mut witnessed = self.witnessed.iter().filter(is_it).peekable();
-        if witnessed.peek().is_none() {
-            return Ok(true);
-        }
-        for Watched { group, kind, .. } in witnessed {
-            if self.right(verb, group, kind, namespace).await? != Right::Nowhere {
-                return Ok(true);
-            }
-            let name =
-                name.filter(|name| !name.is_empty() && name.len() <= NAME_BYTES && !namespace.is_empty());
-            if let Some(name) = name
-                && self.viewer.allows(&self.attempt(verb, group, kind, namespace, name)).await?
-            {
+        let mut is_known = false;
+        for Watched { group, kind, .. } in self.of_kind(kind) {
+            is_known = true;
+            if self.right(Verb::List, group, kind, namespace).await? != Right::Nowhere {
                 return Ok(true);
             }
         }
-        Ok(false)
+        Ok(!is_known)
+    }
+
+    fn of_kind(&self, kind: Option<&str>) -> impl Iterator<Item = &Watched> {
+        self.witnessed
+            .iter()
+            .filter(move |known| kind.is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind)))
     }
 
     async fn reaches(&self, right: Right, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
@@ -281,39 +278,61 @@ impl Sight {
         Ok(rights.into_iter().filter_map(since).collect())
     }
 
-    /// The namespaces in which an object of this kind and name may be theirs, where the question names none. A story is
-    /// cut to so many states, and those of a foreign object of the same name would be seen by what they leave out.
-    pub(crate) async fn namespaces_of(
-        &self,
-        query: &TimelineQuery,
-    ) -> Result<Option<BTreeSet<String>>, Problem> {
-        let (Some(name), None, None) = (&query.name, &query.namespace, &query.uid) else { return Ok(None) };
-        if self.is_whole() {
-            return Ok(None);
-        }
-        let is_asked = |known: &&Watched| {
-            query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
-        };
-        let (mut theirs, mut is_known) = (BTreeSet::from([String::new()]), false);
-        for known in self.witnessed.iter().filter(is_asked) {
+    /// The kinds and namespaces in which an object of this name may be theirs. A story is cut to so many states, and
+    /// those of a foreign object of the same name would be seen by what they leave out. `None`: everything may be.
+    pub(crate) async fn kinds_of(&self, query: &TimelineQuery) -> Result<Option<Vec<KindWithin>>, Problem> {
+        let (Some(name), None, false) = (&query.name, &query.uid, self.is_whole()) else { return Ok(None) };
+        let (mut theirs, mut is_known) = (Vec::new(), false);
+        for known in self.of_kind(query.kind.as_deref()) {
             is_known = true;
-            if self.right(Verb::Get, &known.group, &known.kind, "").await? == Right::Everywhere {
-                return Ok(None);
-            }
-            let names = self.views.namespaces(&known.source, true, NAMESPACES + 1).await?;
-            if names.len() > NAMESPACES {
-                return Err(too_wide());
-            }
-            for namespace in names {
-                let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
-                let by_name = self.attempt(Verb::Get, &known.group, &known.kind, &namespace, name);
-                if right != Right::Nowhere || self.since(&by_name).await? != Right::Nowhere {
-                    theirs.insert(namespace);
-                }
+            let namespaces = match self.right(Verb::Get, &known.group, &known.kind, "").await? {
+                Right::Everywhere => None,
+                _ => Some(self.namespaces_of(known, query.namespace.as_deref(), name).await?),
+            };
+            if namespaces.as_ref().is_none_or(|all| !all.is_empty()) {
+                theirs.push(KindWithin { group: known.group.clone(), kind: known.kind.clone(), namespaces });
             }
         }
         // Of a kind that no source witnesses any more, nobody knows where it was.
         Ok(is_known.then_some(theirs))
+    }
+
+    /// Those in which they may get an object of this name. It has none if it is of the whole cluster.
+    async fn namespaces_of(
+        &self,
+        known: &Watched,
+        asked: Option<&str>,
+        name: &str,
+    ) -> Result<BTreeSet<String>, Problem> {
+        let names = match asked {
+            Some(namespace) => [namespace.to_owned()].into(),
+            None => {
+                let mut names = self.views.namespaces(&known.source, true, NAMESPACES + 1).await?;
+                if names.len() > NAMESPACES {
+                    return Err(too_wide());
+                }
+                names.insert(String::new());
+                names
+            }
+        };
+        let is_theirs = stream::iter(names).map(async |namespace| {
+            let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
+            let is_theirs = right != Right::Nowhere || self.may_get_by_name(known, &namespace, name).await?;
+            Ok::<_, Problem>(is_theirs.then_some(namespace))
+        });
+        let found: Vec<_> = is_theirs.buffer_unordered(AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn may_get_by_name(&self, known: &Watched, namespace: &str, name: &str) -> Result<bool, Problem> {
+        if name.is_empty() || name.len() > NAME_BYTES || namespace.len() > NAME_BYTES {
+            return Ok(false);
+        }
+        let attempt = self.attempt(Verb::Get, &known.group, &known.kind, namespace, name);
+        match namespace.is_empty() {
+            true => Ok(self.viewer.allows(&attempt).await?),
+            false => Ok(self.since(&attempt).await? != Right::Nowhere),
+        }
     }
 
     /// How far plugins are is for operators, and so are their names.

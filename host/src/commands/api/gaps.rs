@@ -176,7 +176,7 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     if status.restricted {
         // Nor do they see what holds a source up.
         return format!(
-            "no gap{about} that you may see; gaps of whole sources are for people who may see the status\n"
+            "no gap{about} that you may see; gaps of whole sources are for people who may list their kind in the whole cluster\n"
         );
     }
     if sources.is_empty() || !status.problems.is_empty() {

@@ -91,6 +91,8 @@ impl Control {
                 Arc::new(opened.map_err(|faults| texts(&parsed.problems(faults)))?)
             }
         };
+        // Capabilities that stay were opened for the sources of before.
+        redaction.watch(&parsed.spec.sources);
         let named = parsed.spec.sources.iter().map(|source| (source.name.clone(), source.clone()));
         let known: BTreeMap<_, _> = known.into_iter().chain(named).collect();
         let saved = self.last_good.ask(move |kept| kept.save_sources(&known)).await;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::State;
 use kubewitness_core::events;
 use kubewitness_core::ports::Documents;
@@ -24,6 +25,7 @@ impl HostViews {
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };
+            let document = events::cut(&document).map_or(document, Bytes::from);
             let document = redaction.shown_beside(&self.journal, document, &mut objects).await;
             let document = document.map_err(unavailable)?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));

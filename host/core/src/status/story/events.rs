@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::span;
 use crate::calendar;
@@ -14,6 +15,8 @@ use crate::state::{ObjectRef, Seq};
 
 /// As much as a status has. The API server takes longer ones in the older form of an Event.
 const MESSAGE_BYTES: usize = 1024;
+/// Of a text of an Event that is read for a story. It is longer than what is shown: secrets in it give way to digests.
+const TEXT_BYTES: usize = 4 * MESSAGE_BYTES;
 
 /// Events of one story. A reader who needs more looks at the Events themselves.
 pub const SHOWN: usize = 200;
@@ -146,6 +149,23 @@ pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> 
     })
 }
 
+/// An Event without what a story shows nothing of, so that nobody looks through that. `None`: it is short.
+pub fn cut(document: &[u8]) -> Option<Vec<u8>> {
+    if document.len() <= TEXT_BYTES {
+        return None;
+    }
+    let mut event: Map<String, Value> = serde_json::from_slice(document).ok()?;
+    for text in ["message", "note", "reason", "action"] {
+        if let Some(Value::String(text)) = event.get_mut(text) {
+            text.truncate(text.floor_char_boundary(TEXT_BYTES));
+        }
+    }
+    if let Some(Value::Object(metadata)) = event.get_mut("metadata") {
+        metadata.retain(|member, _| !matches!(member.as_str(), "annotations" | "managedFields"));
+    }
+    serde_json::to_vec(&event).ok()
+}
+
 /// Folds those that say the same of the same object. The one that happened last comes last. Beyond [`SHOWN`] the oldest
 /// are left out.
 pub fn fold(events: Vec<EventView>) -> Vec<EventView> {
@@ -184,7 +204,7 @@ impl EventView {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -226,6 +246,18 @@ mod tests {
         assert_eq!((event.about.group.as_str(), event.about.version.as_str()), ("batch", "v1"));
         assert_eq!((event.message.as_str(), event.from.as_str()), ("It runs", "job-controller"));
         assert_eq!(event.repeated(), "x5 over 40 s");
+    }
+
+    #[test]
+    fn of_a_long_event_only_what_a_story_shows_is_kept() {
+        let mut event = core(3, "2026-11-20T10:00:00Z", "2026-11-20T10:02:00Z");
+        let short = event.to_string();
+        assert_eq!(cut(short.as_bytes()), None);
+        event["message"] = "é".repeat(1 << 20).into();
+        event["metadata"]["annotations"] = json!({"a": "x".repeat(1 << 20)});
+        let document = cut(event.to_string().as_bytes()).unwrap();
+        assert!(document.len() < TEXT_BYTES + short.len());
+        assert_eq!(read(&document, &ObjectRef::default(), 7, 1_000), Some(of(&event)));
     }
 
     #[test]

@@ -166,22 +166,24 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
 
 /// A story is cut where it is read, so a foreign object of the same name may not be among what is cut.
 #[tokio::test]
-async fn a_story_by_name_alone_is_read_in_the_namespaces_that_are_theirs() {
-    let portal = Portal::new();
+async fn a_story_by_name_is_read_in_the_kinds_and_namespaces_that_are_theirs() {
+    let portal =
+        Portal::of(Tenants { volcano: true, ..Tenants::default() }, Server::default(), |options| options);
     let story = "/api/v1/timeline?kind=Job&name=red-train&limit=1";
-    let none: &[&str] = &[""];
-    for (token, within) in [
-        ("red", Some(&["", "red"][..])),
-        ("named", Some(&["", "red"])),
-        ("blue", Some(&["", "blue"])),
-        ("guest", Some(none)),
-        ("boss", None),
-    ] {
-        assert_eq!(portal.as_token(token, story).await.status, 200, "{token}");
-        let asked = portal.views.within.lock().unwrap().clone();
-        let within = within.map(|names| names.iter().map(ToString::to_string).collect());
-        assert_eq!(asked, within, "{token}");
+    for (token, namespace, group) in
+        [("red", "red", "batch"), ("named", "red", "batch"), ("blue", "blue", "batch")]
+    {
+        for story in [story.to_owned(), format!("{story}&namespace={namespace}")] {
+            assert_eq!(portal.as_token(token, &story).await.status, 200, "{token}");
+            let asked = portal.views.within.lock().unwrap().take().unwrap();
+            let found = asked.iter().map(|kind| (kind.group.as_str(), kind.namespaces.clone().unwrap()));
+            assert_eq!(found.collect::<Vec<_>>(), [(group, [namespace.to_owned()].into())], "{token}");
+        }
     }
+    assert_eq!(portal.as_token("guest", story).await.status, 200);
+    assert_eq!(*portal.views.within.lock().unwrap(), None, "nothing is looked up");
+    assert_eq!(portal.as_token("boss", story).await.status, 200);
+    assert_eq!(*portal.views.within.lock().unwrap(), None, "everything is theirs");
     let many =
         Portal::of(Tenants { others: 300, ..Tenants::default() }, Server::default(), |options| options);
     let answer = many.as_token("red", story).await;

@@ -82,8 +82,10 @@ pub struct Tenants {
     pub muted: Mutex<Vec<(MuteView, bool)>>,
     /// How often objects, stories and gaps were looked up.
     pub lookups: AtomicUsize,
-    /// The namespaces in which a story was last looked for.
-    pub within: Mutex<Option<BTreeSet<String>>>,
+    /// The kinds and namespaces in which a story was last looked for.
+    /// Whether a source witnesses Jobs of another group, too. No tenant may see those.
+    pub volcano: bool,
+    pub within: Mutex<Option<Vec<KindWithin>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
 }
@@ -98,6 +100,7 @@ impl Default for Tenants {
             pauses: Mutex::default(),
             muted: Mutex::default(),
             lookups: AtomicUsize::default(),
+            volcano: false,
             within: Mutex::default(),
             others: 0,
         }
@@ -211,7 +214,9 @@ impl Views for Tenants {
             kind: kind.into(),
             resource: resource.into(),
         };
-        vec![watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")]
+        let volcano = self.volcano.then(|| watched("volcano", "batch.volcano.sh", "Job", "jobs"));
+        let sources = [watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")];
+        sources.into_iter().chain(volcano).collect()
     }
 
     async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
@@ -269,7 +274,7 @@ impl Views for Tenants {
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
-        self.within.lock().unwrap().clone_from(&query.namespaces);
+        self.within.lock().unwrap().clone_from(&query.kinds);
         let is_it = |object: &ObjectRef| match &query.uid {
             Some(uid) => object.uid == *uid,
             None => Some(&object.name) == query.name.as_ref(),
@@ -456,7 +461,8 @@ impl Reviewer for Server {
         if self.denied.lock().unwrap().contains(name) {
             return Ok(false);
         }
-        let reads = ["get", "list"].contains(&attempt.verb.as_str()) && attempt.group != "kubewitness.dev";
+        let reads = ["get", "list"].contains(&attempt.verb.as_str())
+            && !["kubewitness.dev", "batch.volcano.sh"].contains(&attempt.group.as_str());
         if name != "boss" && self.refused.lock().unwrap().contains(&attempt.resource) {
             return Ok(false);
         }

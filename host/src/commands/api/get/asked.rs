@@ -101,7 +101,7 @@ impl Asked {
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
         format!(
-            "{kind}/{name} {is}{place}, or does not match: `kubewitness timeline {kind}/{name} -n {namespace}` \
+            "{kind}/{name} {is}{place}, does not match, or you may not list it: `kubewitness timeline {kind}/{name} -n {namespace}` \
              tells whether it was"
         )
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kubewitness_core::calendar;
-use kubewitness_core::views::{DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView};
+use kubewitness_core::views::{
+    DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView, StatusView,
+};
 
 use super::super::client::Client;
 use super::super::gaps::labelled;
@@ -58,6 +60,12 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
         let uids = labelled(client, selector, &[]).await?;
         letters.retain(|view| uids.contains(&view.object.uid));
     }
+    // Whoever may not see the status may not see every object either.
+    let theirs = match letters.is_empty() && client.get::<StatusView>("api/v1/status", &[]).await?.restricted
+    {
+        true => " that you may see",
+        false => "",
+    };
     print::shown(output, &letters, |letters, _| {
         let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
         for view in letters {
@@ -72,8 +80,8 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
                 one_line(&letter.error),
             ]);
         }
-        let nothing = if dropped { "nothing was dropped\n" } else { "nothing is parked\n" };
-        if table.is_empty() { nothing.into() } else { table.render() }
+        let nothing = if dropped { "nothing was dropped" } else { "nothing is parked" };
+        if table.is_empty() { format!("{nothing}{theirs}\n") } else { table.render() }
     })
 }
 

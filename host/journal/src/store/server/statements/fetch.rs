@@ -146,7 +146,7 @@ impl Fetch for Session {
             };
         }
         let text = match which {
-            Owned::Events => of!(""),
+            Owned::Events => of!("(length(m.namespace) > 0 OR o.namespace = 'default') AND "),
             Owned::Others => of!("NOT"),
         };
         self.numbers(text, vec![owners.into(), limit.into()]).await

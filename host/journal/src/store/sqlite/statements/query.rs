@@ -150,7 +150,8 @@ pub(super) async fn poison(
 
 /// The rows of an owner are found by its uid: it is there once as an owner, and once more if it
 /// is watched itself. What lies in another namespace only says that it has this owner, and makes a row of its own for it.
-/// Where an object of that uid was witnessed, the namespace of that one counts.
+/// Where an object of that uid was witnessed, the namespace of that one counts. The API server takes an Event about an
+/// object of the whole cluster into the namespace `default` alone.
 pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
@@ -164,6 +165,7 @@ pub(super) async fn owned(
          CROSS JOIN kinds k ON k.id = o.kind \
          WHERE m.id IN (SELECT value FROM json_each(?1)) \
          AND (m.namespace = '' OR o.namespace = m.namespace) \
+         AND (NOT ?2 OR m.namespace <> '' OR o.namespace = 'default') \
          AND (m.tail IS NOT NULL OR EXISTS (SELECT 1 FROM current c WHERE c.object = m.id) \
            OR NOT EXISTS (SELECT 1 FROM objects w LEFT JOIN current c ON c.object = w.id \
              WHERE w.uid_key = m.uid_key AND w.uid = m.uid AND (w.tail IS NOT NULL OR c.object IS NOT NULL))) \
