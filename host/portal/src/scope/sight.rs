@@ -11,11 +11,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-<<<<<<< HEAD
-    DeadLetterView, EventView, Gone, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
-=======
-    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, PoisonQuery, PoisonView,
->>>>>>> hide
+    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
     TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};

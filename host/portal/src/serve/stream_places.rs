@@ -5,11 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-<<<<<<< HEAD
 use super::traffic::Counts;
-=======
 use crate::access::party_of;
->>>>>>> hide
 
 /// One person holds a quarter of the places at most, so that three others find room.
 const SHARE: usize = 4;
