@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use granted::{Nothing, delivery};
 use futures::future::{try_join, try_join_all};
+use granted::{Nothing, delivery};
 use kubewitness_bench::wanted;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};

@@ -11,8 +11,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
 use kubewitness_core::views::{
-    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, PoisonView,
-    TimelineQuery, TimelineView, ViewError, Views,
+    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery,
+    PoisonView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 

@@ -5,8 +5,8 @@ mod calls;
 use anyhow::{Result, anyhow};
 use kubewitness_core::calendar;
 use kubewitness_core::views::{
-    GrantUseView, HeldView, LedgerView, PausedView, PluginView, ReplicaView, ShadowView, SourceView, StatusView,
-    StreamView, TickView,
+    GrantUseView, HeldView, LedgerView, PausedView, PluginView, ReplicaView, ShadowView, SourceView,
+    StatusView, StreamView, TickView,
 };
 
 use super::client::Client;
