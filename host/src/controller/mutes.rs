@@ -140,7 +140,7 @@ mod tests {
         stopped.cancel();
         again.follow(stopped).await.unwrap();
         assert_eq!(told.get(), Some(text));
-        assert_eq!(again.all().await.unwrap(), [mute.clone()]);
+        assert_eq!(again.all().await.unwrap(), std::slice::from_ref(&mute));
         assert!(again.change(&mute, false).await.unwrap());
         assert_eq!(again.all().await.unwrap(), []);
         std::fs::write(folder.path().join(NAME), "garbage").unwrap();

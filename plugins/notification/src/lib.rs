@@ -11,11 +11,11 @@ mod config;
 mod decide;
 mod direct;
 mod facts;
-mod mutes;
-mod report;
+mod kept;
 mod telling;
 mod template;
 
+use kept::{mutes, report};
 use kubewitness_sdk::{About, FieldError, Plugin, State, Ticking, Verdict};
 
 pub use config::Config;
@@ -28,7 +28,7 @@ impl Plugin for Notification {
 
     fn about() -> About {
         About {
-            config_schema: include_str!("config.schema.json"),
+            config_schema: include_str!("config/schema.json"),
             needs_with: vec![("channels", vec!["kv".into(), "tick".into()])],
             needs_without: vec![("channels", vec![format!("http:{}", direct::DESTINATION)])],
             may_need: vec!["mail".into(), "kv".into()],

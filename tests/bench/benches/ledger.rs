@@ -1,7 +1,6 @@
 //! Records of an audit trail into a ledger of the host, a batch a call: signed, not signed, and beside them a plain append
 //! of the same bytes with a sync for each batch.
 
-#[allow(dead_code, reason = "each benchmark uses its part")]
 mod granted;
 
 use std::fs::File;

@@ -11,7 +11,7 @@ use futures::future::{try_join, try_join_all};
 use granted::{Nothing, delivery};
 use kubewitness_bench::wanted;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
+use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
 use kubewitness_journal::{Journal, JournalOptions};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

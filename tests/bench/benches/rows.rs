@@ -83,7 +83,7 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
     let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
     let component = engine.load(&component("persistence").into(), &ComponentsSpec::default()).await?;
     let plugin = component.plugin("persistence", &LimitsSpec::default(), grants)?;
-    let all: Vec<_> = deliveries(states, JOBS).into_iter().map(with_previous).collect();
+    let all: Vec<_> = deliveries(states, JOBS).iter().map(with_previous).collect();
     let begun = Instant::now();
     for batch in all.chunks(BATCH) {
         let outcome = plugin.handle(batch).await?;
@@ -94,10 +94,10 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
 }
 
 /// The first state of an object changes its phase, and the others do not.
-fn with_previous(delivery: Delivery) -> Delivery {
+fn with_previous(delivery: &Delivery) -> Delivery {
     let state = &*delivery.state;
     let previous = (state.seq as usize > JOBS).then(|| state.status.clone());
-    Delivery { state: Arc::new(State { previous, ..state.clone() }), ..delivery }
+    Delivery { state: Arc::new(State { previous, ..state.clone() }), ..delivery.clone() }
 }
 
 async fn peer(mut bulk: Bulk, states: usize) -> Result<f64> {

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::config::places::stores;
 use kubewitness_core::config::{DatabaseSpec, DocumentsGrant, Fault, HostSpec, PluginSpec};
 use kubewitness_core::intents::requests::Requests;
 use kubewitness_core::intents::writes::Writes;
@@ -397,7 +396,7 @@ async fn claim_places(host: &HostSpec, data: &Path, faults: &mut Vec<Fault>, ope
         Ok(taken) => taken,
         Err(error) => return faults.push(fault("spec", format!("the data folder: {error}"))),
     };
-    for store in stores(host) {
+    for store in host.stores() {
         match places::claim(&mut taken, data, &store).await {
             Ok(()) => {}
             Err(Unclaimed::Unknown(message)) => {

@@ -91,8 +91,8 @@ impl Files {
 }
 
 /// One that trusts what the system trusts, and shows nothing.
-pub fn plain_client(timeout: Duration, guard: Guard) -> Result<Client, String> {
-    Files::default().client(timeout, &guard).map_err(|(_, message)| message)
+pub fn plain_client(timeout: Duration, guard: &Guard) -> Result<Client, String> {
+    Files::default().client(timeout, guard).map_err(|(_, message)| message)
 }
 
 async fn resolved(field: &str, reference: &SecretRef) -> Result<Secret, Wrong> {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::components::{check_keys, check_module};
-use super::values::check_secret;
+use super::values::{check_secret, unknown};
 use super::{
     Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec,
     RateSpec, RetentionSpec, TickSpec, components, destinations, ledgers, places, streams,
@@ -123,13 +123,6 @@ fn check_grants<'a>(
     }
 }
 
-pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    if known.is_empty() {
-        return format!("the host has no {what} `{name}`, nor any other: add it to the host's settings");
-    }
-    format!("the host has no {what} `{name}`; it has {}", known.join(", "))
-}
-
 fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
     let RetentionSpec { age, count, size, .. } = retention;
     let is_nothing =
@@ -144,6 +137,23 @@ fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
 }
 
 impl HostSpec {
+    /// The stores that are files: databases first.
+    pub fn stores(&self) -> impl Iterator<Item = places::Store<'_>> {
+        let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
+            let path = &spec.sqlite.as_ref()?.path;
+            Some(places::Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
+        });
+        let ledgers = self.ledgers.iter().enumerate();
+        let ledgers = ledgers.map(|(index, spec)| places::Store {
+            list: "ledgers",
+            index,
+            field: "path",
+            path: &spec.path,
+            name: &spec.name,
+        });
+        databases.chain(ledgers)
+    }
+
     pub fn check(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         check_names("sources", self.sources.iter().map(|s| s.name.as_str()), &mut faults);
@@ -154,8 +164,9 @@ impl HostSpec {
         check_names("keys", self.keys.iter().map(|s| s.name.as_str()), &mut faults);
         check_names("streams", self.streams.iter().map(|s| s.name.as_str()), &mut faults);
         streams::check(self, &mut faults);
-        ledgers::check(self, &mut faults);
-        places::check(self, &mut faults);
+        let keys: Vec<_> = self.keys.iter().map(|key| key.name.as_str()).collect();
+        ledgers::check(&self.ledgers, &keys, &mut faults);
+        places::check(self.stores(), &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             if source.api_version.is_empty() || source.api_version.matches('/').count() > 1 {
                 faults.push(fault(
@@ -387,7 +398,7 @@ impl PluginSpec {
         let keys: Vec<_> = host.keys.iter().map(|s| s.name.as_str()).collect();
         let pairs = grants.keys.iter().map(|g| (g.name.as_str(), g.key.as_str()));
         check_grants("keys", "key", pairs, &keys, faults);
-        ledgers::check_granted_keys(&grants.keys, host, faults);
+        ledgers::check_granted_keys(&grants.keys, &host.ledgers, faults);
         let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         for (index, source) in grants.lister.iter().enumerate() {
             if !sources.contains(&source.as_str()) {

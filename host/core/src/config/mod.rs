@@ -21,8 +21,8 @@ pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use crate::model::kinds::is_name;
 pub use components::{
-    CeilingSpec, ComponentsSpec, ConfigField, GrantKind, HostLimitsSpec, ModuleKind, OciReference,
-    config_fields, conform, is_local,
+    CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, config_fields, conform,
+    is_local,
 };
 pub use destinations::*;
 pub use host::*;

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::check::unknown;
-use super::values::check_secret;
+use super::values::{check_secret, unknown};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
 use crate::carry::PARTITIONS;
 use crate::model::fault::{Fault, fault};

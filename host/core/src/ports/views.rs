@@ -18,9 +18,9 @@ pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
 };
 pub use super::plugins::{
-    CallEndsView, CallFailureView, CallsView, GrantUseView, GrantView, HistogramView, ManifestView,
-    PausedView, PluginView, QueueView, ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView,
-    TickView, VerdictsView,
+    CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView, HistogramView,
+    ManifestView, PausedView, PluginView, QueueView, ShadowActView, ShadowDifferenceView, ShadowSideView,
+    ShadowView, TickView, VerdictsView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::shortened;
+use kubewitness_core::views::{Gone, ObjectQuery};
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, LINK};
 use reqwest::tls::TlsInfo;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
@@ -69,6 +70,34 @@ pub struct Seen {
 /// The controller has answered, and has done nothing.
 #[derive(Debug)]
 pub struct Refused(String);
+
+/// The parameters of the API, whose names are those of kubectl and Kubernetes.
+pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
+    let limit = query.limit.map(|limit| limit.to_string());
+    let gone = match query.gone {
+        Gone::No => None,
+        Gone::Too => Some("true".to_owned()),
+        Gone::Only => Some("only".to_owned()),
+    };
+    let all = [
+        ("source", &query.source),
+        ("kind", &query.kind),
+        ("namespace", &query.namespace),
+        ("name", &query.name),
+        ("labelSelector", &query.label_selector),
+        ("index", &query.index),
+        ("phase", &query.phase),
+        ("search", &query.search),
+        ("gone", &gone),
+        ("since", &query.since),
+        ("until", &query.until),
+        ("at", &query.at),
+        ("sort", &query.sort),
+        ("limit", &limit),
+        ("details", &query.details.then(|| "true".to_owned())),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
+}
 
 #[cfg(test)]
 impl Refused {

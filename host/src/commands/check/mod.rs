@@ -3,8 +3,8 @@
 
 mod status_rules;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{Fault, HostSpec, Manifest, PluginSpec};
@@ -275,7 +275,7 @@ async fn check_plugin(
 async fn examined(
     engine: &Engine,
     parsed: &Parsed<PluginSpec>,
-    folders: &[PathBuf],
+    folders: &component::Folders,
     host: &HostSpec,
 ) -> Result<Component, Vec<Problem>> {
     let found = component::find(parsed, folders, host).await?;

@@ -1,4 +1,4 @@
-//! The JSON Schema of the configuration, from its types. A test compares it with `config.schema.json`, which the component
+//! The JSON Schema of the configuration, from its types. A test compares it with `schema.json`, which the component
 //! carries: the host checks manifests against it.
 
 use std::borrow::Cow;
@@ -60,7 +60,7 @@ fn sorted(value: Value) -> Value {
 fn the_reference_of_the_configuration_is_what_its_types_say() {
     let schema = sorted(SchemaGenerator::default().into_root_schema_for::<Config>().to_value());
     let text = format!("{schema:#}\n");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config.schema.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/schema.json");
     if std::env::var_os("KUBEWITNESS_WRITE_DOCS").is_some() {
         std::fs::write(path, &text).unwrap();
     }

@@ -186,7 +186,7 @@ async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved()
         registry.push("audit", "1.1", b"\0asm of another");
         write(&config, "trail.yaml", &trail(&next, 4096))?;
         let took_over = |status: &StatusView| {
-            says(status, "active", "") && status.plugins.iter().any(|plugin| plugin.digest == digest)
+            says(status, "trail", "active", "") && status.plugins.iter().any(|plugin| plugin.digest == digest)
         };
         run.status_when(WITHIN, "the compared version", took_over).await?;
         run.stop().await

@@ -166,8 +166,8 @@ async fn both_read_records_alike(files: &[PathBuf], key: &Path, program: &Path) 
     let open = files.last().context("an open file")?;
     let original = std::fs::read_to_string(open)?;
     let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
-    let lines = texts.iter().flat_map(|text| text.lines());
-    let last = lines.filter(|line| line.starts_with("{\"n\":")).next_back().context("a record")?;
+    let mut lines = texts.iter().flat_map(|text| text.lines());
+    let last = lines.rfind(|line| line.starts_with("{\"n\":")).context("a record")?;
     let last: Value = serde_json::from_str(last)?;
     let (n, prev) = (last["n"].as_u64().context("n")? + 1, last["hash"].as_str().context("a hash")?);
     let (own, twice) = (format!(r#""prev":"{prev}","id":"new""#), last["id"].as_str().context("an id")?);

@@ -62,7 +62,7 @@ impl Bucket {
     pub fn open(ledger: &str, spec: &ShipSpec, clock: Arc<dyn Clock>) -> Result<Self, Trouble> {
         let address = spec.address().ok_or_else(|| Trouble::Settings("`endpoint` is no address".into()))?;
         let client =
-            http::plain_client(PATIENCE, Guard::new(ledger, spec.reachable())).map_err(Trouble::Settings)?;
+            http::plain_client(PATIENCE, &Guard::new(ledger, spec.reachable())).map_err(Trouble::Settings)?;
         Ok(Self { spec: spec.clone(), address, client, clock })
     }
 

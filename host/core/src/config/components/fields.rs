@@ -2,10 +2,10 @@
 //!
 //! The schema is a guest's: nothing in it costs more than its bounds.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::fault::shortened;
+use crate::ports::views::ConfigField;
 
 /// A person reads no more of one plugin.
 const FIELDS: usize = 300;
@@ -17,22 +17,6 @@ const STEPS: usize = 10_000;
 const TEXT: usize = 1024;
 /// Words that a field may be, and alternatives of a type.
 const WORDS: usize = 20;
-
-/// One field of a plugin's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ConfigField {
-    /// Its path: `[]` stands for each item of a list, and `*` for each name of a map.
-    pub field: String,
-    /// For people, such as `text` or `list of texts`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub required: bool,
-    /// As JSON; left out where there is none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub default: String,
-    pub meaning: String,
-}
 
 /// The fields of a schema, each below the one that it is in. What is no schema has none.
 pub fn config_fields(schema: &str) -> Vec<ConfigField> {
@@ -178,7 +162,7 @@ mod tests {
     /// What each component brings: it contains this file.
     const SHIPPED: [(&str, &str); 3] = [
         ("persistence", include_str!("../../../../../plugins/persistence/src/config.schema.json")),
-        ("notification", include_str!("../../../../../plugins/notification/src/config.schema.json")),
+        ("notification", include_str!("../../../../../plugins/notification/src/config/schema.json")),
         ("audit", include_str!("../../../../../plugins/audit/src/config.schema.json")),
     ];
 

@@ -34,7 +34,7 @@ pub fn check(place: &str, spec: &TlsSpec, url: &str, faults: &mut Vec<Fault>) {
     match (certificate, key_from) {
         (Some(_), None) => faults.push(fault(of(".keyFrom"), "is missing: the certificate needs its key")),
         (None, Some(_)) => {
-            faults.push(fault(of(".certificate"), "is missing: the key is that of a certificate"))
+            faults.push(fault(of(".certificate"), "is missing: the key is that of a certificate"));
         }
         _ => {}
     }

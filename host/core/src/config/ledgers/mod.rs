@@ -9,8 +9,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use self::ship::ShipSpec;
-use super::check::unknown;
-use super::{Bytes, Duration, HostSpec, KeyGrant};
+use super::values::unknown;
+use super::{Bytes, Duration, KeyGrant};
 use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
 use crate::model::fault::{Fault, fault};
 
@@ -108,16 +108,16 @@ impl LedgerSpec {
     }
 }
 
-pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
-    let keys: Vec<_> = host.keys.iter().map(|key| key.name.as_str()).collect();
+/// `keys` are the names of those that the host has.
+pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<Fault>) {
     let mut shipped = BTreeMap::new();
-    for (index, ledger) in host.ledgers.iter().enumerate() {
+    for (index, ledger) in ledgers.iter().enumerate() {
         let field = format!("spec.ledgers[{index}]");
         if let Some(rotate) = &ledger.rotate {
             check_rotate(&format!("{field}.rotate"), rotate, faults);
         }
         if let Some(signing) = &ledger.signing {
-            check_signing(&format!("{field}.signing"), signing, &keys, faults);
+            check_signing(&format!("{field}.signing"), signing, keys, faults);
         }
         if let Some(ship) = &ledger.ship {
             ship::check(&format!("{field}.ship"), ship, faults);
@@ -135,7 +135,7 @@ pub(super) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
             }
         }
         let names = |other: &&LedgerSpec| is_closed_file(Path::new(&other.path), Path::new(&ledger.path));
-        if let Some(other) = host.ledgers.iter().find(names) {
+        if let Some(other) = ledgers.iter().find(names) {
             let message = format!("is the name of a closed file of `{}`: choose another", other.name);
             faults.push(fault(format!("{field}.path"), message));
         }
@@ -168,12 +168,12 @@ fn check_signing(field: &str, signing: &SigningSpec, keys: &[&str], faults: &mut
 }
 
 /// A plugin signs what it likes, also what a ledger would say.
-pub(super) fn check_granted_keys(grants: &[KeyGrant], host: &HostSpec, faults: &mut Vec<Fault>) {
+pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], faults: &mut Vec<Fault>) {
     for (index, grant) in grants.iter().enumerate() {
         let signs = |ledger: &&super::LedgerSpec| {
             ledger.signing.as_ref().is_some_and(|signing| signing.key == grant.key)
         };
-        if let Some(ledger) = host.ledgers.iter().find(signs) {
+        if let Some(ledger) = ledgers.iter().find(signs) {
             let message = format!(
                 "is `{}`, with which the host signs the ledger `{}`: grant another key, or the plugin could forge \
                  the ledger",
@@ -189,6 +189,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::HostSpec;
     use crate::config::PluginSpec;
 
     fn host(ledgers: &serde_json::Value) -> HostSpec {

@@ -2,7 +2,6 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::config::HostSpec;
 use crate::model::fault::{Fault, fault};
 
 /// In the data folder, these are the host's own: a plugin that could write them could unsay what was witnessed.
@@ -29,23 +28,6 @@ impl Store<'_> {
     pub fn fault(&self, message: String) -> Fault {
         fault(format!("spec.{}[{}].{}", self.list, self.index, self.field), message)
     }
-}
-
-/// The stores that are files: databases first.
-pub fn stores(host: &HostSpec) -> impl Iterator<Item = Store<'_>> {
-    let databases = host.databases.iter().enumerate().filter_map(|(index, spec)| {
-        let path = &spec.sqlite.as_ref()?.path;
-        Some(Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
-    });
-    let ledgers = host.ledgers.iter().enumerate();
-    let ledgers = ledgers.map(|(index, spec)| Store {
-        list: "ledgers",
-        index,
-        field: "path",
-        path: &spec.path,
-        name: &spec.name,
-    });
-    databases.chain(ledgers)
 }
 
 /// The places that are taken.
@@ -85,10 +67,10 @@ impl Places {
 }
 
 /// What the paths say without a look at the disk, where links may lead elsewhere.
-pub(in crate::config) fn check(host: &HostSpec, faults: &mut Vec<Fault>) {
+pub(in crate::config) fn check<'a>(stores: impl Iterator<Item = Store<'a>>, faults: &mut Vec<Fault>) {
     let data = Path::new("/data");
     let mut places = Places::new(data.to_owned());
-    for store in stores(host) {
+    for store in stores {
         let wrong = match store.list {
             "ledgers" => no_ledger(store.path),
             _ => None,
@@ -123,7 +105,7 @@ pub fn plain(path: &Path) -> PathBuf {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use crate::config::HostSpec;
 
     fn faults(database: &str, ledgers: &[&str]) -> Vec<String> {
         let ledgers: Vec<_> = ledgers

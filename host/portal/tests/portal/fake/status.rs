@@ -173,7 +173,7 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
             ],
             sources: vec!["jobs".into(), "pods".into()],
             config: serde_json::json!({"table": "kw_states"}).as_object().cloned(),
-            fields: vec![kubewitness_core::config::ConfigField {
+            fields: vec![kubewitness_core::views::ConfigField {
                 field: "table".into(),
                 kind: "text".into(),
                 default: "\"states\"".into(),

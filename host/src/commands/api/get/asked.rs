@@ -205,34 +205,6 @@ fn is_of_events(kind: &str) -> bool {
     kinds::is_kind("", "Event", kind)
 }
 
-/// The parameters of the API, whose names are those of kubectl and Kubernetes.
-pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static str, String)> {
-    let limit = query.limit.map(|limit| limit.to_string());
-    let gone = match query.gone {
-        Gone::No => None,
-        Gone::Too => Some("true".to_owned()),
-        Gone::Only => Some("only".to_owned()),
-    };
-    let all = [
-        ("source", &query.source),
-        ("kind", &query.kind),
-        ("namespace", &query.namespace),
-        ("name", &query.name),
-        ("labelSelector", &query.label_selector),
-        ("index", &query.index),
-        ("phase", &query.phase),
-        ("search", &query.search),
-        ("gone", &gone),
-        ("since", &query.since),
-        ("until", &query.until),
-        ("at", &query.at),
-        ("sort", &query.sort),
-        ("limit", &limit),
-        ("details", &query.details.then(|| "true".to_owned())),
-    ];
-    all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
-}
-
 /// As kubectl writes it and takes it.
 pub(super) fn name(object: &ObjectRef) -> String {
     let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
@@ -277,6 +249,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::commands::api::client::parameters;
 
     fn asked(arguments: &[&str]) -> Result<Asked> {
         let line = ["kubewitness", "get"].iter().chain(arguments);

@@ -11,11 +11,11 @@ use kubewitness_core::views::{ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::asked::{Asked, concerns, name, parameters};
+use super::asked::{Asked, concerns, name};
 use super::{document, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
-use crate::commands::api::client::Client;
+use crate::commands::api::client::{Client, parameters};
 use crate::commands::api::live::{Heard, Live};
 use crate::commands::print::{self, Table, clean};
 

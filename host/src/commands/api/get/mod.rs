@@ -9,12 +9,11 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
 use serde_json::Value;
 
-use super::client::{Client, Listed};
+use super::client::{Client, Listed, parameters};
 use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
 use crate::commands::print::{self, clean, remarks};
 use crate::commands::{End, Ended};
-pub(super) use asked::parameters;
 use asked::{Asked, When, name};
 
 pub async fn get(args: GetArgs) -> Ended {

@@ -9,8 +9,7 @@ mod wait;
 use anyhow::Result;
 use kubewitness_core::views::{ObjectQuery, ObjectView};
 
-use crate::commands::api::client::Client;
-use crate::commands::api::get::parameters;
+use crate::commands::api::client::{Client, parameters};
 
 pub use tap::tap;
 pub use wait::{wait, wait_for_new};
