@@ -117,6 +117,6 @@ mod tests {
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
         assert_eq!(explain("kw-d009").unwrap(), End::Fine);
-        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D014"));
+        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D015"));
     }
 }

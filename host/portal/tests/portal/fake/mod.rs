@@ -146,7 +146,10 @@ impl Views for Fake {
         let known = query.uid.as_deref() == Some("uid-train") || query.name.as_deref() == Some("llm-train-7");
         let mut states = self.states.lock().unwrap().clone();
         if !known {
-            states.retain(|state| Some(&state.object.name) == query.name.as_ref());
+            let is_it = |object: &ObjectRef| {
+                Some(&object.name) == query.name.as_ref() || Some(&object.uid) == query.uid.as_ref()
+            };
+            states.retain(|state| is_it(&state.object));
             return Ok(TimelineView { states, ..TimelineView::default() });
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
