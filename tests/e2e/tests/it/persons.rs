@@ -73,6 +73,8 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
         let (code, text, errors) = command(&["audit", "show", "--name", "first", &open]).await?;
         ensure!(code == Some(0) && text.contains("erased"), "{text}{errors}");
 
+        // For a second the host takes a name that it has just written for one that is there.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
         submit(&simulator, "second").await?;
         let again = async || Ok(hers(&data).await?.contains(&"second".to_owned()).then_some(()));
         until(WITHIN, "a record that names her again", again).await.with_context(|| host.process().say())?;

@@ -8,7 +8,7 @@ use crate::pages::parts::{at, figure, object_link, plural};
 pub(super) fn table(events: &[EventView]) -> Markup {
     let count = events.len() as u64;
     html! {
-        div.scroll {
+        div.scroll tabindex="0" role="group" aria-label="Events" {
             table.dense.stacked.plain {
                 caption {
                     (figure(count)) " " (plural(count, "event", "events"))

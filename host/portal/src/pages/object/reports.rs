@@ -11,7 +11,7 @@ const LOST: [&str; 3] = ["refused", "given up", "unreadable"];
 pub(super) fn table(reports: &[ReportView]) -> Markup {
     let count = reports.len() as u64;
     html! {
-        div.scroll {
+        div.scroll tabindex="0" role="group" aria-label="Who was told" {
             table.dense.stacked.plain {
                 caption { (figure(count)) " " (plural(count, "report", "reports")) " of plugins, oldest first." }
                 thead { tr {
