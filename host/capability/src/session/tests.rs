@@ -520,7 +520,7 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     // Of another kind of database than it is said to be.
     let address = world.folder.path().join("address");
     std::fs::write(&address, "postgres://me:hush@x/y").unwrap();
-    std::fs::create_dir(world.folder.path().join("audit")).unwrap();
+    std::fs::create_dir_all(world.folder.path().join("audit")).unwrap();
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [],
         "databases": [
