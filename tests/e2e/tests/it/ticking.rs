@@ -8,7 +8,7 @@ use kubewitness_core::views::{StatusView, TickView};
 use kubewitness_harness::{Kubewitness, command, in_scratch, until};
 
 use crate::probing::{FOR_PROBE, Lab, manifest, message, probe};
-use crate::support::{create_job, example_copy, write};
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -90,9 +90,8 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
 async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse_is_a_warning() {
     in_scratch("ticking-check", async |scratch| {
         let config = example_copy(scratch)?;
-        let persistence = std::fs::read_to_string(config.join("persistence.yaml"))?;
-        let wrong = persistence.trim_end().to_owned() + "\n      tick: {every: 30s}\n";
-        write(&config, "persistence.yaml", &wrong)?;
+        let wrong = plugin_manifest("audit", &format!("{AUDIT}\ntick: {{every: 30s}}"));
+        write(&config, "audit.yaml", &wrong)?;
         let folder = config.to_string_lossy().into_owned();
         let plugins = kubewitness_harness::plugins_folder()?.to_string_lossy().into_owned();
         let line = ["check", &folder, "--plugins", &plugins, "-o", "json"];
@@ -101,7 +100,7 @@ async fn a_schedule_without_the_export_for_it_is_refused_by_name_and_the_reverse
         for part in ["spec.tick: ", "kubewitness:plugin/ticker", "take `spec.tick` out"] {
             ensure!(stdout.contains(part), "{part} is not in {stdout}");
         }
-        write(&config, "persistence.yaml", &persistence)?;
+        std::fs::remove_file(config.join("audit.yaml"))?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host.trim_end().to_owned() + "\n" + FOR_PROBE))?;
         write(&config, "probe.yaml", &manifest("{command: done}", ""))?;
