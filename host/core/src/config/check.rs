@@ -87,7 +87,7 @@ fn check_database(place: &str, database: &DatabaseSpec, faults: &mut Vec<Fault>)
         None => faults.push(fault(place, format!("has {}: keep one of them", given.join(" and ")))),
         Some(DatabaseKind::Sqlite(sqlite)) => {
             if sqlite.size.is_some_and(|size| size.0 < SQLITE_LEAST) {
-                let least = super::Bytes(SQLITE_LEAST);
+                let least = Bytes(SQLITE_LEAST);
                 faults
                     .push(fault(format!("{place}.sqlite.size"), format!("is less than {least}, the least")));
             }

@@ -79,8 +79,9 @@ fn fits(openapi: &Value, schema: &Value, value: &Value, place: &str) {
     if let Some(reference) = schema["$ref"].as_str() {
         return fits(openapi, openapi.pointer(&reference[1..]).unwrap(), value, reference);
     }
-    // What a plugin did is whatever it is.
-    if *schema == Value::Bool(true) || schema["type"].is_null() {
+    // What a plugin did is any JSON, and its description says no more.
+    let says_nothing = schema.as_object().is_some_and(|schema| schema.keys().all(|key| key == "description"));
+    if *schema == Value::Bool(true) || says_nothing {
         return;
     }
     let types: Vec<&str> = match &schema["type"] {
