@@ -59,7 +59,7 @@ pub fn advised(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && is_negative(word)
     {
-        let advice = "no flag takes a value with a `-` before it: write 5m for five minutes ago, and a number from 0 on";
+        let advice = "a time and a number have no `-` before them: write 5m for five minutes ago, and a number from 0 on";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
     }
     error

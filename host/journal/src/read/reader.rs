@@ -9,7 +9,7 @@ use kubewitness_core::ports::{
     Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
-use kubewitness_core::{Gap, ObjectRef, Seq, State, reports};
+use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
 use super::ended::{EndedPage, EndedQuery};
@@ -295,8 +295,7 @@ impl<'a> Reader<'a> {
     pub async fn reports(&mut self) -> Answer<Vec<(String, String, Vec<u8>)>> {
         let mut reports = Vec::new();
         for (plugin, _) in self.past().progress_of_all().await? {
-            let kept = self.rows().kv(&plugin).await?.into_iter();
-            let kept = kept.filter(|(key, _)| key.starts_with(reports::PREFIX));
+            let kept = self.rows().reports(&plugin).await?.into_iter();
             reports.extend(kept.map(|(key, value)| (plugin.clone(), key, value)));
         }
         Ok(reports)

@@ -340,6 +340,8 @@ pub(crate) trait Fetch: Send {
     /// In order; of all plugins where none is named.
     async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>>;
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
+    /// Of these, what it reports of objects.
+    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
     /// Of each plugin the newest record of a pause or a resume, where it is a pause.
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>>;

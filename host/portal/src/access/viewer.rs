@@ -67,9 +67,7 @@ impl Act {
             Self::Mute => ("mute", "notifications"),
         }
     }
-}
 
-impl Act {
     fn attempt(self, namespace: &str, name: &str) -> Attempt {
         let (verb, resource) = self.words();
         Attempt {

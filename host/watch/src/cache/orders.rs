@@ -193,8 +193,13 @@ impl Orders {
             self.by_restarts.remove(By::Restarts, slots, &was);
             self.by_restarts.insert(By::Restarts, slots, &Probe { number: probe(held), ..was });
         }
-        self.discount(slot, before);
-        self.count(slot, held);
+        let is_same =
+            before.kept.read().seq == held.kept.read().seq && before.status.phase == held.status.phase;
+        if !is_same {
+            // In this order, the phase of the only object of a namespace is not taken away and made anew.
+            self.count(slot, held);
+            self.discount(slot, before);
+        }
     }
 
     fn sorted(&mut self) -> [(By, &mut Sorted); 4] {

@@ -9,6 +9,8 @@ use crate::model::fault::shortened;
 
 /// Keys of reports begin with it.
 pub const PREFIX: &str = "report/";
+/// The first key behind all of them.
+pub const BEYOND: &str = "report0";
 /// Reports of one story. The newest are shown.
 pub const SHOWN: usize = 500;
 /// A longer value is no report.

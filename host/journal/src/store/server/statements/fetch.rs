@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kubewitness_core::ports::{DeadLetter, Progress};
 use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
-use kubewitness_core::{Gap, Seq};
+use kubewitness_core::{Gap, Seq, reports};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
@@ -238,6 +238,13 @@ impl Fetch for Session {
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
         let text = "SELECT name, value FROM kw_kv WHERE plugin = ? ORDER BY name";
         let rows = self.fetch(text, vec![plugin.into()]).await?;
+        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
+    }
+
+    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        let text = "SELECT name, value FROM kw_kv WHERE plugin = ? AND name >= ? AND name < ? ORDER BY name";
+        let rows =
+            self.fetch(text, vec![plugin.into(), reports::PREFIX.into(), reports::BEYOND.into()]).await?;
         rows.into_iter().map(|mut row| Ok((row.text(0)?, row.bytes(1)?))).collect()
     }
 

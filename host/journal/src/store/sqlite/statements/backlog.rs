@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
-use kubewitness_core::{Seq, StateId};
+use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
@@ -57,6 +57,15 @@ pub(super) async fn kv(
 ) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
     let text = "SELECT key, value FROM kv WHERE plugin = ? ORDER BY key";
     sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)
+}
+
+pub(super) async fn reports(
+    connection: &mut SqliteConnection,
+    plugin: &str,
+) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+    let text = "SELECT key, value FROM kv WHERE plugin = ? AND key >= ? AND key < ? ORDER BY key";
+    let asked = sqlx::query_as(text).bind(plugin).bind(reports::PREFIX).bind(reports::BEYOND);
+    asked.fetch_all(connection).await.map_err(classify)
 }
 
 pub(super) async fn replays(

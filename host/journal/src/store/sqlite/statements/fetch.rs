@@ -216,6 +216,10 @@ impl Fetch for SqliteConnection {
         backlog::kv(self, plugin).await
     }
 
+    async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {
+        backlog::reports(self, plugin).await
+    }
+
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>> {
         backlog::pauses(self).await
     }
