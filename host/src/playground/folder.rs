@@ -11,21 +11,24 @@ use super::write;
 use crate::commands::new_key;
 use crate::journal_place::PLAYGROUND_MARKER as MARKER;
 
-/// What a playground makes in its data folder and clears again: with what follows these names, as in `journal.db-wal`.
-/// Compiled plugins stay. They tell nothing of a cluster, and compiling them again takes seconds.
+/// What a playground makes in its data folder and clears again. Compiled plugins stay: they tell nothing of a cluster, and
+/// compiling them again takes seconds.
 const MADE: [&str; 11] = [
     "audit",
     "ended-sessions",
-    "journal.db",
     "kubeconfig",
     "kubewitness.log",
     "last-good",
+    "mutes",
     "notifications.jsonl",
-    "platform.db",
     "redaction.key",
     "session.key",
-    "trail.",
+    KEY,
+    PUBLIC_KEY,
 ];
+/// The same, each with the files that lie beside it.
+const DATABASES: [&str; 2] = ["journal.db", "platform.db"];
+const BESIDE: [&str; 5] = ["", "-journal", "-shm", "-wal", ".lock"];
 const PLUGINS: &str = include_str!("../../../deploy/kustomize/plugins.yaml");
 const HOST: &str = include_str!("../../../deploy/kustomize/host.yaml");
 const TEMPLATES: &str = include_str!("../../../deploy/examples/submit/templates.yaml");
@@ -87,11 +90,7 @@ impl Claim {
 
     /// Removes what an earlier playground left, and nothing that somebody else put there.
     pub fn clear(&self) -> Result<()> {
-        let is_made = |path: &PathBuf| {
-            let name = path.file_name().and_then(OsStr::to_str);
-            name.is_some_and(|name| MADE.iter().any(|made| name.starts_with(made)))
-        };
-        for path in entries(&self.data)?.into_iter().filter(is_made) {
+        for path in entries(&self.data)?.into_iter().filter(|path| is_made(path)) {
             let removed =
                 if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
             removed
@@ -99,6 +98,12 @@ impl Claim {
         }
         write(&self.data.join(MARKER), ABOUT)
     }
+}
+
+fn is_made(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(OsStr::to_str) else { return false };
+    let is_beside = |database: &&str| name.strip_prefix(*database).is_some_and(|rest| BESIDE.contains(&rest));
+    MADE.contains(&name) || DATABASES.iter().any(|database| is_beside(&database))
 }
 
 fn entries(data: &Path) -> Result<Vec<PathBuf>> {
@@ -151,8 +156,9 @@ mod tests {
     fn a_playgrounds_own_folder_is_cleared_of_what_it_made_and_of_nothing_else() {
         let data = tempfile::tempdir().unwrap();
         Claim::new(data.path()).unwrap().clear().unwrap();
-        let (made, others) =
-            (["journal.db-wal", "trail.key"], ["mine.txt", "config/shout.wasm", "cache/compiled"]);
+        let made = ["journal.db-wal", "platform.db", "trail.key", "mutes"];
+        let others =
+            ["mine.txt", "audit-notes.txt", "journal.db.copy", "config/shout.wasm", "cache/compiled"];
         for folder in ["config", "cache", "audit"] {
             std::fs::create_dir(data.path().join(folder)).unwrap();
         }

@@ -23,7 +23,7 @@ const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 /// Cells are not made narrower than this: a shorter one tells nothing.
 const NARROWEST: usize = 12;
 /// Columns that are never shortened: half of a time is none.
-const TIMES: [&str; 6] = ["AT", "CHANGED", "ENDED", "LAST", "OBSERVED", "RECORDED"];
+const TIMES: [&str; 8] = ["AT", "CHANGED", "ENDED", "LAST", "OBSERVED", "RECORDED", "SINCE", "TOLD AT"];
 /// What is typed again: it gives way after all others.
 const NAME: &str = "NAME";
 /// Columns that a narrow terminal goes without, before a name is shortened.

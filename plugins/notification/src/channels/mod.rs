@@ -162,6 +162,20 @@ pub mod tests {
         }
     }
 
+    pub fn has_no_link_of_an_object_s_own(body: fn(&Message) -> Value) {
+        let text =
+            "[log in](https://evil.example) ![](https://evil.example/x) [log] [1]\n[1]: https://evil.example";
+        let title = "[a](https://evil.example)".into();
+        let shown = body(&Message { title, text: text.into(), ..sample() })["markdown"].to_string();
+        assert!(shown.contains("［log in］(https://evil.example)"), "{shown}");
+        assert_eq!(
+            (shown.matches('[').count(), shown.matches(']').count()),
+            (1, 1),
+            "the portal's own: {shown}"
+        );
+        assert!(shown.contains("[Open in the portal](https://kw.example.com"), "{shown}");
+    }
+
     pub fn answered(status: u16, body: &str) -> Response {
         Response { status, headers: vec![], body: body.into() }
     }

@@ -35,22 +35,11 @@ pub fn answer(response: &Response) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channels::tests::{answered, sample};
+    use crate::channels::tests::{answered, has_no_link_of_an_object_s_own, sample};
 
     #[test]
     fn a_link_of_an_object_s_own_is_none() {
-        let text =
-            "[log in](https://evil.example) ![](https://evil.example/x) [log] [1]\n[1]: https://evil.example";
-        let title = "[a](https://evil.example)".into();
-        let body = body(&Message { title, text: text.into(), ..sample() });
-        let shown = body["markdown"].to_string();
-        assert!(shown.contains("［log in］(https://evil.example)"), "{shown}");
-        assert_eq!(
-            (shown.matches('[').count(), shown.matches(']').count()),
-            (1, 1),
-            "the portal's own: {shown}"
-        );
-        assert!(shown.contains("[Open in the portal](https://kw.example.com"), "{shown}");
+        has_no_link_of_an_object_s_own(body);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) fn check_module(field: &str, module: &ModuleSpec, is_signed: bool, fa
     {
         let message = "leads out of its folder, and the host's settings ask for signatures (`modules.signedBy`): put \
                        the component into a plugin folder, and name it without `..` and without a folder before it";
-        faults.push(fault("spec.module.file", message));
+        faults.push(fault(of("file"), message));
     }
     let is_unsigned = module.config_map_key.is_some() || module.url.is_some();
     if is_unsigned && is_signed {
