@@ -102,8 +102,8 @@ impl Claim {
 
 fn is_made(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(OsStr::to_str) else { return false };
-    let is_beside = |database: &&str| name.strip_prefix(*database).is_some_and(|rest| BESIDE.contains(&rest));
-    MADE.contains(&name) || DATABASES.iter().any(|database| is_beside(&database))
+    let is_beside = |database: &str| name.strip_prefix(database).is_some_and(|rest| BESIDE.contains(&rest));
+    MADE.contains(&name) || DATABASES.iter().any(|database| is_beside(database))
 }
 
 fn entries(data: &Path) -> Result<Vec<PathBuf>> {
