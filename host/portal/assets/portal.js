@@ -124,8 +124,7 @@
         show("waiting", "Reconnecting");
       } else if (type === "refused") {
         show("waiting", "Reconnecting");
-        // Whoever is signed out is led to where they sign in.
-        fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && location.reload(), () => {});
+        fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && signIn(answer.url), () => {});
       } else if (type === "reset") {
         location.reload();
       }
@@ -133,6 +132,15 @@
     const tell = (message) => {
       if (channel) channel.postMessage(message);
       take(message);
+    };
+
+    // Whoever is signed out is led to where they sign in. The server can't see that there was a session: its cookie is
+    // gone where they have signed out in another window.
+    const signIn = (address) => {
+      if (!looking) return;
+      const to = new URL(address);
+      if (reader) to.searchParams.set("ended", "true");
+      location.assign(to);
     };
 
     // Holds the stream until nobody looks at this page.
@@ -202,6 +210,9 @@
     }
 
     document.addEventListener("visibilitychange", () => (document.hidden ? leave() : look()));
+    // A page that is left for another one is not led elsewhere by the end of its stream.
+    const logOut = document.querySelector('form[action="/logout"]');
+    if (logOut) logOut.addEventListener("submit", leave);
     // What comes meanwhile is not lost: the page goes on from the last state that it has.
     live.addEventListener("click", () => {
       paused = !paused;
