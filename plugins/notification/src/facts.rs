@@ -73,14 +73,25 @@ pub fn names() -> String {
     FIELDS.map(|(name, _)| name).join(", ")
 }
 
+/// One by one: `collect` would sort them first, by code that takes more room than all of this file.
+pub fn map(fields: impl IntoIterator<Item = (String, Value)>) -> Facts {
+    let mut map = Facts::new();
+    map.extend(fields);
+    map
+}
+
+fn fields(state: &State) -> Facts {
+    map(FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))))
+}
+
 /// Without the document, and bounded.
 pub fn plain(state: &State) -> Facts {
-    bounded(FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))).collect())
+    bounded(fields(state))
 }
 
 /// Reads the document only for `pointers`. A document that has no such value, or none at all, gives `null`.
 pub fn of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
-    let mut facts: Facts = FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))).collect();
+    let mut facts = fields(state);
     for pointer in pointers {
         facts.insert(pointer.clone(), value(state, pointer)?);
     }

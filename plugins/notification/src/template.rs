@@ -50,7 +50,7 @@ pub fn fill(template: &Value, facts: &Facts) -> Value {
         },
         Value::Array(items) => items.iter().map(|item| fill(item, facts)).collect(),
         Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (name.clone(), fill(value, facts))).collect())
+            Value::Object(facts::map(fields.iter().map(|(name, value)| (name.clone(), fill(value, facts)))))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => template.clone(),
     }

@@ -63,17 +63,19 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
 }
 
 pub fn bench(args: &[String]) -> Result<ExitCode> {
+    // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
+    if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
+        bail!("`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}", programs()?.join(", "));
+    }
     let peer = peer::client_go();
     build::everything(Host::Release)?;
     step("running the benchmarks");
     let mut command = cargo();
     command.args(["bench", "--locked", "--package", "kubewitness-bench"]);
     // Linking takes minutes a program: `plugins-swap` and `plugins` link that of `plugins` alone.
-    let folder = root().join("tests/bench/benches");
-    let program = args.first().and_then(|name| name.split('-').next()).filter(|program| {
-        folder.join(format!("{program}.rs")).is_file() || folder.join(program).join("main.rs").is_file()
-    });
-    match program {
+    let programs = programs()?;
+    let asked = args.first().and_then(|name| name.split('-').next());
+    match programs.iter().find(|program| asked == Some(program)) {
         Some(program) => command.args(["--bench", program]),
         None => command.arg("--benches"),
     };
@@ -84,6 +86,20 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     }
     check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("release")))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The benchmarks that `cargo bench` knows, each a file or a folder.
+fn programs() -> Result<Vec<String>> {
+    let folder = root().join("tests/bench/benches");
+    let mut names = Vec::new();
+    for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").is_file() {
+            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 pub fn ci() -> Result<ExitCode> {

@@ -15,7 +15,7 @@ const TOLD: usize = 80;
 /// One parameter of a template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(rename = "Parameter"))]
+#[cfg_attr(any(test, feature = "schema"), schemars(rename = "Parameter"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParameterSpec {
     /// The name under which a person gives the value.

@@ -231,6 +231,8 @@ impl Config {
     pub fn pointers(&self) -> BTreeSet<String> {
         let texts = [&self.title, &self.text].into_iter().flatten().cloned().map(Value::String);
         let templates = self.channels.iter().filter_map(|channel| channel.template.clone());
-        texts.chain(templates).flat_map(|template| template::pointers(&template)).collect()
+        let mut all = BTreeSet::new();
+        all.extend(texts.chain(templates).flat_map(|template| template::pointers(&template)));
+        all
     }
 }

@@ -142,7 +142,7 @@ fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
     }
     // No server tells one person's spellings apart.
     let mut seen = BTreeSet::new();
-    told.retain(|to| seen.insert(to.to_lowercase()));
+    told.retain(|to| seen.insert(to.to_ascii_lowercase()));
     told
 }
 

@@ -1,6 +1,8 @@
 //! Reports what became of each message, by object and recipient. They lie in `kv` under keys by which the host finds
 //! them: it shows them with the object, and removes them with it.
 
+use std::collections::BTreeSet;
+
 use kubewitness_sdk::{Error, kv, log};
 use serde::Serialize;
 use serde_json::Value;
@@ -50,7 +52,7 @@ impl Report {
         Self {
             key: key(facts, &to),
             at_ms,
-            via: channel.unwrap_or_default().to_lowercase(),
+            via: channel.unwrap_or_default().to_ascii_lowercase(),
             to,
             result,
             title,
@@ -88,10 +90,12 @@ pub fn keep(reports: &[Report]) -> Result<(), Error> {
     if reports.is_empty() {
         return Ok(());
     }
-    let mut keys = kv::keys(REPORTS, 2 * MOST as u32)?;
+    let keys = kv::keys(REPORTS, 2 * MOST as u32)?;
     if keys.len() + reports.len() > MOST {
-        keys.sort_by(|one, other| position(one).cmp(position(other)));
-        keys.iter().take(keys.len().saturating_sub(KEPT)).try_for_each(|key| kv::delete(key))?;
+        let mut oldest = BTreeSet::new();
+        oldest.extend(keys.iter().map(|key| format!("{} {key}", position(key))));
+        let keys = oldest.iter().filter_map(|entry| entry.split_once(' ')).map(|(_, key)| key);
+        keys.take(oldest.len().saturating_sub(KEPT)).try_for_each(kv::delete)?;
     }
     for report in reports {
         let bytes = serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()))?;

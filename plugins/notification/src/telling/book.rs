@@ -224,20 +224,16 @@ impl Book {
         if !config.is_quiet("", now_ms) {
             self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
         }
-        let waiting: BTreeSet<String> = self
-            .outbox
-            .iter()
-            .flat_map(|one| &one.to)
-            .chain(self.more.iter().map(|(name, _)| name))
-            .cloned()
-            .collect();
-        let failures = |book: &Self, channel: &str| {
-            let of = book.paces.iter().filter(|pace| channel_of(&pace.recipient) == channel);
-            of.map(|pace| pace.tries).max().unwrap_or_default()
+        let mut waiting = BTreeSet::new();
+        waiting.extend(self.outbox.iter().flat_map(|one| one.to.iter().cloned()));
+        waiting.extend(self.more.iter().map(|(name, _)| name.clone()));
+        let has_failed = |book: &Self, channel: &str| {
+            let is_it = |pace: &Pace| pace.tries > 0 && channel_of(&pace.recipient) == channel;
+            book.paces.iter().any(is_it)
         };
-        let mut queues = Vec::new();
+        let (mut first, mut last) = (Vec::new(), Vec::new());
         for recipient in waiting {
-            let failed = failures(self, channel_of(&recipient));
+            let failed = has_failed(self, channel_of(&recipient));
             let pace = self.pace(&recipient);
             if now_ms < pace.next_ms {
                 continue;
@@ -246,10 +242,11 @@ impl Book {
                 (pace.since_ms, pace.sent) = (now_ms, 0);
             }
             let left = config.digest.above.saturating_sub(pace.sent) as usize;
-            queues.push((failed, self.due_to(config, &recipient, left, now_ms).into_iter()));
+            let queues = if failed { &mut last } else { &mut first };
+            queues.push(self.due_to(config, &recipient, left, now_ms).into_iter());
         }
-        queues.sort_by_key(|(failed, _)| *failed);
-        in_turn(queues.into_iter().map(|(_, queue)| queue).collect())
+        first.append(&mut last);
+        in_turn(first)
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {

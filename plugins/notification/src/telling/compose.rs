@@ -158,6 +158,6 @@ pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64
         link: config.portal.clone(),
         tone: if bad { Tone::Bad } else { Tone::Neutral },
         at_ms: messages.first().map_or(now_ms, |message| message.at_ms),
-        facts: facts.into_iter().collect(),
+        facts: facts::map(facts),
     }
 }

@@ -1,7 +1,6 @@
 //! Shares the outbox among channels: a recipient that takes nothing keeps nobody else from being told. People whose
 //! messages have no room are told a number. A program gets each message: its states come again until there is room.
 
-use std::collections::BTreeSet;
 
 use kubewitness_sdk::{Error, kv};
 
@@ -32,8 +31,7 @@ impl Book {
 
     fn fullest(&self, config: &Config) -> Option<String> {
         let people = self.outbox.iter().flat_map(|one| &one.to).filter(|to| config.is_for_people(to));
-        let channels: BTreeSet<&str> = people.map(|to| channel_of(to)).collect();
-        channels.into_iter().max_by_key(|channel| self.waiting(channel)).map(str::to_string)
+        people.map(|to| channel_of(to)).max_by_key(|channel| self.waiting(channel)).map(str::to_string)
     }
 
     fn waiting(&self, channel: &str) -> usize {

@@ -6,6 +6,8 @@ use crate::model::fault::{Fault, fault};
 
 /// In the data folder, these are the host's own: a plugin that could write them could unsay what was witnessed.
 const OWN: [&str; 3] = ["journal.db", "cache", "last-good"];
+/// The same, which have no files beside them. A plugin that could write them could sign in as anybody.
+const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "session.key"];
 /// Endings of the files beside those of a ledger.
 const BESIDE: [&str; 3] = ["receipts", "shipped", "persons"];
 
@@ -50,7 +52,7 @@ impl Places {
             let is_own = |own: &&str| {
                 first.strip_prefix(*own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
             };
-            if OWN.iter().any(is_own) {
+            if OWN.iter().any(is_own) || OWN_FILES.contains(&&*first) {
                 return Err(format!("`{path}` is the host's own: choose another file"));
             }
         }
@@ -130,6 +132,8 @@ mod tests {
             ("x/../journal.db-wal", "is the host's own"),
             ("/data/../data/cache/a", "is the host's own"),
             ("last-good/host.yaml", "is the host's own"),
+            ("session.key", "is the host's own"),
+            ("audit/../mutes", "is the host's own"),
             ("./platform.db", "platform.db is of the database `platform` already"),
             ("", "names a folder"),
             ("audit/", "names a folder"),
