@@ -48,7 +48,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
     };
     let is_replica = lease.is_some();
     let doors = access::doors(args.access, args.listen, &connection, &args.data, is_replica).await?;
-    info!(server = origin(&connection.server), "witnessing");
+    info!(server = origin(&connection.server), "connected to the API server");
     let options = Options {
         connection,
         journal,

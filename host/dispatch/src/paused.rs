@@ -49,7 +49,13 @@ pub(crate) fn carry_out(
                 return Ok(Changed { changed: false, paused: before.map(Arc::new) });
             }
             backlog.mark_paused(&plugin, pauses, &who, &why).await?;
-            info!(plugin, who, why, "{}", if pauses { "paused" } else { "resumed" });
+            info!(
+                plugin,
+                who,
+                why,
+                "{}",
+                if pauses { "the plugin is paused" } else { "the plugin is resumed" }
+            );
             Ok(Changed { changed: true, paused: backlog.paused(&plugin).await?.map(Arc::new) })
         };
         Ordered { result: result.await, reply }

@@ -144,7 +144,7 @@ pub struct ExportArgs {
 pub enum Audit {
     /// Proves that no line of a ledger of the plugin `audit` was changed, removed, added or moved, and who signed it
     Verify(VerifyTrailArgs),
-    /// Prints the newest root of a ledger, to be noted where the host can't write
+    /// Prints the newest root of a ledger: a hash over all lines before it. Note it where the host can't write
     Root {
         #[command(flatten)]
         trail: TrailArgs,

@@ -88,7 +88,7 @@ pub enum Command {
     Pause(PauseArgs),
     /// Resumes a paused plugin: it goes on from where it was
     Resume(PauseArgs),
-    /// Mutes an object, a namespace or everything: people are not told of it
+    /// Mutes an object, a namespace or everything: people get no messages about it
     Mute(MuteArgs),
     /// Undoes a mute
     Unmute(MuteArgs),

@@ -29,13 +29,14 @@ pub enum Plugin {
     Pack(PackPluginArgs),
     /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
     Install(InstallPluginArgs),
-    /// Shows how the version in a plugin's shadow differs from the version at work. It ends with 3 if something differs
+    /// Shows how the next version of a plugin, which `spec.shadow` names, differs from the running one. It ends with 3 if
+    /// something differs
     Shadow(ShadowPluginArgs),
-    /// Lets the version in a plugin's shadow take over: in the plugin's ConfigMap, its component takes the place of the
-    /// component at work
+    /// Lets the next version of a plugin, which `spec.shadow` names, take over. The command writes its component into `module`
+    /// of the plugin's ConfigMap
     Cutover(CutoverPluginArgs),
-    /// Takes away what a plugin left in the journal and in granted databases, after it was taken out and while the
-    /// controller is stopped. Without `--yes` it says what that would be
+    /// Removes what a deleted plugin left in the journal and in granted databases. The controller must be stopped. Without
+    /// `--yes` the command only lists it
     Forget(Box<ForgetPluginArgs>),
 }
 

@@ -63,7 +63,9 @@ impl CarrierHandle {
             Some(condition) if held.as_ref() != Some(&condition) => {
                 tracing::warn!(stream = &*self.name, "{condition}");
             }
-            None if held.is_some() => tracing::info!(stream = &*self.name, "carrying again"),
+            None if held.is_some() => {
+                tracing::info!(stream = &*self.name, "states are sent to the stream again")
+            }
             _ => {}
         }
     }
@@ -215,7 +217,7 @@ impl Carrier {
         tracing::warn!(
             stream = self.server.spec.name,
             states,
-            "its server has lost states that it had acknowledged: they are sent again"
+            "the stream's server has lost states that it had acknowledged: they are sent again"
         );
         self.show(&kept.progress);
         Ok(())

@@ -127,7 +127,7 @@ impl Feed for Reader {
             Some(Ok(places)) => places,
             other => {
                 if let Some(Err(error)) = other {
-                    tracing::warn!(source = &*self.source, "read from its beginning: {error}");
+                    tracing::warn!(source = &*self.source, "the stream is read from its beginning: {error}");
                 }
                 self.is_new = true;
                 Places { reader: new_name().to_string(), ..Places::default() }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use granted::{Nothing, delivery};
+use granted::{backing, delivery};
 use kubewitness_bench::{ratio, wanted};
 use kubewitness_core::Seq;
 use kubewitness_core::ports::Delivery;
@@ -66,8 +66,8 @@ async fn ledger(is_signed: bool) -> Result<f64> {
         trail["signing"] = json!({"key": "seal"});
     }
     let settings = json!({"ledgers": [trail], "keys": [{"name": "seal", "valueFrom": {"file": key}}]});
-    let granted: Value = json!({"ledger": [{"name": "trail", "ledger": "trail"}]});
-    let grants = granted::grants(&settings, &granted, folder.path(), Arc::new(Nothing)).await?;
+    let plugin: Value = json!({"grants": {"ledger": [{"name": "trail", "ledger": "trail"}]}});
+    let grants = granted::grants(&settings, &plugin, folder.path(), backing()).await?;
     let (began, mut seq) = (Instant::now(), 0);
     while began.elapsed() < ROUND {
         let batch: Vec<Delivery> = (seq + 1..=seq + BATCH).map(delivery).collect();

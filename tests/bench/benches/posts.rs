@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures::future::{try_join, try_join_all};
-use granted::{Nothing, delivery};
+use granted::{Nothing, backing, delivery};
 use kubewitness_bench::wanted;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
@@ -55,8 +55,9 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
     let url = receive(Duration::from_millis(millis)).await?;
     let destinations = json!({"destinations": [{"name": "people", "url": url}]});
-    let granted = json!({"http": [{"name": "people", "destination": "people"}]});
-    let grants = granted::grants(&destinations, &granted, folder.path(), notes).await?;
+    let plugin = json!({"grants": {"http": [{"name": "people", "destination": "people"}]}});
+    let backing = Backing { notes, ..backing() };
+    let grants = granted::grants(&destinations, &plugin, folder.path(), backing).await?;
     let owed = Mutex::new(Vec::new());
     let until = Instant::now() + ROUND;
     let calls = try_join_all((0..CALLS).map(|call| call_until(until, call, &*grants, &owed)));

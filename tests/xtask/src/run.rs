@@ -65,7 +65,10 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
 pub fn bench(args: &[String]) -> Result<ExitCode> {
     // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
     if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
-        bail!("`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}", programs()?.join(", "));
+        bail!(
+            "`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}",
+            programs()?.join(", ")
+        );
     }
     let peer = peer::client_go();
     build::everything(Host::Release)?;

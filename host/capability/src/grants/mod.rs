@@ -329,7 +329,10 @@ impl Capabilities {
     pub async fn tend(&self) {
         for ledger in self.ledgers.values() {
             if let Err(error) = ledger.tend().await {
-                tracing::warn!(ledger = ledger.spec.name, "it can't be signed or closed now: {error}");
+                tracing::warn!(
+                    ledger = ledger.spec.name,
+                    "the ledger can't be signed or closed now: {error}"
+                );
             }
         }
     }
@@ -351,7 +354,7 @@ impl Capabilities {
             if let Err(error) = ledger.sign_off().await {
                 tracing::warn!(
                     ledger = ledger.spec.name,
-                    "its newest records are signed at the next start: {error}"
+                    "the newest records of the ledger are signed at the next start: {error}"
                 );
             }
         }

@@ -152,7 +152,12 @@ impl Destination {
         let method =
             Method::try_from(method.as_str()).map_err(|_| GrantError::Invalid("the method".into()))?;
         let client = self.clients.client().await.map_err(|(field, message)| {
-            tracing::warn!(destination = self.spec.name, field, message, "its TLS can't be used");
+            tracing::warn!(
+                destination = self.spec.name,
+                field,
+                message,
+                "the certificates of the destination can't be used"
+            );
             GrantError::Unavailable("the destination's certificates can't be used".into())
         })?;
         Ok(Prepared { client, method, url, headers, body })

@@ -88,6 +88,6 @@ impl Sealing {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the journal does not answer".to_owned(),
         };
-        tracing::warn!(ledger = name, "its newest root is not kept in the journal: {why}");
+        tracing::warn!(ledger = name, "the newest root of the ledger is not kept in the journal: {why}");
     }
 }

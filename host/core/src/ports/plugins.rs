@@ -210,7 +210,7 @@ pub struct GrantView {
     pub of: String,
 }
 
-/// A plugin's pause. It gets no states until it is resumed, and retention keeps what it has not had.
+/// A plugin's pause. It gets no states until it is resumed, and retention keeps the states that it has not finished.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Paused"))]
 pub struct PausedView {

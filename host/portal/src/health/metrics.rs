@@ -291,9 +291,12 @@ fn ledgers(page: &mut Page, ledgers: &[LedgerView]) {
         ("ledger_files_waiting", "Closed files that the bucket does not have yet.", Gauge, |l| {
             l.waiting as f64
         }),
-        ("ledger_waiting_seconds", "How long the oldest of them has been closed.", Gauge, |l| {
-            l.waiting_seconds
-        }),
+        (
+            "ledger_waiting_seconds",
+            "How long the oldest file that waits for the bucket has been closed.",
+            Gauge,
+            |l| l.waiting_seconds,
+        ),
         ("ledger_files_shipped_total", "Closed files that were shipped.", Counter, |l| l.shipped as f64),
         ("ledger_files_removed_total", "Shipped files that were removed here.", Counter, |l| {
             l.removed as f64

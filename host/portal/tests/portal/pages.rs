@@ -269,7 +269,7 @@ async fn empty_pages_tell_nothing_yet_from_nothing_that_matches() {
     for (path, words) in [
         ("/", "Nothing yet"),
         ("/plugins", "No plugin yet"),
-        ("/deadletters", "Nothing is parked"),
+        ("/deadletters", "No dead letters"),
         ("/gaps", "Nothing is watched yet"),
         ("/sources", "No source yet"),
     ] {

@@ -94,7 +94,7 @@ impl fmt::Display for Report {
             _ if self.lines == 0 => f.write_str("no lines yet"),
             _ => write!(
                 f,
-                "{} lines, {} of them signed, unbroken; the newest is {}",
+                "{} lines, unbroken, {} of them signed by the plugin; the newest is {}",
                 self.lines, self.signed, self.head
             ),
         }

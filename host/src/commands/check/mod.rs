@@ -126,7 +126,7 @@ fn read(path: &Path) -> Result<Read> {
 fn untaken(snapshot: &Snapshot) -> Option<Finding> {
     let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
     let is_any = !warnings.is_empty() || !notes.is_empty();
-    is_any.then(|| Finding { warnings, notes, ..Finding::new("not taken".into(), String::new(), Vec::new()) })
+    is_any.then(|| Finding { warnings, notes, ..Finding::new("not used".into(), String::new(), Vec::new()) })
 }
 
 /// The settings that a plugin's names are held against, and what to say about them.

@@ -178,8 +178,8 @@ fn read_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec
     }
     let looked = looked_in(&candidates);
     Err(format!(
-        "`{file}` is not there; looked in {looked}, out of which no `..` and no link may lead. Name its folder with \
-         --plugins"
+        "`{file}` is not there; looked in {looked}; a `..` or a link that leads out of these folders is refused. Name the \
+         folder of the file with --plugins"
     ))
 }
 
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
         let told = read_file("q.wasm", Some(Path::new("")), &Folders::default()).unwrap_err();
-        assert!(told.contains("looked in ., out"), "{told}");
+        assert!(told.contains("looked in .; a"), "{told}");
     }
 
     #[tokio::test]

@@ -449,12 +449,16 @@ async fn drain(name: String, running: Running) {
     let Running { drain, abort, mut task, .. } = running;
     drain.cancel();
     if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
-        warn!(plugin = name, "did not drain within {} s: its calls are stopped", limits::DRAIN.as_secs());
+        warn!(
+            plugin = name,
+            "the plugin did not drain within {} s: its calls are stopped",
+            limits::DRAIN.as_secs()
+        );
         abort.cancel();
         // How it ended was told to the supervisor.
         task.await.ok();
     }
-    info!(plugin = name, "drained");
+    info!(plugin = name, "the plugin has drained");
 }
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {

@@ -198,7 +198,7 @@ impl Comparing {
 
     fn fails(&self, error: &anyhow::Error) {
         let message = format!("nothing can be compared now: {error:#}");
-        warn!(plugin = self.plugin, "its shadow: {message}");
+        warn!(plugin = self.plugin, "the next version of the plugin, in its shadow: {message}");
         self.view.send_modify(|view| {
             view.missed += 1;
             view.message = Some(message);

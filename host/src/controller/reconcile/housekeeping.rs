@@ -23,7 +23,7 @@ impl Control {
         let untaken: BTreeSet<_> =
             snapshot.slips.iter().map(ToString::to_string).chain(snapshot.untaken()).collect();
         for told in untaken.difference(&self.untaken) {
-            warn!("not taken: {told}");
+            warn!("a part of the configuration is not used: {told}");
         }
         self.untaken = untaken;
     }

@@ -235,7 +235,7 @@ impl Control {
         }
         let (component, pulled) = (candidate.component.bytes().clone(), candidate.pulled.clone());
         if let Some(pulled) = &pulled {
-            info!(plugin = name, "its component is {}", pulled.told());
+            info!(plugin = name, "the component of the plugin is {}", pulled.told());
         }
         self.rollbacks.settle(&self.plugins);
         let failed = |error: anyhow::Error| format!("{error:#}");

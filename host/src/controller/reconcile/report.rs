@@ -59,7 +59,7 @@ impl Reporter {
     pub async fn forget(&mut self, plugin: &str) {
         self.told.remove(plugin);
         self.written.remove(plugin);
-        info!(plugin, "removed");
+        info!(plugin, "the plugin is removed");
         let Some(cluster) = &self.cluster else { return };
         let name = status_name(plugin);
         if let Err(error) =
@@ -117,9 +117,13 @@ impl Reporter {
 fn log(report: &Report) {
     let (plugin, digest) = (&report.plugin, &report.digest);
     match (report.phase, &report.message) {
-        (Phase::Active, _) => info!(plugin, digest, "active"),
+        (Phase::Active, _) => info!(plugin, digest, "the plugin is active"),
         (Phase::Failed, message) => {
-            error!(plugin, "not loaded: {}", message.as_deref().unwrap_or("no reason was given"));
+            error!(
+                plugin,
+                "the plugin is not loaded: {}",
+                message.as_deref().unwrap_or("no reason was given")
+            );
         }
         (phase, message) => {
             warn!(plugin, digest, phase = phase.as_str(), "{}", message.as_deref().unwrap_or_default());

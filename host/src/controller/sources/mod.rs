@@ -120,7 +120,7 @@ impl Sources {
     }
 
     fn start(&mut self, spec: &SourceSpec, streams: &[StreamSpec]) {
-        info!(source = spec.name, kind = spec.kind, "starting");
+        info!(source = spec.name, kind = spec.kind, "the source starts");
         let (source, handle) = Source::new(
             &self.connection,
             spec.clone(),
@@ -176,7 +176,7 @@ impl Sources {
 
     async fn stop(&mut self, name: &str) {
         if let Some(running) = self.running.remove(name) {
-            info!(source = name, "stopping");
+            info!(source = name, "the source stops");
             running.stop.cancel();
             running.ended().await;
         }

@@ -49,7 +49,7 @@ impl Streams {
         let is_wanted = |running: &Running| wanted.contains(&&running.spec);
         let over: Vec<_> = self.running.extract_if(.., |_, running| !is_wanted(running)).collect();
         for (name, running) in over {
-            info!(stream = name, "stopping");
+            info!(stream = name, "no more states are sent to the stream");
             running.ended().await;
             self.shared.remove_stream(&name);
         }
@@ -61,7 +61,7 @@ impl Streams {
     }
 
     fn start(&mut self, spec: &StreamSpec) {
-        info!(stream = spec.name, carries = spec.carry.join(","), "carrying");
+        info!(stream = spec.name, carries = spec.carry.join(","), "states are sent to the stream");
         let journal = Arc::new(self.journal.clone());
         let (carrier, handle) = Carrier::new(server(spec), journal.clone(), journal);
         self.shared.add_stream(spec.clone(), handle);

@@ -1,6 +1,6 @@
-//! A way to the portal of a pod through the API server, as `kubectl port-forward` makes one.
+//! Forwards connections to the portal in a pod through the API server, as `kubectl port-forward` does.
 //!
-//! Whoever may not forward ports of the pod gets no way. What travels on it is between the two ends.
+//! A person without the right to forward ports of the pod gets no connection. This module never reads what it carries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -109,7 +109,7 @@ impl Forward {
                         carried.push(carry(self.pods.clone(), self.portal.clone(), first, socket));
                     }
                     Err(error) => {
-                        tracing::warn!("a connection to the portal's way failed: {error}");
+                        tracing::warn!("a connection to the forwarded port failed: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -129,7 +129,7 @@ async fn carry(pods: kube::Api<Pod>, portal: Portal, first: Option<Portforwarder
         copy_bidirectional(&mut socket, &mut stream).await.map_err(|error| error.to_string())
     };
     if let Err(why) = carried.await {
-        tracing::warn!("the way to the pod {} broke: {why}", portal.pod);
+        tracing::warn!("forwarding a port of the pod {} broke off: {why}", portal.pod);
     }
 }
 

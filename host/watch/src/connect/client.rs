@@ -2,7 +2,7 @@
 //! connections. Credentials and trust are kube's. Knows nothing about resources.
 //!
 //! kube's own stack offers HTTP/1.1 only, with a connection for each watch and for each concurrent request.
-//! Over HTTP/2 many of them share a connection ([`spread`](crate::connect::pool)).
+//! Over HTTP/2 many of them share a connection ([`pool`](crate::connect::pool)).
 
 use std::time::Duration;
 

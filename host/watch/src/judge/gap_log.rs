@@ -32,7 +32,7 @@ impl GapLog {
         let objects = std::mem::take(&mut self.objects).saturating_sub(ONE_BY_ONE);
         let whole = std::mem::take(&mut self.whole).saturating_sub(ONE_BY_ONE);
         if objects + whole > 0 {
-            tracing::warn!(%source, objects, whole, "more gaps, which the journal has one by one");
+            tracing::warn!(%source, objects, whole, "there are more gaps; `kubewitness gaps` lists each");
         }
     }
 }

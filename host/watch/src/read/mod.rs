@@ -203,7 +203,7 @@ impl Reader {
             Ok(Some(standing)) => standing,
             Ok(None) => return Ok(()),
             Err(error) => {
-                tracing::warn!(%source, "the progress of other witnesses can't be read: {error}");
+                tracing::warn!(%source, "the progress of other replicas can't be read: {error}");
                 return Ok(());
             }
         };
@@ -217,7 +217,7 @@ impl Reader {
             return Ok(());
         }
         let at = checkpoint.as_ref().map_or("its first list", Version::as_str);
-        let why = format!("another witness of {source} is ahead, in epoch {epoch} at {at}");
+        let why = format!("another replica is ahead in the source {source}, in epoch {epoch} at {at}");
         self.send(Input::Overtaken(why)).await?;
         // The writer ends with it.
         Err(Closed)

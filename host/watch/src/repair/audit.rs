@@ -130,11 +130,11 @@ impl Auditor {
                 }
                 Err(Broken::Closed) => return,
                 Err(Broken::NotWatching) => {
-                    tracing::info!(source = %self.parts.spec.name, "not audited, because the source is not watched now");
+                    tracing::info!(source = %self.parts.spec.name, "the audit is skipped, because the source is not watched now");
                 }
                 Err(Broken::OtherHistory) => {
                     let source = &self.parts.spec.name;
-                    tracing::warn!(%source, "not audited, because the server's history was replaced meanwhile");
+                    tracing::warn!(%source, "the audit is skipped, because the server's history was replaced meanwhile");
                 }
                 Err(Broken::Failed(failure)) => {
                     failures += 1;

@@ -1,5 +1,5 @@
-//! Works off the rounds that lists leave behind, beside the watch. It reads missed versions back, sweeps for
-//! objects that came and went unseen, and tells the writer, name by name.
+//! Repairs, beside the watch, what the comparison of a list found missing: one round for each list. It reads missed
+//! versions back, sweeps for objects that came and went unseen, and tells the writer, name by name.
 
 use std::sync::Arc;
 

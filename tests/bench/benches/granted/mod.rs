@@ -33,24 +33,25 @@ pub fn backing() -> Backing {
     }
 }
 
-/// `settings` are fields of the host's settings, and `granted` is what the plugin is granted of them.
+/// `settings` are fields of the host's settings, and `plugin` those of the manifest.
 pub async fn grants(
     settings: &Value,
-    granted: &Value,
+    plugin: &Value,
     folder: &Path,
-    notes: Arc<dyn Notes>,
+    backing: Backing,
 ) -> Result<Arc<dyn Grants>> {
     let mut host = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
     for (field, value) in settings.as_object().into_iter().flatten() {
         host[field] = value.clone();
     }
     let host: HostSpec = serde_json::from_value(host)?;
-    let spec: PluginSpec = serde_json::from_value(json!({
-        "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": granted,
-    }))?;
+    let mut spec = json!({"module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}]});
+    for (field, value) in plugin.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    let spec: PluginSpec = serde_json::from_value(spec)?;
     let capabilities = Capabilities::open(&host, folder).await;
     let capabilities = capabilities.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
-    let backing = Backing { notes, ..backing() };
     Ok(capabilities.grants("bench", &spec, backing).await?)
 }
 

@@ -44,7 +44,7 @@ async fn figures_are_shown_again_when_they_have_changed_and_plugins_by_name() {
         let (code, _, stderr) = ask(&["plugins", "nothing"]).await?;
         ensure!(code == Some(1) && stderr.contains("there is no plugin `nothing`"), "{stderr}");
         let (code, stdout, stderr) = ask(&["deadletters", "list", "-l", "team=a"]).await?;
-        ensure!(code == Some(0) && stdout == "nothing is parked\n", "{stdout}{stderr}");
+        ensure!(code == Some(0) && stdout == "there are no dead letters\n", "{stdout}{stderr}");
         let (code, _, stderr) = ask(&["deadletters", "list", "-l", "team=(a"]).await?;
         ensure!(code == Some(2), "a selector with a fault: {stderr}");
         let told =

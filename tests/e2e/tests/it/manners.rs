@@ -55,7 +55,7 @@ async fn lists_take_the_words_of_kubectl() {
             ensure!(code == Some(2) && told.contains("`foo`"), "{line:?} ended with {code:?}: {told}");
         }
         let letters = lab.ask(&["deadletters", "list", "-n", "default"]).await?;
-        ensure!(letters == "nothing is parked\n", "{letters}");
+        ensure!(letters == "there are no dead letters\n", "{letters}");
         lab.kubewitness.stop().await
     })
     .await;

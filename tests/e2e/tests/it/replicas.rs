@@ -373,7 +373,7 @@ async fn quiet_past_compaction(world: &World<'_>, load: Load, runs: &mut [Kubewi
     runs[1 - leads].process().signal("CONT").await?;
     let behind = &mut runs[1 - leads];
     let said = until(WITHIN, "it to leave both sources to the other", async || {
-        let times = behind.process().stderr().matches("are left to another witness").count();
+        let times = behind.process().stderr().matches("are left to another replica").count();
         Ok((times == SOURCES.len()).then_some(()))
     });
     said.await.with_context(|| behind.process().say())?;

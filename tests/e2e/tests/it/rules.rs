@@ -131,7 +131,7 @@ async fn rules_are_taken_while_it_runs_and_what_was_journaled_keeps_its_status()
         let log = kubewitness.process().stderr();
         let starts = |source: &str| {
             log.lines()
-                .filter(|l| l.contains("starting") && l.contains(&format!("source=\"{source}\"")))
+                .filter(|l| l.contains("the source starts") && l.contains(&format!("source=\"{source}\"")))
                 .count()
         };
         ensure!((starts("jobs"), starts("pods")) == (2, 1), "only the Jobs' source starts again: {log}");

@@ -90,7 +90,7 @@ fn overtaken(memory: &Memory, append: &Append) -> Result<(), JournalError> {
     let tells_gaps = !append.gaps.is_empty() || append.states.iter().any(|state| state.change == Change::Gap);
     match held {
         Some(held) if tells_gaps && held.is_newer_than(since) => Err(JournalError::Overtaken(format!(
-            "what was read back of {} since version {since} is told by another witness, up to {held}",
+            "another replica has journaled the source {} since version {since}, up to {held}",
             append.source
         ))),
         _ => Ok(()),

@@ -197,7 +197,7 @@ impl Writes for Writer {
             return;
         }
         if let Err(error) = self.scribe.fold(WAL_PATIENCE).await {
-            tracing::warn!(%error, "the journal's WAL could not be cut");
+            tracing::warn!(%error, "the journal's WAL could not be truncated");
         }
     }
 

@@ -142,7 +142,7 @@ fn nothing(asked: &Asked, sees_all: bool) -> Markup {
             },
         ),
         None => empty(
-            "Nothing is parked",
+            "No dead letters",
             &html! {
                 "A state that a plugin rejects, or that fails after its last try, is kept here until it is replayed."
             },

@@ -37,7 +37,7 @@ pub(super) fn of_card(plugin: &PluginView, may: May) -> Markup {
         @if let Some(paused) = &plugin.paused {
             p.alert {
                 b { "Paused. " } (paused.who) " paused it at " (at_text(&paused.since)) ": " (paused.why)
-                " Retention keeps what it has not had."
+                " Retention keeps the states that it has not finished."
             }
             @if may.resume { p { a href={ (address) "/resume" } { "Resume…" } } }
         } @else if may.pause {

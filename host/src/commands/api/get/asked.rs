@@ -169,7 +169,9 @@ impl Asked {
                 view.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
             );
             row.push(object.uid.clone());
-            row.push(status.message.clone());
+            // What an Event says is no status of its own.
+            let event = view.details.as_ref().and_then(|details| details.event.as_ref());
+            row.push(event.map_or(&status.message, |event| &event.message).clone());
         }
         table.row(row);
     }
@@ -384,6 +386,12 @@ mod tests {
             columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
             "{text}"
         );
+        let event =
+            EventView { kind: "Warning".into(), message: "out of tea".into(), ..EventView::default() };
+        let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+        let wide = asked(&["ev", "-o", "wide"]).unwrap();
+        let text = wide.table_of(&[ObjectView { details, ..view("events", "x") }]);
+        assert!(text.trim_end().ends_with("out of tea"), "{text}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
                 one_line(&letter.error),
             ]);
         }
-        let nothing = if dropped { "nothing was dropped" } else { "nothing is parked" };
+        let nothing = if dropped { "there are no dropped dead letters" } else { "there are no dead letters" };
         if table.is_empty() { format!("{nothing}{theirs}\n") } else { table.render() }
     })
 }

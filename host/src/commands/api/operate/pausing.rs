@@ -36,7 +36,7 @@ fn text(view: &PauseView) -> String {
     let name = clean(&view.plugin);
     match (&view.paused, view.changed) {
         (Some(_), true) => format!(
-            "{name} is paused: `kubewitness resume {name} --reason …` lets it go on. Retention keeps what it has not had\n"
+            "{name} is paused. Retention keeps the states that it has not finished. Resume it: kubewitness resume {name} --reason …\n"
         ),
         (Some(paused), false) => format!(
             "{name} was paused already, by {} at {}: {}\n",

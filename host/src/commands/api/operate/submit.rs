@@ -78,7 +78,7 @@ fn text(view: &SubmitView) -> String {
     let (name, namespace) = (clean(&view.name), clean(&view.namespace));
     match (view.dry_run, view.created) {
         (true, _) => {
-            format!("job/{name} in {namespace} is as the API server takes it; nothing was created\n")
+            format!("the API server would accept job/{name} in {namespace}; nothing was created\n")
         }
         (false, true) => format!("job/{name} in {namespace} is created\n"),
         (false, false) => {

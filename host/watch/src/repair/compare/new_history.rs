@@ -1,5 +1,5 @@
-//! Takes the list of a new history: which objects are told, and what became of the objects that it does not
-//! show.
+//! Compares the first list of a new history: which of its objects become states, and what became of the objects that
+//! it does not show.
 
 use std::sync::Arc;
 
@@ -221,7 +221,7 @@ async fn bearers(
     while at > lowest + 1 {
         if *left == 0 {
             let ObjectRef { namespace, name, .. } = &next.object;
-            tracing::warn!(%namespace, name, below = at, "former objects of this name may be told after it");
+            tracing::warn!(%namespace, name, below = at, "earlier objects of this name may be journaled after this one");
             break;
         }
         (at, *left) = (at - 1, *left - 1);

@@ -4,7 +4,7 @@
 //! the outage waits until the sweep has reached its beginning. A name whose object has ended waits until the
 //! end of the sweep.
 //!
-//! Holes that another witness of a shared journal may have seen come last. It asks the server nothing.
+//! Holes that another replica of a shared journal may have seen come last. It asks the server nothing.
 
 pub(crate) mod discrepancy;
 pub(crate) mod other_witnesses;

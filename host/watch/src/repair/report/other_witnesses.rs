@@ -1,6 +1,6 @@
-//! Waits for other witnesses of a shared journal. Versions that this witness missed and can't read back are
-//! no gap if another one has seen them. While the other's watch has brought nothing newer, that is not known.
-//! Then this one waits as long as the other watches.
+//! Waits for other replicas of a shared journal. Versions that this replica missed and can't read back are no gap
+//! if another replica has seen them. That is unknown until the other replica's watch brings something newer. So this
+//! replica waits as long as the other one watches.
 
 use kubewitness_core::Version;
 use kubewitness_core::ports::JournalError;
@@ -60,13 +60,13 @@ impl OtherWitnesses {
                     return Waited::Seen(why);
                 }
                 Ok(Look::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
-                    tracing::info!(%source, %listed, other, "another witness does not bring what the server has: the objects wait no longer");
+                    tracing::info!(%source, %listed, other, "another replica does not bring what the server has: the objects wait no longer");
                     return Waited::Behind;
                 }
                 Ok(Look::Watched(other)) => {
                     alone = 0;
                     if waited_for.as_ref() != Some(&other) {
-                        tracing::info!(%source, %listed, other, "versions that were missed and can't be read back are left to another witness, whose watch goes on");
+                        tracing::info!(%source, %listed, other, "versions that were missed and can't be read back are left to another replica, whose watch goes on");
                         waited_for = Some(other);
                     }
                 }
@@ -74,7 +74,7 @@ impl OtherWitnesses {
                 Ok(Look::Nobody) => alone += 1,
                 // Nothing can be written meanwhile, and the writer reports that.
                 Err(error) => {
-                    tracing::debug!(%source, "the progress of other witnesses can't be read: {error}");
+                    tracing::debug!(%source, "the progress of other replicas can't be read: {error}");
                 }
             }
             sleep(parts.tuning.others_every).await;
@@ -89,12 +89,12 @@ impl OtherWitnesses {
         let standing = parts.witness.standing(source).await?;
         Ok(match standing {
             Some((epoch, _)) if epoch > self.epoch => {
-                Look::Seen(format!("another witness of {source} is ahead, in epoch {epoch}"))
+                Look::Seen(format!("another replica is ahead in the source {source}, in epoch {epoch}"))
             }
             Some((epoch, Some(at)))
                 if epoch == self.epoch && at.is_comparable() && !self.listed.is_newer_than(&at) =>
             {
-                Look::Seen(format!("another witness of {source} has seen everything up to {at}"))
+                Look::Seen(format!("another replica has seen everything of the source {source} up to {at}"))
             }
             _ => other.map_or(Look::Nobody, Look::Watched),
         })
