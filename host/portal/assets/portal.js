@@ -284,9 +284,9 @@
     };
 
     // New rows wait for a click, so that nothing moves under the cursor or the finger.
-    const offer = () => {
-      fresh.hidden = waiting.size === 0;
-      fresh.textContent = labels ? "Others have changed: look again" : `Show ${waiting.size} new`;
+    const offer = (count = waiting.size) => {
+      fresh.hidden = count === 0;
+      fresh.textContent = labels ? `${count} more: look again` : `Show ${count} new`;
     };
     fresh.addEventListener("click", () => {
       if (labels) return location.reload();
@@ -312,11 +312,8 @@
       changes += 1;
       changed = true;
       const row = rows.get(object.uid);
-      // A state doesn't tell its labels: only the server knows whether a new row belongs here.
-      if (labels && !row) {
-        if (state.change === "present") waiting.set(object.uid, state);
-        return offer();
-      }
+      // A state doesn't tell its labels: only the server knows whether a new row belongs here, and is asked below.
+      if (labels && !row) return;
       const known = waiting.get(object.uid);
       const before = row ? row.querySelector('[data-f="phase"] [data-phase]')?.dataset.phase : known && known.status.phase;
       if (row && Number(row.dataset.seq) >= state.seq) return;
@@ -342,20 +339,24 @@
     // How long rows waited and ran, and what plugins have, is known to the server alone. Nothing moves.
     let changed = false;
     setInterval(async () => {
-      if (document.hidden || !changed) return;
+      if (document.hidden || !changed || live.dataset.state === "paused") return;
       changed = false;
       try {
         const answer = await fetch(location.href);
         if (!answer.ok) return;
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        let others = 0;
         for (const now of page.querySelectorAll("#objects tbody tr")) {
           const row = rows.get(now.dataset.uid);
-          if (!row || Number(now.dataset.seq) < Number(row.dataset.seq)) continue;
+          others += row ? 0 : 1;
+          // Times of another state than the one that is shown would not fit it.
+          if (!row || now.dataset.seq !== row.dataset.seq) continue;
           for (const name of ["queued", "running", "attempt", "submitter", "plugins", "created"]) {
             const [to, from] = [row, now].map((it) => it.querySelector(`[data-f="${name}"]`));
             if (to && from) to.replaceChildren(...from.childNodes);
           }
         }
+        if (labels) offer(others);
       } catch {
         // The next round tries again.
       }
@@ -414,7 +415,10 @@
         search.focus();
       }
       const help = document.getElementById("keys");
-      if (event.key === "?" && help) help.open = !help.open;
+      if (event.key === "?" && help) {
+        help.open = !help.open;
+        if (help.open) help.scrollIntoView({ block: "nearest" });
+      }
     });
     for (const button of document.querySelectorAll("[data-copy]")) {
       button.hidden = !navigator.clipboard;

@@ -1,6 +1,7 @@
 //! The host's own settings: sources, databases, destinations, ledgers, keys.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +149,15 @@ pub struct RetentionSpec {
     /// Whether states may go that a plugin has not finished. What goes unfinished is recorded as a gap.
     #[serde(default)]
     pub past_cursors: bool,
+}
+
+impl Display for RetentionSpec {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let age = self.age.map(|age| age.to_string());
+        let count = self.count.map(|count| format!("{count} states"));
+        let size = self.size.map(|size| size.to_string());
+        f.write_str(&[age, count, size].into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
 }
 
 impl RetentionSpec {

@@ -181,6 +181,9 @@ pub struct SourceView {
     /// When a list was last compared with what was witnessed; left out before the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_audit_at: Option<String>,
+    /// For how long, or how many, states stay; left out where all of them stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<String>,
     #[serde(default)]
     pub counts: SourceCounts,
     /// Objects that audits or events showed to differ from what was witnessed, since the journal began.

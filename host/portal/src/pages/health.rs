@@ -6,7 +6,7 @@ use axum::http::Uri;
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use maud::{Markup, html};
 
-use super::parts::{at_text, encode, figure, restricted};
+use super::parts::{at_text, encode, figure, plural, restricted};
 use super::plugins::notices;
 use super::sources::size;
 use crate::access::Viewer;
@@ -61,8 +61,8 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
             ul.summary {
                 @if behind > 0 { li { (figure(behind)) " of " (status.sources.len()) " sources not up to date" } }
                 @if ill > 0 { li { (figure(ill)) " of " (status.plugins.len()) " plugins failed or degraded" } }
-                @if dead > 0 { li { a href="/deadletters" { (figure(dead)) " dead letters" } } }
-                @if gaps > 0 { li { a href="/gaps" { (figure(gaps)) " gaps" } ", each with its bounds" } }
+                @if dead > 0 { li { a href="/deadletters" { (figure(dead)) " " (plural(dead, "dead letter", "dead letters")) } } }
+                @if gaps > 0 { li { a href="/gaps" { (figure(gaps)) " " (plural(gaps, "gap", "gaps")) } ", each with its bounds" } }
             }
         }
     }
@@ -97,7 +97,7 @@ fn sources(sources: &[SourceView]) -> Markup {
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Kind" } th scope="col" { "State" }
                 th.num scope="col" { "Objects" } th.num scope="col" { "Gaps" } th.num scope="col" { "Poison" }
-                th scope="col" { "Last event" } th scope="col" { "Last audit" }
+                th scope="col" { "Last event" } th scope="col" { "Last audit" } th scope="col" { "Retention" }
             } }
             tbody { @for source in sources { tr {
                 th scope="row" { (source.name) }
@@ -108,6 +108,7 @@ fn sources(sources: &[SourceView]) -> Markup {
                 td.num { (figure(source.poison)) }
                 td.when { @if let Some(text) = &source.last_event_at { (at_text(text)) } }
                 td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => "none yet" } }
+                td.keep { (source.retention.as_deref().unwrap_or("everything stays")) }
             } } }
         } }
     }

@@ -3,7 +3,7 @@
 use kubewitness_capability::Shipping;
 use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
-use kubewitness_core::config::SourceSpec;
+use kubewitness_core::config::{RetentionSpec, SourceSpec};
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::order::Order;
@@ -64,6 +64,7 @@ pub fn source_view(
         doubt: view.disagrees.then(|| doubt(view.discrepancies.first())),
         walking: view.walking as u64,
         last_audit_at: view.last_audit_ms.map(calendar::rfc3339),
+        retention: spec.retention.as_ref().filter(|it| it.is_bounded()).map(RetentionSpec::to_string),
         counts: view.counts,
         differed: view.differed,
         discrepancies: view.discrepancies,

@@ -6,10 +6,11 @@ pub mod events;
 pub mod mutes;
 pub mod reports;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::phase;
-use crate::state::{Change, State, Status};
+use crate::state::{Change, Seq, State, Status};
 
 /// What the states of one object tell, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub fn words(states: &[Arc<State>], related: &[Arc<State>], attempts: Option<u32
     }
     let Some(last) = states.iter().rfind(|state| state.change != Change::Gap) else { return String::new() };
     let told = told(last);
-    parts.extend(end(&told, related));
+    parts.extend(end(&told, states, related));
     match (told.attempt, attempts) {
         (0, _) | (1, None | Some(1)) => {}
         // A first attempt is news only where it failed and others may follow.
@@ -121,19 +122,21 @@ fn waited_for(states: &[Arc<State>]) -> &'static str {
 }
 
 /// How it ended, or how it stands.
-fn end(status: &Status, related: &[Arc<State>]) -> Vec<String> {
+fn end(status: &Status, states: &[Arc<State>], related: &[Arc<State>]) -> Vec<String> {
     let mut parts = Vec::new();
     match status.phase.as_str() {
         phase::SUCCEEDED => parts.push("succeeded".to_owned()),
         phase::FAILED => {
             // What it owns knows more: a Job tells that it gave up, and its pod why.
-            let failed = |state: &&Arc<State>| told(state).phase == phase::FAILED;
-            let cause = related.iter().rev().find(failed).map(|state| told(state));
+            let cause = cause(states, related);
             let exit = status.exit_code.or(cause.as_ref().and_then(|cause| cause.exit_code));
             let known = |reason: &str| !reason.is_empty() && !GAVE_UP.contains(&reason);
             let own = status.reason.as_str();
-            let of_cause = cause.as_ref().map(|cause| cause.reason.as_str()).filter(|reason| known(reason));
-            parts.push(why(if known(own) { own } else { of_cause.unwrap_or(own) }));
+            parts.push(match &cause {
+                Some(cause) if !known(own) && cause.phase == phase::PREEMPTED => "preempted".to_owned(),
+                Some(cause) if !known(own) && known(&cause.reason) => why(&cause.reason),
+                _ => why(own),
+            });
             parts.extend(exit.map(|code| format!("exit {code}")));
         }
         phase::CANCELLED => parts.push("cancelled".to_owned()),
@@ -145,6 +148,25 @@ fn end(status: &Status, related: &[Arc<State>]) -> Vec<String> {
         _ => {}
     }
     parts
+}
+
+/// The fall with which an owner gave up: the last one before that. Each pod counts where it fell; its deletion says no
+/// more, and may come in any order.
+fn cause(states: &[Arc<State>], related: &[Arc<State>]) -> Option<Status> {
+    let fell = |status: &Status| matches!(status.phase.as_str(), phase::FAILED | phase::PREEMPTED);
+    let mut fallen = HashSet::new();
+    let mut falls: Vec<(Seq, Status)> = Vec::new();
+    for change in [Change::Present, Change::Gone] {
+        let of_change = related.iter().filter(|state| state.change == change);
+        let told = of_change.map(|state| (state, told(state))).filter(|(_, status)| fell(status));
+        let first = told.filter(|(state, _)| fallen.insert(state.object.uid.as_str()));
+        falls.extend(first.map(|(state, status)| (state.seq, status)));
+    }
+    let gave_up = states.iter().find(|state| state.status.phase == phase::FAILED).map(|state| state.seq);
+    let before = falls.iter().filter(|(seq, _)| gave_up.is_none_or(|gave_up| *seq < gave_up));
+    // A pod's watch may be behind its owner's.
+    let last = before.max_by_key(|(seq, _)| *seq).or_else(|| falls.iter().min_by_key(|(seq, _)| *seq));
+    last.map(|(_, status)| status.clone())
 }
 
 /// Reasons of an owner that say no more than that it gave up.
@@ -242,6 +264,34 @@ mod tests {
         );
         let told = words(&states, &[], None, 999 * MINUTE);
         assert_eq!(told, "Waited 4 min for quota, ran 2 h 10 min, failed: no attempts left, attempt 2");
+    }
+
+    #[test]
+    fn the_last_pod_that_fell_before_its_owner_gave_up_is_the_cause_also_once_all_are_deleted() {
+        let of_pod = |uid: &str, minute, phase: &str, change, reason: &str| {
+            let mut pod = state(minute, phase, change);
+            pod.object = Arc::new(ObjectRef { uid: uid.into(), ..ObjectRef::default() });
+            with(pod, |status| status.reason = reason.into())
+        };
+        let deleted = |uid: &str, minute, of: &Arc<State>| {
+            let mut gone = state(minute, phase::DELETED, Change::Gone);
+            (gone.object, gone.previous) =
+                (Arc::new(ObjectRef { uid: uid.into(), ..ObjectRef::default() }), Some(of.status.clone()));
+            Arc::new(gone)
+        };
+        let mut states = story(&[(0, phase::RUNNING), (9, phase::FAILED)]);
+        let oom = of_pod("a", 3, phase::FAILED, Change::Present, "OOMKilled");
+        let evicted = of_pod("b", 8, phase::FAILED, Change::Present, "Evicted");
+        let cleaned = of_pod("c", 10, phase::FAILED, Change::Present, "DeadlineExceeded");
+        let mut pods = vec![oom.clone(), evicted.clone(), cleaned];
+        let told = "Ran 9 min, evicted from its node";
+        assert_eq!(words(&states, &pods, None, 99 * MINUTE), told);
+        pods.extend([deleted("b", 11, &evicted), deleted("a", 12, &oom)]);
+        assert_eq!(words(&states, &pods, None, 99 * MINUTE), told);
+        assert_eq!(words(&states, &pods[3..], None, 99 * MINUTE), told, "the first one that is known");
+        pods.push(of_pod("d", 8, phase::PREEMPTED, Change::Present, "PreemptionByScheduler"));
+        states[1] = with((*states[1]).clone(), |status| status.reason = "BackoffLimitExceeded".into());
+        assert_eq!(words(&states, &pods, None, 99 * MINUTE), "Ran 9 min, preempted");
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
         section aria-labelledby="records" {
             h2 id="records" { "What was done" }
-            div.scroll { table.dense {
+            div.scroll tabindex="0" role="group" aria-label="What was done" { table.dense {
                 caption { "The newest first" }
                 thead { tr {
                     th scope="col" { "When" }

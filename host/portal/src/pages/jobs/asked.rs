@@ -137,7 +137,7 @@ impl Asked {
             phase: self.phase.map(str::to_owned),
             search: self.search.clone(),
             gone: self.gone,
-            since: since.or_else(|| typed(&self.since)),
+            since: typed(&self.since).or(since),
             until: typed(&self.until),
             at: typed(&self.at),
             sort: self.sort().map(str::to_owned),

@@ -32,10 +32,12 @@ pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
             label { span { "Labels" }
                 input name="labelSelector" value=[asked.labels.as_deref()] placeholder="team=a,!old" autocomplete="off" spellcheck="false";
             }
-            label { span { "Phase" }
-                select name="phase" {
-                    option value="" { "Any" }
-                    @for phase in PHASES { option value=(phase) selected[asked.phase == Some(phase)] { (phase) } }
+            @if !asked.is_of_events() || asked.phase.is_some() {
+                label { span { "Phase" }
+                    select name="phase" {
+                        option value="" { "Any" }
+                        @for phase in PHASES { option value=(phase) selected[asked.phase == Some(phase)] { (phase) } }
+                    }
                 }
             }
             label { span { "Gone" }

@@ -8,6 +8,7 @@ mod table;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::kinds;
 use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
@@ -86,7 +87,7 @@ fn title(asked: &Asked, kind: Option<&str>) -> String {
     match (asked.every_kind(), kind.unwrap_or(&asked.kind)) {
         (true, _) => "Everything".to_owned(),
         (false, kind) if kind.ends_with('s') => kind.to_owned(),
-        (false, kind) => format!("{kind}s"),
+        (false, kind) => kinds::plural(kind),
     }
 }
 

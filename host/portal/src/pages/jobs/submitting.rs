@@ -169,7 +169,7 @@ fn drawn(
 fn told(problem: &Problem, faults: &BTreeMap<&str, Vec<&str>>, own: impl Fn(&str) -> bool) -> Markup {
     let is_good = problem.status.is_success();
     html! {
-        div.alert role=(if is_good { "status" } else { "alert" }) {
+        div class=(if is_good { "done" } else { "alert" }) role=(if is_good { "status" } else { "alert" }) {
             p { (problem.message) }
             @for (field, messages) in faults.iter().filter(|(field, _)| !own(field)) {
                 @for message in messages { p { code { (field) } ": " (message) } }

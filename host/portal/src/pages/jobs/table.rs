@@ -62,13 +62,15 @@ impl List<'_> {
                         (self.head(By::Name, "Name", ""))
                         @if asked.every_kind() { th scope="col" { "Kind" } }
                         (self.head(By::Namespace, "Namespace", ""))
-                        th.num scope="col" { (self.no_order("Waited")) }
-                        th.num scope="col" { (self.no_order("Ran")) }
-                        (self.head(By::Restarts, "Restarts", "num"))
-                        th.num scope="col" { "Ready" }
-                        th scope="col" { "Submitter" }
-                        th scope="col" { "Plugins" }
-                        th.wide scope="col" { "Reason" }
+                        @if !asked.is_of_events() {
+                            th.num scope="col" { (self.no_order("Waited")) }
+                            th.num scope="col" { (self.no_order("Ran")) }
+                            (self.head(By::Restarts, "Restarts", "num"))
+                            th.num scope="col" { "Ready" }
+                            th scope="col" { "Submitter" }
+                            th scope="col" { "Plugins" }
+                        }
+                        th.wide scope="col" { (if asked.is_of_events() { "Message" } else { "Reason" }) }
                         (self.head(By::Created, "Age", "num"))
                         (self.head(By::Changed, "Last change", ""))
                     } }
@@ -103,6 +105,7 @@ impl List<'_> {
     fn why_no_order(&self) -> &'static str {
         match self.asked.at {
             Some(_) => "What was there at a moment can't be sorted.",
+            None if self.asked.is_of_events() => "",
             None => "Waited and Ran can't be sorted: while objects wait and run, these times grow.",
         }
     }
@@ -165,13 +168,15 @@ fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
             th.name scope="row" { a data-f="name" href=(address(view, asked)) title=(view.object.name) { (view.object.name) } }
             @if asked.every_kind() { td.keep data-label="Kind" data-f="kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
-            td.num data-label="Waited" data-f="queued" { @if details.queued_ms > 0 { (span(details.queued_ms)) } }
-            td.num data-label="Ran" data-f="running" { @if details.running_ms > 0 { (span(details.running_ms)) } }
-            td.num data-label="Restarts" data-f="attempt" { @if details.restarts > 0 { (details.restarts) } }
-            td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
-            td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
-            td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
-            td.wide data-label="Reason" data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(status)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            @if !asked.is_of_events() {
+                td.num data-label="Waited" data-f="queued" { @if details.queued_ms > 0 { (span(details.queued_ms)) } }
+                td.num data-label="Ran" data-f="running" { @if details.running_ms > 0 { (span(details.running_ms)) } }
+                td.num data-label="Restarts" data-f="attempt" { @if details.restarts > 0 { (details.restarts) } }
+                td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
+                td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
+                td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
+            }
+            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(status)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
             td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
         }

@@ -187,14 +187,16 @@ fn commands(last: &Witnessed) -> Markup {
     if ![&kind, &object.group, &object.namespace, name, uid].into_iter().all(|text| is_plain(text)) {
         return html! {};
     }
+    // What is gone is in the journal alone.
+    let get = format!("kubewitness get {kind}/{name}{place} -o yaml");
+    let lines = match last.change {
+        Change::Gone => vec![format!("{get} --gone")],
+        _ => vec![format!("kubectl get {kind}{group} {name}{place} -o yaml"), get],
+    };
     html! {
         details.commands {
             summary { "On the command line" }
-            @for line in [
-                format!("kubectl get {kind}{group} {name}{place} -o yaml"),
-                format!("kubewitness get {kind}/{name}{place} -o yaml"),
-                format!("kubewitness timeline {uid}"),
-            ] {
+            @for line in lines.into_iter().chain([format!("kubewitness timeline {uid}")]) {
                 p { code { (line) } " " button type="button" data-copy=(line) hidden { "Copy" } }
             }
         }

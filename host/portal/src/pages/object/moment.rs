@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::{Change, State as Witnessed, calendar};
 use maud::{Markup, html};
 
@@ -17,6 +18,13 @@ pub(super) fn look(states: &[Arc<Witnessed>], asked: Option<&str>, uid: &str) ->
         })
     });
     let at_ms = at_ms.transpose()?;
+    if at_ms.is_some_and(|at_ms| at_ms > SystemClock::default().now_ms()) {
+        let message = format!("`{}` is in the future.", asked.unwrap_or_default());
+        return Err(Problem::invalid(
+            message,
+            "Take a time that has passed; times are UTC unless they name a zone.",
+        ));
+    }
     Ok(html! {
         form.filters.moment method="get" action={ "/objects/" (encode(uid)) } {
             label { span { "As it was at (UTC)" } input name="at" data-utc value=[asked] placeholder="2026-11-24 03:00" autocomplete="off"; }

@@ -25,15 +25,17 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
     html! {
         details.commands {
             summary { "Grants and configuration" span.unseen { " of " (plugin) } }
-            table.plain.grants {
-                caption { "What it asks for, and what its manifest grants it" }
-                thead { tr {
-                    th scope="col" { "Capability" }
-                    th scope="col" { "Asked for" }
-                    th scope="col" { "Granted" }
-                    th scope="col" { "Calls since it started" }
-                } }
-                tbody { @for name in names { (row(name, manifest, uses)) } }
+            div.scroll tabindex="0" role="group" aria-label={ "Grants of " (plugin) } {
+                table.plain.grants {
+                    caption { "What it asks for, and what its manifest grants it" }
+                    thead { tr {
+                        th scope="col" { "Capability" }
+                        th scope="col" { "Asked for" }
+                        th scope="col" { "Granted" }
+                        th scope="col" { "Calls since it started" }
+                    } }
+                    tbody { @for name in names { (row(name, manifest, uses)) } }
+                }
             }
             p {
                 "It subscribes to " (manifest.sources.join(", ")) ". One call may take "

@@ -97,14 +97,16 @@ fn plugins(cards: &[Markup]) -> Markup {
 }
 
 fn card(plugin: &PluginView, may: May) -> Markup {
-    let accounted = plugin.delivered + plugin.filtered + plugin.dead + plugin.waiting;
-    let complete = accounted == plugin.observed;
-    let parts = [
+    let mut parts = vec![
         ("delivered", plugin.delivered),
         ("filtered", plugin.filtered),
         ("dead", plugin.dead),
         ("waiting", plugin.waiting),
     ];
+    // Only retention past cursors takes states that a plugin has not finished.
+    parts.extend((plugin.taken > 0).then_some(("taken", plugin.taken)));
+    let accounted = parts.iter().map(|(_, count)| count).sum();
+    let complete = accounted == plugin.observed;
     html! {
         article.card aria-labelledby={ "plugin-" (plugin.name) } {
             header {
@@ -162,7 +164,7 @@ fn ticked(TickView { ticks, failed, last, next, error }: &TickView) -> Markup {
     }
 }
 
-fn proportions(parts: &[(&str, u64); 4], total: u64) -> Markup {
+fn proportions(parts: &[(&str, u64)], total: u64) -> Markup {
     let mut x = 0.0;
     let bars: Vec<(&str, f64, f64)> = parts
         .iter()
