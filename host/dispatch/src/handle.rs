@@ -9,10 +9,10 @@ use kubewitness_core::lanes::Lanes;
 use kubewitness_core::ports::Paused;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::keeper::Keeper;
 use crate::pacing::breaker::Breaker;
 use crate::pacing::ticks::Ticks;
 use crate::paused::{Changed, Order};
+use crate::progress_saver::Keeper;
 use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};

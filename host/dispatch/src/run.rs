@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Act, Command, Letters, Shared, Sources};
 use crate::interest::Interest;
-use crate::keeper::Keeper;
 use crate::load::Loaded;
 use crate::pacing::breaker::{Allowed, Breaker};
 use crate::pacing::ticks::Ticks;
 use crate::paused::{self, Ordered};
+use crate::progress_saver::Keeper;
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchOptions};

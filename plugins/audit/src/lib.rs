@@ -4,7 +4,7 @@
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
 //! `kubewitness audit verify` checks the chain. [`line`] describes a line.
 
-mod behind;
+mod cause;
 mod line;
 
 use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, documents, ledger};
@@ -108,7 +108,7 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
             verdicts.push(Verdict::Done);
             continue;
         }
-        match document_hash(config, state).and_then(|hash| Ok((hash, behind::of(config, state)?))) {
+        match document_hash(config, state).and_then(|hash| Ok((hash, cause::of(config, state)?))) {
             Ok((document, behind)) => {
                 lines.push(chain.line(state, document.as_deref(), &behind)?);
                 verdicts.push(Verdict::Done);

@@ -11,7 +11,7 @@ mod columns;
 mod config;
 mod document;
 mod gpus;
-mod keep;
+mod retention;
 mod rows;
 mod schema;
 mod tables;
@@ -70,7 +70,7 @@ impl Plugin for Persistence {
 impl Ticking for Persistence {
     fn tick(config: &Config, _: u64) -> Result<(), String> {
         let Some(keep) = config.keep else { return Ok(()) };
-        let ticked = ready(config).and_then(|_| keep::tick(config, keep));
+        let ticked = ready(config).and_then(|_| retention::tick(config, keep));
         // What this instance has seen of the tables may not be so any more.
         Ok(ticked.inspect_err(|_| SEEN.set(None))?)
     }

@@ -7,7 +7,7 @@ use kubewitness_core::{Change, Seq, State, calendar};
 use serde_json::Value;
 
 use super::client::Client;
-use super::named::Named;
+use super::object_name::Named;
 use super::timeline::{nothing, story};
 use crate::cli::DiffArgs;
 use crate::commands::print::{self, line_diff};

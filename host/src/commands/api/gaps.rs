@@ -12,7 +12,7 @@ use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
 use super::live::again;
-use super::named::{Named, is_uid};
+use super::object_name::{Named, is_uid};
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs};
 use crate::commands::print::{self, Table, clean, remarks};

@@ -7,7 +7,7 @@ use kubewitness_core::views::{EventView, ReportView, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
-use super::named::Named;
+use super::object_name::Named;
 use crate::cli::TimelineArgs;
 use crate::commands::print::{self, Table};
 use crate::commands::{End, Ended};

@@ -1,7 +1,7 @@
 //! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import,
 //! and `kubewitness plugin forget`, write. It asks no controller.
 
-mod counted;
+mod counting_reader;
 mod export_file;
 mod forget;
 mod receipts;
@@ -23,7 +23,7 @@ use kubewitness_journal::{
     read_states,
 };
 
-use self::counted::Counted;
+use self::counting_reader::Counted;
 use self::export_file::ExportFile;
 pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};

@@ -14,7 +14,7 @@ use crate::read::next_action::{Action, NextAction, Pause, Step};
 use crate::read::paged_list::{Listed, Relist, count_list};
 use crate::read::streamed_list::{Streamed, StreamedList};
 use crate::repair::compare::Broken;
-use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::list_request::{Asked, ListReason};
 use crate::repair::history::newest_common::{Base, NewestCommon, Untold};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, Standing, settled};

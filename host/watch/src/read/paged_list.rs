@@ -7,7 +7,7 @@ use kubewitness_core::project;
 use tokio::sync::mpsc;
 
 use crate::connect::request::Failure;
-use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::list_request::{Asked, ListReason};
 use crate::repair::compare::{Broken, Comparison};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, sync};

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::connect::request::{Failure, status_failure};
 use crate::read::next_action::Ended;
 use crate::read::watch_stream::Stream;
-use crate::repair::compare::asked::Asked;
+use crate::repair::compare::list_request::Asked;
 use crate::repair::compare::{Broken, Comparison};
 use crate::source::input::Input;
 use crate::source::parts::Parts;

@@ -14,7 +14,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use super::*;
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next};
 use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Rows};
 

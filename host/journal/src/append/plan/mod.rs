@@ -15,7 +15,7 @@ use kubewitness_core::ports::{Append, Poison, Witnessed};
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 
 use crate::store::memory::anchors::Encoded;
-use crate::store::memory::tails::{Mark, Tail};
+use crate::store::memory::chain_ends::{Mark, Tail};
 use crate::store::memory::{Identity, Memory};
 use crate::store::rows::discrepancies::Found;
 use crate::store::rows::{

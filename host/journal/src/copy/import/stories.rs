@@ -11,7 +11,7 @@ use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId};
 
 use crate::report::code;
-use crate::store::memory::tails::{Mark, Marks};
+use crate::store::memory::chain_ends::{Mark, Marks};
 use crate::verify::story::{self, Bearers, Contradiction, Life};
 
 /// Of the name of a source. Every store's index holds so much.

@@ -3,7 +3,7 @@
 //! failed transaction it reads everything anew.
 
 pub(crate) mod anchors;
-pub(crate) mod tails;
+pub(crate) mod chain_ends;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use kubewitness_core::ports::Append;
 use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::Anchors;
-use crate::store::memory::tails::{Mark, Marks, Tail, Tails};
+use crate::store::memory::chain_ends::{Mark, Marks, Tail, Tails};
 use crate::store::rows::{Answer, Stream, damaged, parse_status, seal};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those

@@ -1,6 +1,6 @@
 //! The page of dead letters, with the form that replays or drops them.
 
-mod asked;
+mod filter;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
-use self::asked::Asked;
+use self::filter::Asked;
 use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;

@@ -6,7 +6,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{Counts, Gone};
 use maud::{Markup, html};
 
-use super::asked::{Asked, RANGES};
+use super::query::{Asked, RANGES};
 use crate::pages::parts::{encode, figure};
 
 pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {

@@ -1,7 +1,7 @@
 //! Jobs, or any other kind: what is there now, kept up to date live, what is gone, and what was there at a moment.
 
-mod asked;
 mod form;
+mod query;
 pub(super) mod submitting;
 mod table;
 
@@ -11,8 +11,8 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
-use self::asked::Asked;
 use self::form::{counts_bar, filters};
+use self::query::Asked;
 use self::table::List;
 use super::parts::{empty, encode};
 use super::plugins::{held, notices};

@@ -7,7 +7,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{EventView, Gone, ObjectView};
 use maud::{Markup, html};
 
-use super::asked::Asked;
+use super::query::Asked;
 use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, figure, object_link, plural, why};
 

@@ -4,9 +4,9 @@ mod events;
 mod lanes;
 mod moment;
 pub(super) mod mutes;
+mod not_witnessed;
 mod reports;
 mod states;
-mod unseen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
 use self::lanes::Lane;
+use self::not_witnessed::SUBMITTED;
 use self::states::Table;
-use self::unseen::SUBMITTED;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::Shown;
@@ -61,7 +61,7 @@ pub(super) async fn page(
     let sight = Sight::new(&app, &viewer);
     let view = sight.of_story(whole).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
-        return unseen::page(&uid, submitted).map_err(Shown);
+        return not_witnessed::page(&uid, submitted).map_err(Shown);
     };
     if submitted.is_some() {
         return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());

@@ -11,7 +11,7 @@ use kubewitness_core::views::{ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::asked::{Asked, concerns, name};
+use super::query::{Asked, concerns, name};
 use super::{document, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;

@@ -1,8 +1,8 @@
 //! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
 //! at a moment.
 
-mod asked;
 mod follow;
+mod query;
 
 use anyhow::{Result, bail};
 use kubewitness_core::kinds;
@@ -14,7 +14,7 @@ use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
 use crate::commands::print::{self, clean, remarks};
 use crate::commands::{End, Ended};
-use asked::{Asked, When, name};
+use query::{Asked, When, name};
 
 pub async fn get(args: GetArgs) -> Ended {
     let asked = Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)?;

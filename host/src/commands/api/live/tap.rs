@@ -10,7 +10,7 @@ use super::must_be_witnessed;
 use super::stream::{Heard, Live};
 use crate::cli::TapArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::named::Named;
+use crate::commands::api::object_name::Named;
 use crate::commands::print::{self, clean};
 use crate::commands::{Ended, Usage};
 

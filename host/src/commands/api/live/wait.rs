@@ -17,7 +17,7 @@ use super::must_be_witnessed;
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::named::Named;
+use crate::commands::api::object_name::Named;
 use crate::commands::api::timeline::{nothing, story};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};

@@ -4,7 +4,7 @@ use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
 use super::super::client::Client;
-use super::super::named::Named;
+use super::super::object_name::Named;
 use super::super::timeline::{nothing, story};
 use super::dead_letters::user;
 use crate::cli::MuteArgs;

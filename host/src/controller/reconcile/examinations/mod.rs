@@ -1,7 +1,7 @@
 //! Examines components beside the loop that follows the configuration: one that takes minutes to compile holds up
 //! nobody but its own plugin. [`desk`] decides what is examined.
 
-mod desk;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::config::component::is_fetching;
 use crate::config::manifest::Problem;
 use crate::controller::plugins::{Candidate, Wanted};
 use crate::tasks::{Fate, Tasks};
-use desk::{Desk, Now};
+use queue::{Desk, Now};
 
 pub type Answer = Result<Candidate, Vec<Problem>>;
 

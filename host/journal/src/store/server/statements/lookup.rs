@@ -7,7 +7,7 @@ use kubewitness_core::Change;
 use kubewitness_core::ports::JournalError;
 
 use super::read::{AFTER_OBJECT, object, object_columns};
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
 use crate::store::rows::{Answer, Encoding, Flags, Key, Known, uid};
 use crate::store::server::connect::session::Session;

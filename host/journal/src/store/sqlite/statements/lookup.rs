@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{key, object, object_column, streams};
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::Tail;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
 use crate::store::rows::{Encoding, Flags, Key, Known, uid};
 use crate::store::sqlite::fault::classify;

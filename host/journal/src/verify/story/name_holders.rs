@@ -8,7 +8,7 @@ use kubewitness_core::{Change, State};
 
 use super::{Contradiction, Life};
 use crate::report::code;
-use crate::store::memory::tails::{Mark, Marks};
+use crate::store::memory::chain_ends::{Mark, Marks};
 
 /// Who has a name, and since which version of its own.
 struct Bearer {
