@@ -71,7 +71,7 @@ async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> 
     for _ in 0..ROUNDS {
         let (began, mut done) = (Instant::now(), 0);
         while began.elapsed() < ROUND {
-            let verdicts = plugin.handle(&batch).await.context("a call")?;
+            let verdicts = plugin.handle(&batch).await.context("a call")?.verdicts;
             ensure!(verdicts.iter().all(|verdict| *verdict == Verdict::Done), "{verdicts:?}");
             done += verdicts.len();
         }
