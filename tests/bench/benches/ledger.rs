@@ -5,7 +5,6 @@ mod granted;
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use futures::future::{try_join, try_join_all};
 use granted::{Nothing, backing, delivery};
 use kubewitness_bench::wanted;
+use kubewitness_capability::Backing;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Backlog, Delivery, Grants, HttpRequest, KvWrite, Notes, Progress, Save};
 use kubewitness_journal::{Journal, JournalOptions};
