@@ -22,7 +22,7 @@ const LAZY: Duration = Duration::from_secs(1);
 const UNSAVED: usize = limits::LANE_WINDOW;
 
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct ProgressSaver {
     parked: Vec<DeadLetter>,
     revived: Vec<Seq>,
     kv: Vec<KvWrite>,
@@ -51,7 +51,7 @@ struct Sent {
     cursor: Seq,
 }
 
-impl Keeper {
+impl ProgressSaver {
     /// `through` is the reading position in the saved progress.
     pub fn new(through: Seq) -> Self {
         Self { saved_through: through, ..Self::default() }

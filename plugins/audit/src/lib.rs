@@ -1,5 +1,6 @@
 //! Keeps evidence: one line for each state in an append-only ledger, with the hash of the line before it.
-//! Changing, removing or moving a line breaks the hash of the next one.
+//! Changing, removing or moving a line breaks the hash of the next one. It sends nothing, and reads no
+//! other object.
 //!
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
 //! `kubewitness audit verify` checks the chain. [`line`] describes a line.

@@ -1,5 +1,6 @@
 //! Writes every state to a database: `object_status` has the newest state of each object, `object_history` has all of
-//! them, and `object_transitions` has each change of a phase. It creates missing tables.
+//! them, and `object_transitions` has each change of a phase. It creates missing tables. It sends nothing, and writes
+//! to its own tables alone.
 //!
 //! With `keep` a tick deletes old rows.
 //!

@@ -6,7 +6,7 @@ use crate::{calendar, project};
 
 /// By the name of the source. What is not here is not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Within {
+pub struct VisibleObjects {
     pub sources: BTreeMap<String, Shown>,
 }
 

@@ -20,7 +20,7 @@ const UNVERSIONED_MS: u64 = 10 * 60 * 1000;
 const WHOLE: usize = 1024;
 
 /// How a source stands at one moment.
-pub(crate) struct Scene {
+pub(crate) struct SourceFacts {
     pub streams: Vec<i64>,
     /// The stream of the newest epoch, and from where its watch would be resumed.
     newest_stream: i64,
@@ -49,7 +49,7 @@ pub(crate) struct Look {
     pub letters: HashMap<Seq, bool>,
 }
 
-impl Scene {
+impl SourceFacts {
     /// `in_hand` is given where states may go that plugins have not finished.
     pub async fn of(
         past: &mut dyn Past,
@@ -144,20 +144,20 @@ impl Scene {
 
 pub(crate) async fn look(
     past: &mut dyn Past,
-    scene: &Scene,
+    facts: &SourceFacts,
     cut: &Cut,
     segment: u64,
 ) -> Result<Look, JournalError> {
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
-    let rows = past.links(&scene.streams, from, through).await?;
+    let rows = past.links(&facts.streams, from, through).await?;
     let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
-    let mut states: Vec<Link> = rows.iter().map(|row| row.link(scene.is_settled(row))).collect();
+    let mut states: Vec<Link> = rows.iter().map(|row| row.link(facts.is_settled(row))).collect();
     let expired = cut.expired(segment, &states);
     let is_free =
-        |link: &Link, expired: bool| expired && scene.is_free(link) && !letters.contains_key(&link.seq);
+        |link: &Link, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
     let mut may_go: Vec<bool> =
         states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
-    complete(past, scene, cut, through, &mut states, &mut may_go).await?;
+    complete(past, facts, cut, through, &mut states, &mut may_go).await?;
     Ok(Look { rows, states, expired, may_go, letters })
 }
 
@@ -165,7 +165,7 @@ pub(crate) async fn look(
 /// is here.
 async fn complete(
     past: &mut dyn Past,
-    scene: &Scene,
+    facts: &SourceFacts,
     cut: &Cut,
     through: Seq,
     states: &mut Vec<Link>,
@@ -190,11 +190,11 @@ async fn complete(
         None => HashMap::new(),
     };
     for row in more {
-        let link = row.link(scene.is_settled(&row));
+        let link = row.link(facts.is_settled(&row));
         // Alone in its segment it may be within the count or the size: that is the segment's
         // to say, so here only the age counts. What is not beyond it keeps the object a while.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
-        may_go.push(expired && scene.is_free(&link) && !letters.contains_key(&link.seq));
+        may_go.push(expired && facts.is_free(&link) && !letters.contains_key(&link.seq));
         states.push(link);
     }
     Ok(())

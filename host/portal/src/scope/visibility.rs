@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, Shown, Watched, Within};
+use kubewitness_core::ports::{Attempt, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
     DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery,
     PoisonView, TimelineQuery, TimelineView, ViewError, Views,
@@ -55,7 +55,7 @@ struct Spot {
     namespace: String,
 }
 
-pub(crate) struct Sight {
+pub(crate) struct Visibility {
     pub(super) views: Arc<dyn Views>,
     pub(super) viewer: Viewer,
     ages: Arc<Ages>,
@@ -63,7 +63,7 @@ pub(crate) struct Sight {
     decided: Mutex<HashMap<Spot, Right>>,
 }
 
-impl Sight {
+impl Visibility {
     pub(crate) fn new(app: &App, viewer: &Viewer) -> Self {
         Self {
             witnessed: app.views.watched(),
@@ -223,7 +223,7 @@ impl Sight {
     // ---- answers -----------------------------------------------------------------------------
 
     /// What a list may find. `None`: everything.
-    pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<Within>, Problem> {
+    pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
         if self.is_whole() {
             return Ok(None);
         }
@@ -231,7 +231,7 @@ impl Sight {
             query.source.as_ref().is_none_or(|source| *source == known.source)
                 && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
         };
-        let mut within = Within::default();
+        let mut within = VisibleObjects::default();
         let mut looked = BTreeSet::new();
         let past = query.gone != Gone::No || query.at.is_some();
         for known in self.witnessed.iter().filter(is_asked) {

@@ -10,12 +10,12 @@ use crate::commands::Usage;
 const NAMESPACE: &str = "default";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum ObjectName {
     Uid(String),
     Object { kind: String, name: String },
 }
 
-impl Named {
+impl ObjectName {
     /// Reads the words of a command line; what follows the object is left over.
     pub fn read(words: &[String]) -> Result<(Self, &[String])> {
         let (first, rest) = words.split_first().ok_or_else(|| no_object(""))?;
@@ -106,32 +106,32 @@ mod tests {
 
     #[test]
     fn an_object_is_named_by_kind_and_name_in_one_word_or_two_or_by_uid() {
-        let job = Named::Object { kind: "job".into(), name: "train".into() };
+        let job = ObjectName::Object { kind: "job".into(), name: "train".into() };
         let uid = "0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10";
         for (line, named, rest) in [
             ("job/train", job.clone(), 0),
             ("job train", job.clone(), 0),
             ("job/train 12 15", job.clone(), 2),
             ("job train 12 15", job.clone(), 2),
-            (uid, Named::Uid(uid.into()), 0),
-            (&format!("{uid} 12 15"), Named::Uid(uid.into()), 2),
-            ("8a3c-uid", Named::Uid("8a3c-uid".into()), 0),
+            (uid, ObjectName::Uid(uid.into()), 0),
+            (&format!("{uid} 12 15"), ObjectName::Uid(uid.into()), 2),
+            ("8a3c-uid", ObjectName::Uid("8a3c-uid".into()), 0),
         ] {
             let words = words(line);
-            let read = Named::read(&words).unwrap();
+            let read = ObjectName::read(&words).unwrap();
             assert_eq!((read.0, read.1.len()), (named, rest), "{line}");
         }
         for wrong in ["job/", "/x", "", "job/a/b", "job a/b"] {
-            let told = Named::read(&words(wrong)).unwrap_err();
+            let told = ObjectName::read(&words(wrong)).unwrap_err();
             assert!(told.is::<Usage>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
         }
-        assert!(Named::only(&words("job/train again")).unwrap_err().to_string().contains("`again`"));
+        assert!(ObjectName::only(&words("job/train again")).unwrap_err().to_string().contains("`again`"));
     }
 
     #[test]
     fn an_object_without_a_namespace_is_meant_too() {
         let node = ObjectRef { kind: "Node".into(), name: "w1".into(), ..ObjectRef::default() };
-        let named = Named::only(&words("node/w1")).unwrap();
+        let named = ObjectName::only(&words("node/w1")).unwrap();
         assert!(named.is(&node, None) && named.is(&node, Some("a")));
         let elsewhere = ObjectRef { namespace: "b".into(), ..node };
         assert!(!named.is(&elsewhere, Some("a")) && named.is(&elsewhere, Some("b")));

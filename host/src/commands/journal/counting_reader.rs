@@ -3,12 +3,12 @@
 use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub struct Counted<'a> {
+pub struct CountingReader<'a> {
     pub input: &'a mut (dyn BufRead + Send),
     pub taken: &'a AtomicU64,
 }
 
-impl Read for Counted<'_> {
+impl Read for CountingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.taken.fetch_add(read as u64, Ordering::Relaxed);
@@ -16,7 +16,7 @@ impl Read for Counted<'_> {
     }
 }
 
-impl BufRead for Counted<'_> {
+impl BufRead for CountingReader<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.input.fill_buf()
     }
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn bytes_count_once_however_they_are_taken() {
         let (mut input, taken) = (&b"one\ntwo\nthree"[..], AtomicU64::new(0));
-        let mut counted = Counted { input: &mut input, taken: &taken };
+        let mut counted = CountingReader { input: &mut input, taken: &taken };
         let mut line = String::new();
         assert_eq!(counted.read_line(&mut line).unwrap(), 4);
         assert_eq!(taken.load(Ordering::Relaxed), 4);

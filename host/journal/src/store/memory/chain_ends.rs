@@ -43,7 +43,7 @@ impl Marks {
 
 /// The end of an object's chain.
 #[derive(Debug, Default)]
-pub(crate) struct Tail {
+pub(crate) struct ChainEnd {
     mark: Mark,
     /// Its number in the current epoch.
     pub object: i64,
@@ -76,10 +76,10 @@ struct Rare {
 pub(crate) struct Older {
     pub object: i64,
     pub newest: Seq,
-    pub tail: Seq,
+    pub end: Seq,
 }
 
-impl Tail {
+impl ChainEnd {
     /// Of an object of which nothing was journaled yet.
     pub fn of(object: i64, stream: u32, owner: i64) -> Self {
         Self { object, stream, owner, ..Self::default() }
@@ -140,7 +140,7 @@ impl Tail {
     /// What an object of the next epoch has to replace.
     pub fn as_older(&self) -> Option<Older> {
         match self.live {
-            true => Some(Older { object: self.object, newest: self.newest_seq, tail: self.seq }),
+            true => Some(Older { object: self.object, newest: self.newest_seq, end: self.seq }),
             false => self.older(),
         }
     }
@@ -148,14 +148,14 @@ impl Tail {
 
 /// All that are remembered. They lie side by side, and the table that finds them holds places.
 #[derive(Debug, Default)]
-pub(crate) struct Tails {
+pub(crate) struct ChainEnds {
     places: HashTable<u32>,
-    tails: Vec<Tail>,
+    ends: Vec<ChainEnd>,
 }
 
-impl Tails {
+impl ChainEnds {
     pub fn len(&self) -> usize {
-        self.tails.len()
+        self.ends.len()
     }
 
     pub fn clear(&mut self) {
@@ -163,51 +163,51 @@ impl Tails {
     }
 
     fn place(&self, mark: Mark) -> Option<usize> {
-        let is_it = |place: &u32| self.tails[*place as usize].mark == mark;
+        let is_it = |place: &u32| self.ends[*place as usize].mark == mark;
         self.places.find(mark.hash(), is_it).map(|place| *place as usize)
     }
 
-    pub fn get(&self, mark: Mark) -> Option<&Tail> {
-        self.place(mark).map(|place| &self.tails[place])
+    pub fn get(&self, mark: Mark) -> Option<&ChainEnd> {
+        self.place(mark).map(|place| &self.ends[place])
     }
 
     /// Takes the content out of its place, which [`insert`](Self::insert) fills again.
-    pub fn take(&mut self, mark: Mark) -> Option<Tail> {
+    pub fn take(&mut self, mark: Mark) -> Option<ChainEnd> {
         let place = self.place(mark)?;
-        let empty = Tail { mark, ..Tail::default() };
-        Some(mem::replace(&mut self.tails[place], empty))
+        let empty = ChainEnd { mark, ..ChainEnd::default() };
+        Some(mem::replace(&mut self.ends[place], empty))
     }
 
-    pub fn insert(&mut self, mark: Mark, tail: Tail) {
-        let tail = Tail { mark, ..tail };
-        let Self { places, tails } = self;
-        let is_it = |place: &u32| tails[*place as usize].mark == mark;
-        match places.entry(mark.hash(), is_it, |place| tails[*place as usize].mark.hash()) {
-            Entry::Occupied(place) => tails[*place.get() as usize] = tail,
+    pub fn insert(&mut self, mark: Mark, end: ChainEnd) {
+        let end = ChainEnd { mark, ..end };
+        let Self { places, ends } = self;
+        let is_it = |place: &u32| ends[*place as usize].mark == mark;
+        match places.entry(mark.hash(), is_it, |place| ends[*place as usize].mark.hash()) {
+            Entry::Occupied(place) => ends[*place.get() as usize] = end,
             Entry::Vacant(vacant) => {
-                vacant.insert(tails.len() as u32);
+                vacant.insert(ends.len() as u32);
                 // Doubling would hold as much room as there is content.
-                if tails.len() == tails.capacity() {
-                    tails.reserve_exact((tails.len() / 8).max(64));
+                if ends.len() == ends.capacity() {
+                    ends.reserve_exact((ends.len() / 8).max(64));
                 }
-                tails.push(tail);
+                ends.push(end);
             }
         }
     }
 
-    pub fn remove(&mut self, mark: Mark) -> Option<Tail> {
-        let Self { places, tails } = self;
-        let is_it = |place: &u32| tails[*place as usize].mark == mark;
+    pub fn remove(&mut self, mark: Mark) -> Option<ChainEnd> {
+        let Self { places, ends } = self;
+        let is_it = |place: &u32| ends[*place as usize].mark == mark;
         let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
-        let last = tails.len() as u32 - 1;
+        let last = ends.len() as u32 - 1;
         if place != last {
             // The last moves into the hole.
-            let hash = tails[last as usize].mark.hash();
+            let hash = ends[last as usize].mark.hash();
             if let Some(moved) = places.find_mut(hash, |other| *other == last) {
                 *moved = place;
             }
         }
-        Some(tails.swap_remove(place as usize))
+        Some(ends.swap_remove(place as usize))
     }
 }
 
@@ -227,26 +227,26 @@ mod tests {
     proptest! {
         #[test]
         fn they_are_found_as_in_a_map(steps in proptest::collection::vec((0..12_u32, 0..3_u8), 0..200)) {
-            let (mut tails, mut model) = (Tails::default(), HashMap::new());
+            let (mut ends, mut model) = (ChainEnds::default(), HashMap::new());
             for (seq, (number, action)) in (1..).zip(steps) {
                 match action {
                     0 => {
-                        tails.insert(mark(number), Tail { seq, ..Tail::default() });
+                        ends.insert(mark(number), ChainEnd { seq, ..ChainEnd::default() });
                         model.insert(number, seq);
                     }
                     1 => prop_assert_eq!(
-                        tails.remove(mark(number)).map(|tail| tail.seq),
+                        ends.remove(mark(number)).map(|end| end.seq),
                         model.remove(&number)
                     ),
                     _ => {
-                        if let Some(tail) = tails.take(mark(number)) {
-                            tails.insert(mark(number), tail);
+                        if let Some(end) = ends.take(mark(number)) {
+                            ends.insert(mark(number), end);
                         }
                     }
                 }
-                prop_assert_eq!(tails.len(), model.len());
+                prop_assert_eq!(ends.len(), model.len());
                 for number in 0..12 {
-                    let found = tails.get(mark(number)).map(|tail| tail.seq);
+                    let found = ends.get(mark(number)).map(|end| end.seq);
                     prop_assert_eq!(found, model.get(&number).copied());
                 }
             }
@@ -266,23 +266,23 @@ mod tests {
             ("7", "007", None),
             ("abc", "abc", Some(Ordering::Equal)),
         ] {
-            let mut tail = Tail::default();
-            assert_eq!(tail.compare(&Version::new(version)), None);
-            assert!(tail.is_older_than(&Version::new(version)));
-            tail.set_newest(Some(&Version::new(newest)), 3);
-            assert_eq!(tail.compare(&Version::new(version)), order, "{version} and {newest}");
-            assert_eq!(tail.is_older_than(&Version::new(version)), order == Some(Ordering::Greater));
-            let older = Older { object: 1, newest: 2, tail: 3 };
-            tail.set_older(Some(older));
-            assert_eq!(tail.compare(&Version::new(version)), order);
-            tail.set_older(None);
-            tail.set_newest(None, 0);
-            assert!(tail.rare.is_none() && !tail.has_version());
+            let mut end = ChainEnd::default();
+            assert_eq!(end.compare(&Version::new(version)), None);
+            assert!(end.is_older_than(&Version::new(version)));
+            end.set_newest(Some(&Version::new(newest)), 3);
+            assert_eq!(end.compare(&Version::new(version)), order, "{version} and {newest}");
+            assert_eq!(end.is_older_than(&Version::new(version)), order == Some(Ordering::Greater));
+            let older = Older { object: 1, newest: 2, end: 3 };
+            end.set_older(Some(older));
+            assert_eq!(end.compare(&Version::new(version)), order);
+            end.set_older(None);
+            end.set_newest(None, 0);
+            assert!(end.rare.is_none() && !end.has_version());
         }
     }
 
     #[test]
     fn one_takes_less_than_100_bytes() {
-        assert!(size_of::<Tail>() <= 72, "{} bytes", size_of::<Tail>());
+        assert!(size_of::<ChainEnd>() <= 72, "{} bytes", size_of::<ChainEnd>());
     }
 }

@@ -49,7 +49,7 @@ impl Sync {
     }
 }
 
-pub(super) struct Scribe {
+pub(super) struct WriterThread {
     path: PathBuf,
     connection: Arc<Mutex<Connection>>,
     #[cfg(test)]
@@ -81,7 +81,7 @@ fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> Answer<T> {
     done.map_err(ended)?.map_err(|error| classify_written(&error))
 }
 
-impl Scribe {
+impl WriterThread {
     pub async fn open(path: &Path) -> Answer<Self> {
         let path = path.to_path_buf();
         let place = path.clone();

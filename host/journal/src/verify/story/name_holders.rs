@@ -11,20 +11,20 @@ use crate::report::code;
 use crate::store::memory::chain_ends::{Mark, Marks};
 
 /// Who has a name, and since which version of its own.
-struct Bearer {
+struct NameHolder {
     epoch: u32,
     uid: Mark,
     since: u64,
 }
 
-/// The newest bearer of each name that was told: about 60 bytes a name.
+/// The newest holder of each name that was told: about 60 bytes a name.
 #[derive(Default)]
-pub(crate) struct Bearers {
+pub(crate) struct NameHolders {
     marks: Marks,
-    of: HashMap<Mark, Bearer>,
+    of: HashMap<Mark, NameHolder>,
 }
 
-impl Bearers {
+impl NameHolders {
     /// The next state of an object, and what was told of it before. Versions that are no numbers, and
     /// what is no version of an object, say nothing about a name.
     pub fn next(&mut self, state: &State, life: &Life) -> Result<(), Contradiction> {
@@ -32,20 +32,20 @@ impl Bearers {
         let (Change::Present | Change::Left, Some(number)) = (state.change, version.number()) else {
             return Ok(());
         };
-        let fresh = Bearer { epoch: *epoch, uid: self.marks.of(source, object), since: number };
-        let bearer = match self.of.entry(self.marks.of_name(source, object)) {
+        let fresh = NameHolder { epoch: *epoch, uid: self.marks.of(source, object), since: number };
+        let holder = match self.of.entry(self.marks.of_name(source, object)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(fresh);
                 return Ok(());
             }
-            Entry::Occupied(bearer) => bearer.into_mut(),
+            Entry::Occupied(holder) => holder.into_mut(),
         };
-        if bearer.epoch != *epoch {
-            *bearer = fresh;
-        } else if bearer.uid == fresh.uid {
-            bearer.since = bearer.since.min(number);
-        } else if number > bearer.since {
-            let since = bearer.since;
+        if holder.epoch != *epoch {
+            *holder = fresh;
+        } else if holder.uid == fresh.uid {
+            holder.since = holder.since.min(number);
+        } else if number > holder.since {
+            let since = holder.since;
             if life.number().is_some_and(|before| before < since) {
                 let text = format!(
                     "version {version} of {} comes after another object took its name, {}/{}, at version {since}",
@@ -53,7 +53,7 @@ impl Bearers {
                 );
                 return Err(Contradiction::new(code::ORDER, text));
             }
-            *bearer = fresh;
+            *holder = fresh;
         }
         Ok(())
     }

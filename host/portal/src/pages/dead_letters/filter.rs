@@ -13,11 +13,11 @@ const FIELDS: [&str; 5] = ["plugin", "namespace", "error", "since", "until"];
 
 /// As it was typed.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct LetterFilter {
     values: [Option<String>; 5],
 }
 
-impl Asked {
+impl LetterFilter {
     pub fn read(params: &Params) -> Self {
         Self { values: FIELDS.map(|name| params.owned(name)) }
     }

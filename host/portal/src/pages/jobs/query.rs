@@ -39,7 +39,7 @@ fn unknown_order(error: &UnknownOrder) -> Problem {
     Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
 }
 
-pub(super) struct Asked {
+pub(super) struct JobsQuery {
     /// As it was typed; `all` for every kind.
     pub kind: String,
     pub namespace: Option<String>,
@@ -55,7 +55,7 @@ pub(super) struct Asked {
     pub cursor: Option<String>,
 }
 
-impl Asked {
+impl JobsQuery {
     pub fn read(uri: &Uri) -> Result<Self, Problem> {
         let params = Params::read(uri, &PARAMETERS)?;
         let range = params.text("range").unwrap_or_default();

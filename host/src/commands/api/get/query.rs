@@ -21,7 +21,7 @@ pub(super) enum When {
 }
 
 /// What a question comes to, and how its answer is laid out.
-pub(super) struct Asked {
+pub(super) struct GetQuery {
     pub query: ObjectQuery,
     pub output: GetOutput,
     pub when: When,
@@ -32,7 +32,7 @@ pub(super) struct Asked {
     every_kind: bool,
 }
 
-impl Asked {
+impl GetQuery {
     /// The kind may have a name behind a slash.
     pub fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
         let (kind, name) = match (kind.split_once('/'), name) {
@@ -253,10 +253,10 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::commands::api::client::parameters;
 
-    fn asked(arguments: &[&str]) -> Result<Asked> {
+    fn asked(arguments: &[&str]) -> Result<GetQuery> {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)
+        GetQuery::of_kind(&args.kind, args.name.as_deref(), &args.list)
     }
 
     #[test]

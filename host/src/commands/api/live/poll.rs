@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// Shows what `look` finds; with `watch`, goes on until Ctrl-C. A controller that goes away in between is told once
 /// and asked again.
-pub async fn again(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended {
+pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended {
     let mut shown = None;
     let mut is_away = false;
     loop {

@@ -12,7 +12,7 @@ use crate::controller::plugins::Question;
 /// long for those that have just begun; what takes longer goes on beside it.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-pub struct Desk<A> {
+pub struct Queue<A> {
     /// In the order of their arrival.
     cases: Vec<Case<A>>,
     begun: u64,
@@ -48,13 +48,13 @@ pub struct Left {
     pub heir: Option<u64>,
 }
 
-impl<A> Default for Desk<A> {
+impl<A> Default for Queue<A> {
     fn default() -> Self {
         Self { cases: Vec::new(), begun: 0 }
     }
 }
 
-impl<A> Desk<A> {
+impl<A> Queue<A> {
     pub fn begin_round(&mut self) {
         for case in &mut self.cases {
             case.is_asked = false;
@@ -141,72 +141,72 @@ mod tests {
     }
 
     /// One round that asks for these.
-    fn round(desk: &mut Desk<&'static str>, ms: u64, questions: &[Question]) -> (Vec<Asked>, Vec<Left>) {
-        desk.begin_round();
-        let asked = questions.iter().map(|question| desk.ask(question.clone(), at(ms))).collect();
-        (asked, desk.end_round())
+    fn round(queue: &mut Queue<&'static str>, ms: u64, questions: &[Question]) -> (Vec<Asked>, Vec<Left>) {
+        queue.begin_round();
+        let asked = questions.iter().map(|question| queue.ask(question.clone(), at(ms))).collect();
+        (asked, queue.end_round())
     }
 
     #[test]
     fn the_same_question_is_begun_once_and_keeps_its_arrival() {
-        let mut desk = Desk::default();
+        let mut queue = Queue::default();
         let slow = question("slow", "s");
-        let (asked, _) = round(&mut desk, 0, std::slice::from_ref(&slow));
+        let (asked, _) = round(&mut queue, 0, std::slice::from_ref(&slow));
         assert_eq!(asked, [Asked { number: 1, is_new: true }]);
-        let (asked, left) = round(&mut desk, 70_000, &[question("other", "o"), slow]);
+        let (asked, left) = round(&mut queue, 70_000, &[question("other", "o"), slow]);
         assert_eq!(asked, [Asked { number: 2, is_new: true }, Asked { number: 1, is_new: false }]);
         assert!(left.is_empty());
-        assert_eq!(desk.open(1), Some((1_000_000, "s")), "since it was asked first");
+        assert_eq!(queue.open(1), Some((1_000_000, "s")), "since it was asked first");
     }
 
     #[test]
     fn a_newer_document_replaces_the_one_that_is_examined() {
-        let mut desk = Desk::default();
-        round(&mut desk, 0, &[question("old", "old")]);
-        let (asked, left) = round(&mut desk, 1, &[question("new", "new")]);
+        let mut queue = Queue::default();
+        round(&mut queue, 0, &[question("old", "old")]);
+        let (asked, left) = round(&mut queue, 1, &[question("new", "new")]);
         assert_eq!(asked, [Asked { number: 2, is_new: true }]);
         assert_eq!(left, [Left { number: 1, heir: None }], "another component: compiling the old one ends");
-        desk.answer(1, "too late");
-        assert_eq!((desk.take(1), desk.open(1)), (None, None));
-        let (_, left) = round(&mut desk, 2, &[]);
+        queue.answer(1, "too late");
+        assert_eq!((queue.take(1), queue.open(1)), (None, None));
+        let (_, left) = round(&mut queue, 2, &[]);
         assert_eq!(left, [Left { number: 2, heir: None }], "it was taken out");
     }
 
     #[test]
     fn a_newer_document_with_the_same_component_goes_on_with_compiling_it() {
-        let mut desk = Desk::default();
-        round(&mut desk, 0, &[question("batch: 1", "same")]);
-        let (_, left) = round(&mut desk, 1, &[question("batch: 2", "same")]);
+        let mut queue = Queue::default();
+        round(&mut queue, 0, &[question("batch: 1", "same")]);
+        let (_, left) = round(&mut queue, 1, &[question("batch: 2", "same")]);
         assert_eq!(left, [Left { number: 1, heir: Some(2) }]);
         let raised = ComponentsSpec { locals: 7, ..ComponentsSpec::default() };
-        let (_, left) = round(&mut desk, 2, &[Question { limits: raised, ..question("batch: 2", "same") }]);
+        let (_, left) = round(&mut queue, 2, &[Question { limits: raised, ..question("batch: 2", "same") }]);
         assert_eq!(left, [Left { number: 2, heir: None }], "within other limits it is compiled anew");
     }
 
     #[test]
     fn an_answer_is_had_once_and_a_further_question_is_begun_again() {
-        let mut desk = Desk::default();
+        let mut queue = Queue::default();
         let asked = question("a", "a");
-        round(&mut desk, 0, std::slice::from_ref(&asked));
-        assert_eq!(desk.take(1), None, "there is none yet");
-        desk.answer(1, "refused");
-        assert_eq!(desk.open(1), None);
-        assert_eq!(desk.take(1), Some("refused"));
-        assert_eq!(desk.take(1), None);
-        assert_eq!(desk.ask(asked, at(10)), Asked { number: 2, is_new: true });
+        round(&mut queue, 0, std::slice::from_ref(&asked));
+        assert_eq!(queue.take(1), None, "there is none yet");
+        queue.answer(1, "refused");
+        assert_eq!(queue.open(1), None);
+        assert_eq!(queue.take(1), Some("refused"));
+        assert_eq!(queue.take(1), None);
+        assert_eq!(queue.ask(asked, at(10)), Asked { number: 2, is_new: true });
     }
 
     #[test]
     fn a_round_waits_for_what_has_just_begun_and_not_for_what_takes_long() {
-        let mut desk = Desk::default();
-        assert_eq!(desk.patience(at(0)), None);
-        round(&mut desk, 0, &[question("slow", "s")]);
-        assert_eq!(desk.patience(at(0)), Some(PATIENCE));
-        assert_eq!(desk.patience(at(999)), Some(Duration::from_millis(1)));
-        assert_eq!(desk.patience(at(1000)), None, "it goes on beside everything else");
-        round(&mut desk, 60_000, &[question("slow", "s"), question("quick", "q")]);
-        assert_eq!(desk.patience(at(60_400)), Some(Duration::from_millis(600)));
-        desk.answer(2, "fits");
-        assert_eq!(desk.patience(at(60_400)), None);
+        let mut queue = Queue::default();
+        assert_eq!(queue.patience(at(0)), None);
+        round(&mut queue, 0, &[question("slow", "s")]);
+        assert_eq!(queue.patience(at(0)), Some(PATIENCE));
+        assert_eq!(queue.patience(at(999)), Some(Duration::from_millis(1)));
+        assert_eq!(queue.patience(at(1000)), None, "it goes on beside everything else");
+        round(&mut queue, 60_000, &[question("slow", "s"), question("quick", "q")]);
+        assert_eq!(queue.patience(at(60_400)), Some(Duration::from_millis(600)));
+        queue.answer(2, "fits");
+        assert_eq!(queue.patience(at(60_400)), None);
     }
 }

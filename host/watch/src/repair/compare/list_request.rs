@@ -29,7 +29,7 @@ impl ListReason {
 
 /// A list that is wanted.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct ListRequest {
     pub resource: Resource,
     pub reason: ListReason,
     /// Everything up to here was witnessed.

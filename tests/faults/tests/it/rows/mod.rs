@@ -1,4 +1,4 @@
-//! The rows of the table of faults, by what they are about.
+//! The rows of the table of faults, by what they are about. They judge nothing themselves: the oracle does.
 
 mod bookmarks;
 mod compacted;
