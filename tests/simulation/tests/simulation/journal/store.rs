@@ -14,7 +14,7 @@ use kubewitness_faults::delivery::Breach;
 use tokio::sync::watch;
 
 use crate::bugs::Bug;
-use crate::disk::{Disk, Write};
+use crate::journal::disk::{Disk, Write};
 use crate::steps::Steps;
 
 /// Milliseconds that a sync takes at most; much more on a disk that is slow for a while.

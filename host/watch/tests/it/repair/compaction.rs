@@ -2,7 +2,7 @@
 
 use kubewitness_core::state::Change;
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn row_17_what_compaction_took_lies_in_an_exact_gap_of_the_source() {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kubewitness_core::ports::Witnessed;
 
-use super::*;
+use crate::*;
 
 fn quick() -> Tuning {
     Tuning { audit_grace: Duration::from_millis(150), ..tuning() }

@@ -5,8 +5,8 @@ use kubewitness_core::ports::{Attempt, Person, ReviewError, Reviewer};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
 use kubewitness_watch::{AUDIENCE, Reviews};
 
-use super::simulator::Cluster;
-use super::*;
+use crate::simulator::Cluster;
+use crate::*;
 
 const RIGHTS: &str = "/apis/rbac.authorization.k8s.io/v1";
 

@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::simulator::{Cluster, every_version_is_witnessed};
-use super::*;
+use crate::simulator::{Cluster, every_version_is_witnessed};
+use crate::*;
 
 /// Answers arrive within this time. A longer wait is a request that hangs.
 const ANSWERED: Duration = Duration::from_secs(20);

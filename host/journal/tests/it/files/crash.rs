@@ -47,7 +47,7 @@ fn child_appends_until_it_is_killed() {
 /// Runs the child, kills it after so many answers and a moment more. Returns what it last said.
 fn killed_after(place: &str, answers: usize, moment: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crash::child_appends_until_it_is_killed", "--nocapture"])
+        .args(["--exact", "files::crash::child_appends_until_it_is_killed", "--nocapture"])
         .env(PATH, place)
         .stdout(Stdio::piped())
         .spawn()

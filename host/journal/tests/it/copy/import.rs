@@ -516,7 +516,7 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
         Some(server) => server.create_database().unwrap(),
     };
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "import::child_imports_until_it_is_killed", "--nocapture"])
+        .args(["--exact", "copy::import::child_imports_until_it_is_killed", "--nocapture"])
         .env(PATH, &path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

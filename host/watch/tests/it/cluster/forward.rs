@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 
-use super::*;
+use crate::*;
 
 const PORT: u16 = 9000;
 const PROTOCOL: &str = "v4.channel.k8s.io";

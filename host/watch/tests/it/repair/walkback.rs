@@ -1,6 +1,6 @@
 //! Tests of the walk-back: what is read back after a watch was lost.
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn rows_4_and_22_an_expired_watch_is_walked_back_without_a_gap_of_an_object() {

@@ -6,8 +6,8 @@ use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
 use kubewitness_watch::election::{ElectionOptions, Elector, Leadership, LeaseRole, LeaseStanding, Timing};
 use tokio::time::{Instant, timeout};
 
-use super::simulator::Cluster;
-use super::*;
+use crate::simulator::Cluster;
+use crate::*;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/kubewitness";

@@ -3,7 +3,7 @@
 use kubewitness_core::Version;
 use kubewitness_core::ports::{Append, Witness};
 
-use super::*;
+use crate::*;
 
 /// A source beside another witness, which has watched since this version.
 async fn shared_with(since: Option<u64>, names: &[&str]) -> (World, Arc<Memory>, Running) {

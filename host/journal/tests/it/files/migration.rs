@@ -14,9 +14,9 @@ use crate::support::{SOURCE, in_source, job, of, open, options};
 /// Written by the last program of format 1, dumped by SQLite's own shell: 40 versions of three
 /// objects, one with an owner, then a late version, a hole, an end, one that left, a version that
 /// is no number, a second epoch, poison, and a plugin with a dead letter and a key.
-const VERSION_1: &str = include_str!("../data/journal-1.sql");
+const VERSION_1: &str = include_str!("../../data/journal-1.sql");
 /// The same as format 4 has it; its letter tells two tries and was dropped.
-const VERSION_4: &str = include_str!("../data/journal-4.sql");
+const VERSION_4: &str = include_str!("../../data/journal-4.sql");
 const STATES: u64 = 129;
 
 async fn version_1(path: &Path) {
@@ -118,7 +118,7 @@ async fn a_migration_that_is_killed_goes_on_at_the_next_start() {
         let path = folder.path().join(format!("{round}.db"));
         version_1(&path).await;
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "migration::child_migrates_until_it_is_killed"])
+            .args(["--exact", "files::migration::child_migrates_until_it_is_killed"])
             .env(PATH, &path)
             .stdout(std::process::Stdio::null())
             .spawn()

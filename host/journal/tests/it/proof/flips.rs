@@ -3,7 +3,7 @@
 use kubewitness_core::ports::{Backlog, Witness};
 use kubewitness_journal::{ExportQuery, Place, export, verify};
 
-use crate::damage::sound;
+use crate::proof::damage::sound;
 use crate::support::{Desk, Kind, SOURCE, on_every_store, open};
 
 /// A table with the columns of its key. One that is missing here fails the test.

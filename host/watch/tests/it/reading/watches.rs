@@ -2,7 +2,7 @@
 
 use kubewitness_core::state::Change;
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn row_1_a_watch_that_closes_is_resumed_without_a_list() {

@@ -4,7 +4,7 @@ use kubewitness_core::document::unpack;
 use kubewitness_core::ports::{Lister, Selection};
 use kubewitness_core::state::Change;
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn a_list_and_a_watch_give_every_version_once() {

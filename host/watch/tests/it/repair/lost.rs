@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::*;
+use crate::*;
 
 /// Loses events: the watch never brings them, goes on, and claims that everything has come.
 async fn lose(world: &World, memory: &Memory, lost: impl FnOnce()) {

@@ -1,6 +1,6 @@
 //! Tests of lists whose pages expire.
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn rows_6_and_7_a_page_that_expires_starts_the_list_again_without_half_a_checkpoint() {

@@ -7,7 +7,7 @@ use kubewitness_core::state::Change;
 use kubewitness_watch::{ConfigMaps, Snapshot};
 use tokio::sync::watch;
 
-use super::*;
+use crate::*;
 
 #[tokio::test]
 async fn row_19_what_does_not_decode_is_kept_as_poison_and_the_rest_goes_on() {

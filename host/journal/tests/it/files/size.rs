@@ -14,7 +14,7 @@ const JOBS: usize = 2000;
 
 /// Versions of a Job that a real API server sent, with other names, uids, versions and times.
 fn histories() -> Vec<Value> {
-    let text = include_str!("../data/job-lifecycle.json");
+    let text = include_str!("../../data/job-lifecycle.json");
     let all: Value = serde_json::from_str(text).unwrap();
     let frames = all["jobs"].as_array().unwrap();
     frames.iter().map(|frame| frame["object"].clone()).collect()

@@ -2,8 +2,8 @@
 
 use kubewitness_core::state::Change;
 
-use super::world::{Reply, bookmark};
-use super::*;
+use crate::world::{Reply, bookmark};
+use crate::*;
 
 fn streaming() -> Tuning {
     Tuning { stream_lists: true, stream_patience: Duration::from_millis(300), ..tuning() }
