@@ -2,8 +2,11 @@
 //! far the other plugin is behind, and how fast the backlog drains once the sink is back, beside the
 //! speed at which the same sink is fed while it is there.
 
+#[path = "../shared/canned.rs"]
 mod canned;
+#[path = "../shared/host.rs"]
 mod host;
+#[path = "../shared/servers.rs"]
 mod servers;
 
 use std::time::{Duration, Instant};

@@ -2,7 +2,9 @@
 //! host is the real binary, and eight clients ask at once. The peer, in the same run, is the plain first page: the newest
 //! changes, without what their states tell.
 
+#[path = "../shared/canned.rs"]
 mod canned;
+#[path = "../shared/host.rs"]
 mod host;
 
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred, and
 //! the pause while one version replaces another. Each stands beside a peer in the same run.
 
-#[path = "../canned/mod.rs"]
+#[path = "../../shared/canned.rs"]
 mod canned;
 mod crowd;
-#[path = "../host/mod.rs"]
+#[path = "../../shared/host.rs"]
 mod host;
 mod instances;
-#[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "each benchmark uses its part")]
+#[path = "../../shared/support.rs"]
 mod support;
 mod swap;
 

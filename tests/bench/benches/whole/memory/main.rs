@@ -4,7 +4,7 @@
 //! loads them), and compared with its like. In the same run, on the same Jobs: kube-runtime's
 //! reflector.
 
-#[path = "../host/mod.rs"]
+#[path = "../../shared/host.rs"]
 mod host;
 mod jobs;
 mod peer;
