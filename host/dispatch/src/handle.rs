@@ -9,10 +9,10 @@ use kubewitness_core::lanes::Lanes;
 use kubewitness_core::ports::Paused;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::keeper::Keeper;
 use crate::pacing::breaker::Breaker;
 use crate::pacing::ticks::Ticks;
 use crate::paused::{Changed, Order};
+use crate::progress_saver::ProgressSaver;
 use crate::reader::Reader;
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchStats};
@@ -66,14 +66,14 @@ pub(crate) struct Sources<'d> {
     pub resync: &'d Resync,
     pub reader: &'d Reader,
     pub breaker: &'d Breaker,
-    pub keeper: &'d Keeper,
+    pub saver: &'d ProgressSaver,
     pub ticks: Option<&'d Ticks>,
     pub last_error: Option<&'d Arc<str>>,
 }
 
 impl Shared {
     pub fn publish(&self, sources: &Sources<'_>) {
-        let Sources { lanes, resync, reader, breaker, keeper, ticks, last_error } = sources;
+        let Sources { lanes, resync, reader, breaker, saver, ticks, last_error } = sources;
         let of = lanes.stats();
         let stats = DispatchStats {
             started: true,
@@ -104,7 +104,7 @@ impl Shared {
         *figures = Figures {
             stats,
             cursor: lanes.cursor(),
-            saved: keeper.saved_cursor(),
+            saved: saver.saved_cursor(),
             last_error: last_error.cloned(),
             why: reader.why.clone(),
         };

@@ -8,10 +8,10 @@
 
 mod handle;
 mod interest;
-mod keeper;
 mod load;
 mod pacing;
 mod paused;
+mod progress_saver;
 mod reader;
 mod resync;
 mod run;

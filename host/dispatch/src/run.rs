@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Act, Command, Letters, Shared, Sources};
 use crate::interest::Interest;
-use crate::keeper::Keeper;
 use crate::load::Loaded;
 use crate::pacing::breaker::{Allowed, Breaker};
 use crate::pacing::ticks::Ticks;
 use crate::paused::{self, Ordered};
+use crate::progress_saver::ProgressSaver;
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
 use crate::{DispatchError, DispatchOptions};
@@ -84,7 +84,7 @@ pub(crate) struct Run {
     interest: Arc<Interest>,
     reader: Reader,
     resync: Resync,
-    pub(crate) keeper: Keeper,
+    pub(crate) saver: ProgressSaver,
     pub(crate) breaker: Breaker,
     /// Halves of failed batches. They are called before anything else.
     pub(crate) splits: Vec<Vec<Delivery>>,
@@ -103,7 +103,7 @@ impl Run {
         Self {
             newest: parts.backlog.newest(),
             breaker: Breaker::new(parts.options.delivery.backoff.0),
-            keeper: Keeper::new(lanes.through()),
+            saver: ProgressSaver::new(lanes.through()),
             interest: Arc::new(interest),
             lanes,
             reader,
@@ -191,7 +191,7 @@ impl Run {
             return;
         }
         while work.calls.len() < self.parts.options.concurrency.max(1) as usize {
-            if self.keeper.is_full() || self.keeper.is_failing() {
+            if self.saver.is_full() || self.saver.is_failing() {
                 return;
             }
             let allowed = self.breaker.allowed(now);
@@ -227,7 +227,7 @@ impl Run {
         let Some(ticks) = &mut self.ticks else { return false };
         ticks.plan(now, self.paused.is_some());
         let is_free = work.calls.is_empty() && work.ticking.is_none();
-        let is_kept = !self.keeper.is_full() && !self.keeper.is_failing();
+        let is_kept = !self.saver.is_full() && !self.saver.is_failing();
         if !ticks.is_turn(now.elapsed) {
             return false;
         }
@@ -246,7 +246,7 @@ impl Run {
         }
         match ticked {
             Ok(kv) if kv.is_empty() => {}
-            Ok(kv) => self.keeper.finished(0, kv),
+            Ok(kv) => self.saver.finished(0, kv),
             Err(error) => {
                 tracing::warn!(plugin = self.parts.options.plugin, %error, "a tick failed");
             }
@@ -256,20 +256,20 @@ impl Run {
     // ---- the journal ---------------------------------------------------------------------
 
     fn start_save(&mut self, work: &mut Work, now: Duration) {
-        if work.saving.is_some() || self.keeper.due().is_none_or(|due| due > now) {
+        if work.saving.is_some() || self.saver.due().is_none_or(|due| due > now) {
             return;
         }
-        let save = self.keeper.begin(&mut self.lanes, &self.interest, now);
+        let save = self.saver.begin(&mut self.lanes, &self.interest, now);
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
         work.saving = Some(async move { backlog.save(&plugin, save).await }.boxed());
     }
 
     fn on_saved(&mut self, saved: Result<(), JournalError>) -> Result<(), DispatchError> {
         match saved {
-            Ok(()) => self.lanes.kept(self.keeper.saved()),
+            Ok(()) => self.lanes.kept(self.saver.saved()),
             Err(JournalError::Unavailable(reason)) => {
                 tracing::warn!(plugin = self.parts.options.plugin, reason, "can't save the progress yet");
-                self.keeper.failed(self.parts.clock.elapsed());
+                self.saver.failed(self.parts.clock.elapsed());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         }
@@ -281,8 +281,8 @@ impl Run {
             return;
         }
         let Some(fetch) = self.next_fetch(newest, now) else { return };
-        if matches!(fetch, Fetch::Read { .. }) && self.keeper.is_behind(self.lanes.through()) {
-            return self.keeper.touch();
+        if matches!(fetch, Fetch::Read { .. }) && self.saver.is_behind(self.lanes.through()) {
+            return self.saver.touch();
         }
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
@@ -330,10 +330,10 @@ impl Run {
         let missing = self.reader.answered(fetch, answer, &mut self.lanes, now);
         if !missing.is_empty() {
             tracing::error!(plugin, ?missing, "the journal no longer has states that were not handed over");
-            self.keeper.touch();
+            self.saver.touch();
         }
         if (self.lanes.cursor(), self.lanes.stats().filtered) != before {
-            self.keeper.moved(now);
+            self.saver.moved(now);
         }
         Ok(())
     }
@@ -371,7 +371,7 @@ impl Run {
                     Act::Drop => self.lanes.drop_letter(letter.seq),
                 }
             }
-            self.keeper.touch();
+            self.saver.touch();
             letters.len() as u64
         });
         let (answer, end) = told(done);
@@ -406,7 +406,7 @@ impl Run {
         };
         let tick = self.ticks.as_ref().and_then(Ticks::wake);
         let reader = self.reader.wake(&self.lanes, newest);
-        let wakes = [probe, self.keeper.due(), reader, self.lanes.past_due(), tick];
+        let wakes = [probe, self.saver.due(), reader, self.lanes.past_due(), tick];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 
@@ -416,7 +416,7 @@ impl Run {
             resync: &self.resync,
             reader: &self.reader,
             breaker: &self.breaker,
-            keeper: &self.keeper,
+            saver: &self.saver,
             ticks: self.ticks.as_ref(),
             last_error: self.last_error.as_ref(),
         });
@@ -462,13 +462,13 @@ impl Run {
     }
 
     async fn save_all(&mut self, work: &mut Work) -> Result<(), DispatchError> {
-        while !self.keeper.is_clean() {
-            self.keeper.touch_if_lazy();
+        while !self.saver.is_clean() {
+            self.saver.touch_if_lazy();
             let now = self.parts.clock.elapsed();
             self.start_save(work, now);
             tokio::select! {
                 saved = finished(&mut work.saving) => self.on_saved(saved)?,
-                () = sleep(self.keeper.due().map(|due| due.saturating_sub(now))) => {}
+                () = sleep(self.saver.due().map(|due| due.saturating_sub(now))) => {}
             }
         }
         Ok(())

@@ -39,7 +39,7 @@ impl Run {
                 usize::from(matches!(settled, Settled::Delivered | Settled::Parked | Settled::Superseded));
         }
         if finished > 0 || !outcome.kv.is_empty() {
-            self.keeper.finished(finished, outcome.kv);
+            self.saver.finished(finished, outcome.kv);
         }
         if fruitless {
             self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);
@@ -66,7 +66,7 @@ impl Run {
         } else if let [delivery] = &batch[..] {
             let verdict = Verdict::Retry { after_ms: None, reason: text };
             if matches!(self.settle(delivery, verdict, now), Settled::Parked | Settled::Superseded) {
-                self.keeper.finished(1, Vec::new());
+                self.saver.finished(1, Vec::new());
             }
             self.breaker.failed(Failure::Alone, is_fresh(&batch), now.elapsed);
         } else if self.breaker.is_open() {
@@ -97,7 +97,7 @@ impl Run {
             self.lanes.give_back(delivery.state.seq, now.elapsed);
         }
         if self.lanes.stats().superseded > before {
-            self.keeper.touch();
+            self.saver.touch();
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Access to the portal: turns the flags of the command line into the options of the portal.
+//! Access to the portal: turns the flags of the command line into the options of the portal. This module answers no
+//! request, and decides about nobody's rights.
 
 mod args;
 mod session_key;

@@ -1,5 +1,5 @@
 //! The controller: opens the journal, follows the configuration, and runs what it names. It wires the stages, one
-//! line a stage; what a stage does is in its crate.
+//! line a stage; what a stage does is in its crate. It knows neither the command line nor the inside of a stage.
 
 mod election;
 mod mutes;

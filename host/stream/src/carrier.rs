@@ -64,7 +64,7 @@ impl CarrierHandle {
                 tracing::warn!(stream = &*self.name, "{condition}");
             }
             None if held.is_some() => {
-                tracing::info!(stream = &*self.name, "states are sent to the stream again")
+                tracing::info!(stream = &*self.name, "states are sent to the stream again");
             }
             _ => {}
         }

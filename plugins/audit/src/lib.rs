@@ -1,10 +1,11 @@
 //! Keeps evidence: one line for each state in an append-only ledger, with the hash of the line before it.
-//! Changing, removing or moving a line breaks the hash of the next one.
+//! Changing, removing or moving a line breaks the hash of the next one. It sends nothing, and reads no
+//! other object.
 //!
 //! It needs the grant `ledger: [{name: trail, …}]`, and with `sign` also `keys: [{name: trail, …}]`.
 //! `kubewitness audit verify` checks the chain. [`line`] describes a line.
 
-mod behind;
+mod cause;
 mod line;
 
 use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Verdict, documents, ledger};
@@ -108,7 +109,7 @@ fn append(config: &Config, states: &[State]) -> Result<Vec<Verdict>, Error> {
             verdicts.push(Verdict::Done);
             continue;
         }
-        match document_hash(config, state).and_then(|hash| Ok((hash, behind::of(config, state)?))) {
+        match document_hash(config, state).and_then(|hash| Ok((hash, cause::of(config, state)?))) {
             Ok((document, behind)) => {
                 lines.push(chain.line(state, document.as_deref(), &behind)?);
                 verdicts.push(Verdict::Done);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kubewitness_sdk::FieldError;
 use serde::Deserialize;
 
-use crate::keep::Keep;
+use crate::retention::Keep;
 use crate::schema;
 pub use crate::schema::Type;
 

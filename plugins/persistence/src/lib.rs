@@ -1,5 +1,6 @@
 //! Writes every state to a database: `object_status` has the newest state of each object, `object_history` has all of
-//! them, and `object_transitions` has each change of a phase. It creates missing tables.
+//! them, and `object_transitions` has each change of a phase. It creates missing tables. It sends nothing, and writes
+//! to its own tables alone.
 //!
 //! With `keep` a tick deletes old rows.
 //!
@@ -11,7 +12,7 @@ mod columns;
 mod config;
 mod document;
 mod gpus;
-mod keep;
+mod retention;
 mod rows;
 mod schema;
 mod tables;
@@ -70,7 +71,7 @@ impl Plugin for Persistence {
 impl Ticking for Persistence {
     fn tick(config: &Config, _: u64) -> Result<(), String> {
         let Some(keep) = config.keep else { return Ok(()) };
-        let ticked = ready(config).and_then(|_| keep::tick(config, keep));
+        let ticked = ready(config).and_then(|_| retention::tick(config, keep));
         // What this instance has seen of the tables may not be so any more.
         Ok(ticked.inspect_err(|_| SEEN.set(None))?)
     }

@@ -93,12 +93,10 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
 
 /// The benchmarks that `cargo bench` knows, each a file or a folder.
 fn programs() -> Result<Vec<String>> {
-    let folder = root().join("tests/bench/benches");
     let mut names = Vec::new();
-    for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").is_file() {
-            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+    for folder in ["parts", "whole"].map(|name| root().join("tests/bench/benches").join(name)) {
+        for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
+            names.extend(entry?.path().file_stem().map(|name| name.to_string_lossy().into_owned()));
         }
     }
     names.sort();

@@ -1,4 +1,5 @@
-//! The effects of one call, over all capabilities, and how they are kept together.
+//! The effects of one call, over all capabilities, and how they are kept together. This module opens no database, no
+//! file and no connection: `grants` does.
 //!
 //! What is committed, in this order: the ledger's records, the rows with their receipt, then the
 //! in-memory view of `kv`. Where a call wrote rows, the database's commit decides for the ledger

@@ -1,3 +1,5 @@
+//! Tests of the effects of one call, over the real capabilities.
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;

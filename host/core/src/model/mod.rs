@@ -9,9 +9,9 @@ pub mod document;
 pub mod frames;
 pub mod kinds;
 pub mod limits;
+mod messages;
 pub mod project;
 pub mod state;
-mod told;
 pub mod version;
 
-pub use told::{fault, words};
+pub use messages::{fault, words};

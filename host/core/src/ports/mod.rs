@@ -10,7 +10,7 @@ mod plugins;
 mod session;
 mod submit;
 pub mod views;
-mod within;
+mod visible;
 mod witness;
 
 pub use access::*;
@@ -19,5 +19,5 @@ pub use cache::*;
 pub use delivery::*;
 pub use session::*;
 pub use submit::*;
-pub use within::*;
+pub use visible::*;
 pub use witness::*;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::calendar;
-use crate::ports::Within;
+use crate::ports::VisibleObjects;
 use crate::state::{ObjectRef, Seq, State, Status};
 use crate::status::story::events::EventView;
 
@@ -222,5 +222,5 @@ pub struct ObjectQuery {
     /// What may be found of it; left out: all. It is not asked for, but decided.
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
-    pub within: Option<Within>,
+    pub within: Option<VisibleObjects>,
 }

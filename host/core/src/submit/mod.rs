@@ -1,4 +1,5 @@
-//! Templates of Jobs: what an operator offers, and how a person's values make a Job of it.
+//! Templates of Jobs: what an operator offers, and how a person's values make a Job of it. This module asks nobody
+//! and sends nothing: the portal submits what is made here.
 //!
 //! A value goes to the places that its parameter names, as a JSON value. No text is put together, so no value
 //! changes anything beside its places.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kubewitness_core::ports::{CallError, Delivery, Verdict};
 
-use crate::journal::Journal;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
 use crate::life::retry;
-use crate::plugin::{Plugin, done};
 use crate::{options, start};
 
 fn trap() -> CallError {

@@ -19,8 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::Journal;
-use crate::plugin::Plugin;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::Plugin;
 use crate::{SimulatedClock, assert_adds_up, options};
 
 /// The interleavings of both kinds of schedules together.

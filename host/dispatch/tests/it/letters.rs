@@ -8,8 +8,8 @@ use kubewitness_core::config::OnDeadLetter;
 use kubewitness_core::ports::Verdict;
 use kubewitness_dispatch::DispatchOptions;
 
-use crate::journal::Journal;
-use crate::plugin::Plugin;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::Plugin;
 use crate::{options, start};
 
 fn hold() -> DispatchOptions {

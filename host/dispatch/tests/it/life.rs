@@ -8,8 +8,8 @@ use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::{DispatchError, DispatchOptions};
 use tokio::time::Instant;
 
-use crate::journal::Journal;
-use crate::plugin::{Plugin, done};
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
 use crate::{options, start, subscribe};
 
 #[tokio::test(start_paused = true)]

@@ -4,14 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod breaker;
+mod fixtures;
 mod interleavings;
-mod journal;
 mod letters;
 mod life;
 mod pausing;
-mod plugin;
 mod resync;
-mod rng;
 mod rows;
 mod simulation;
 mod subscriptions;
@@ -29,8 +27,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::journal::Journal;
-use crate::plugin::Plugin;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::Plugin;
 
 struct SimulatedClock(Instant);
 

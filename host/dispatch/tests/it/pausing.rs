@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kubewitness_core::ports::Verdict;
 
-use crate::journal::Journal;
-use crate::plugin::Plugin;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::Plugin;
 use crate::{options, start};
 
 const LONG: Duration = Duration::from_secs(600);

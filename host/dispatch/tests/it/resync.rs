@@ -8,8 +8,8 @@ use kubewitness_core::config::{Mode, Start};
 use kubewitness_core::ports::{CallError, Verdict};
 use kubewitness_dispatch::DispatchStats;
 
-use crate::journal::Journal;
-use crate::plugin::{Plugin, done};
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
 use crate::{Running, options, start, subscribe};
 
 /// The states that resyncs handed over.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{CallError, Delivery, Verdict};
 
-use crate::journal::Journal;
-use crate::plugin::{Plugin, done};
-use crate::rng::Rng;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
+use crate::fixtures::rng::Rng;
 use crate::{options, start};
 
 const SEEDS: u64 = 40;

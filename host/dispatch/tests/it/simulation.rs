@@ -9,9 +9,9 @@ use kubewitness_core::ports::{CallError, Delivery, JournalError, Verdict};
 use kubewitness_core::{Seq, State};
 use kubewitness_dispatch::{DispatchError, DispatchOptions};
 
-use crate::journal::Journal;
-use crate::plugin::Plugin;
-use crate::rng::Rng;
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::Plugin;
+use crate::fixtures::rng::Rng;
 use crate::{Running, options, start, subscribe};
 
 const SEEDS: u64 = 150;

@@ -10,8 +10,8 @@ use kubewitness_core::ports::{FilterError, JournalError, StateFilter};
 use kubewitness_dispatch::DispatchOptions;
 use tokio::time::Instant;
 
-use crate::journal::Journal;
-use crate::plugin::{Plugin, done};
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
 use crate::{options, start, subscribe};
 
 /// A filter that wants every second position, can't judge every tenth, and may fail to read the document.

@@ -6,8 +6,8 @@ use kubewitness_core::config::{self, TickSpec};
 use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::DispatchOptions;
 
-use crate::journal::Journal;
-use crate::plugin::{Plugin, done};
+use crate::fixtures::journal::Journal;
+use crate::fixtures::plugin::{Plugin, done};
 use crate::{Running, options, start};
 
 /// The simulated clock begins at 2,000,000 ms, which is a multiple of it.

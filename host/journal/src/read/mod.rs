@@ -2,7 +2,7 @@
 //! the traits of `store`.
 
 pub(crate) mod documents;
-mod ended;
+mod ended_objects;
 mod ids;
 mod moment;
 mod names;
@@ -10,7 +10,7 @@ mod reader;
 mod story;
 mod warm;
 
-pub use ended::{Ended, EndedPage, EndedQuery, Fits};
+pub use ended_objects::{Ended, EndedPage, EndedQuery, Fits};
 pub use ids::{Known, ids_at};
 pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};
 pub(crate) use names::Names;

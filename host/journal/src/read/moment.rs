@@ -15,7 +15,7 @@ use kubewitness_core::ports::{JournalError, created_ms};
 use kubewitness_core::{Change, Seq, State};
 
 use super::documents;
-use super::ended::{Fits, LOOKED, Merge};
+use super::ended_objects::{Fits, LOOKED, Merge};
 use super::names::{self, Names};
 use crate::store::Fetch;
 use crate::store::rows::{Answer, Placed, Step};

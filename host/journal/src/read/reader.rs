@@ -12,11 +12,11 @@ use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, Poi
 use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
-use super::ended::{EndedPage, EndedQuery};
+use super::ended_objects::{EndedPage, EndedQuery};
 use super::moment::{self, Moment, ThenPage, ThenQuery};
 use super::names::{self, Names};
 use super::story::Story;
-use super::{documents, ended, story, warm};
+use super::{documents, ended_objects, story, warm};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{Answer, Stream, Which, discrepancies, uid};
 use crate::store::{Connection, Fetch, Past, Store};
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
 
     pub async fn ended(mut self, query: &EndedQuery<'_>) -> Answer<EndedPage> {
         self.connection.begin().await?;
-        let page = ended::ended(self.connection.rows(), self.names, query).await?;
+        let page = ended_objects::ended(self.connection.rows(), self.names, query).await?;
         self.connection.end().await?;
         Ok(page)
     }

@@ -10,8 +10,8 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version, reports};
 
+use super::facts::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
 use super::rebase::successors;
-use super::scene::{Held, Look, Scene, count, is_still_so, is_untold, look};
 use crate::journal::Journal;
 use crate::report::{Holder, Retained};
 use crate::retention::decide::{self, BATCH, Bounds, Cut, IN_HAND};
@@ -95,17 +95,17 @@ impl Retention {
     /// Takes what may go now. May be dropped at any point.
     pub async fn pass(&mut self, spec: &RetentionSpec) -> Result<Retained, JournalError> {
         let mut told = Retained::default();
-        let scene = self.scene(spec).await?;
-        let cut = Cut::of(Bounds::of(spec, scene.now_ms), &scene.tallies);
+        let facts = self.facts(spec).await?;
+        let cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
         let mut untold = Untold::default();
         // What a plugin held is looked at as soon as it has let go.
         let holds = |segment: &u64, held: &HashMap<u64, Held>| {
-            held.get(segment).is_none_or(|held| scene.still_holds(*segment, held))
+            held.get(segment).is_none_or(|held| facts.still_holds(*segment, held))
         };
-        self.fruitless.retain(|segment, until| *until > scene.now_ms && holds(segment, &self.held));
-        let segments: HashSet<u64> = scene.tallies.iter().map(|tally| tally.segment).collect();
+        self.fruitless.retain(|segment, until| *until > facts.now_ms && holds(segment, &self.held));
+        let segments: HashSet<u64> = facts.tallies.iter().map(|tally| tally.segment).collect();
         self.held.retain(|segment, _| segments.contains(segment));
-        for tally in &scene.tallies {
+        for tally in &facts.tallies {
             let goes_on = if self.fruitless.contains_key(&tally.segment) {
                 true
             } else {
@@ -117,14 +117,14 @@ impl Retention {
                 break;
             }
         }
-        if let Some(before_ms) = Bounds::of(spec, scene.now_ms).before_ms {
-            self.poison(&scene, before_ms).await?;
+        if let Some(before_ms) = Bounds::of(spec, facts.now_ms).before_ms {
+            self.poison(&facts, before_ms).await?;
         }
         if told.states > 0 {
             self.reports().await?;
         }
         self.taken += told.states;
-        let kept: u64 = scene.tallies.iter().map(|tally| tally.states).sum();
+        let kept: u64 = facts.tallies.iter().map(|tally| tally.states).sum();
         if self.taken >= SWEEP.max(kept / 8) {
             self.sweep().await?;
         }
@@ -132,15 +132,15 @@ impl Retention {
     }
 
     /// What came and was no object is bounded by its age.
-    async fn poison(&self, scene: &Scene, before_ms: u64) -> Result<(), JournalError> {
+    async fn poison(&self, facts: &SourceFacts, before_ms: u64) -> Result<(), JournalError> {
         loop {
             let mut reader = self.journal.reader().await?;
-            let poison = reader.past().old_poison(&scene.streams, before_ms, BATCH).await?;
+            let poison = reader.past().old_poison(&facts.streams, before_ms, BATCH).await?;
             drop(reader);
             if poison.is_empty() {
                 return Ok(());
             }
-            self.journal.sweep(Sweep { through: scene.newest, poison, ..Sweep::default() }).await?;
+            self.journal.sweep(Sweep { through: facts.newest, poison, ..Sweep::default() }).await?;
             tokio::time::sleep(REST).await;
         }
     }
@@ -235,11 +235,11 @@ impl Retention {
         }
     }
 
-    async fn scene(&self, spec: &RetentionSpec) -> Result<Scene, JournalError> {
+    async fn facts(&self, spec: &RetentionSpec) -> Result<SourceFacts, JournalError> {
         let newest = *self.journal.newest().borrow();
         let mut reader = self.journal.reader().await?;
         let in_hand = spec.past_cursors.then_some(self.in_hand);
-        Scene::of(reader.past(), &self.source, in_hand, newest, self.journal.now_ms()).await
+        SourceFacts::of(reader.past(), &self.source, in_hand, newest, self.journal.now_ms()).await
     }
 
     /// Whether a later one has to be looked at.
@@ -254,13 +254,13 @@ impl Retention {
         let mut took = false;
         loop {
             // Anew each time: between two transactions, cursors moved and objects ended.
-            let scene = self.scene(spec).await?;
-            let (look, step) = self.plan(spec, &scene, cut, segment, untold).await?;
+            let facts = self.facts(spec).await?;
+            let (look, step) = self.plan(spec, &facts, cut, segment, untold).await?;
             let goes_on = cut.goes_on(segment, &look.expired);
             let Some(Step { removal, untold: after }) = step else {
-                self.held.insert(segment, scene.held(&look));
+                self.held.insert(segment, facts.held(&look));
                 if !took && goes_on {
-                    self.fruitless.insert(segment, scene.now_ms + AGAIN_MS);
+                    self.fruitless.insert(segment, facts.now_ms + AGAIN_MS);
                 }
                 tokio::time::sleep(LOOK).await;
                 return Ok(goes_on);
@@ -282,34 +282,40 @@ impl Retention {
     async fn plan(
         &self,
         spec: &RetentionSpec,
-        scene: &Scene,
+        facts: &SourceFacts,
         cut: &Cut,
         segment: u64,
         untold: &Untold,
     ) -> Result<(Look, Option<Step>), JournalError> {
         let mut reader = self.journal.reader().await?;
-        let look = look(reader.past(), scene, cut, segment).await?;
-        let chosen = decide::select(&look.states, &look.may_go, |seq| scene.passes(seq));
+        let look = look(reader.past(), facts, cut, segment).await?;
+        let chosen = decide::select(&look.states, &look.may_go, |seq| facts.passes(seq));
         let runs = decide::batch(chosen, BATCH);
         if runs.is_empty() {
             return Ok((look, None));
         }
         let mut removal = Removal {
             source: self.source.clone(),
-            streams: scene.streams.clone(),
+            streams: facts.streams.clone(),
             in_hand: spec.past_cursors.then_some(self.in_hand),
-            now_ms: scene.now_ms,
+            now_ms: facts.now_ms,
             taken: runs.iter().flat_map(|run| run.links.iter().cloned()).collect(),
             ..Removal::default()
         };
-        removal.plugins = count(&scene.plugins, &self.source, &removal.taken);
-        successors(&mut reader, &runs, scene.newest, &mut removal).await?;
-        let untold = self.gaps(scene, &look.rows, untold.clone(), &mut removal);
+        removal.plugins = count(&facts.plugins, &self.source, &removal.taken);
+        successors(&mut reader, &runs, facts.newest, &mut removal).await?;
+        let untold = self.gaps(facts, &look.rows, untold.clone(), &mut removal);
         Ok((look, Some(Step { removal, untold })))
     }
 
     /// One record a pass and stream, which grows with each transaction.
-    fn gaps(&self, scene: &Scene, rows: &[LinkRow], mut untold: Untold, removal: &mut Removal) -> Untold {
+    fn gaps(
+        &self,
+        facts: &SourceFacts,
+        rows: &[LinkRow],
+        mut untold: Untold,
+        removal: &mut Removal,
+    ) -> Untold {
         let names: Vec<&str> = removal
             .plugins
             .iter()
@@ -319,7 +325,7 @@ impl Retention {
         let names = names.join(", ");
         let mut by_stream: BTreeMap<i64, Vec<Seq>> = BTreeMap::new();
         for link in &removal.taken {
-            if scene.plugins.iter().any(|(_, progress)| is_untold(progress, &self.source, link.seq)) {
+            if facts.plugins.iter().any(|(_, progress)| is_untold(progress, &self.source, link.seq)) {
                 by_stream.entry(link.stream).or_default().push(link.seq);
             }
         }
@@ -338,14 +344,14 @@ impl Retention {
             let gap = Gap {
                 source: self.source.clone(),
                 object: None,
-                epoch: scene.epochs.get(&stream).copied().unwrap_or_default(),
+                epoch: facts.epochs.get(&stream).copied().unwrap_or_default(),
                 after,
                 before,
                 reason: gap_reason::RETENTION.into(),
                 message: format!(
                     "retention took {states} states at positions {from} to {through} that {names} had not been handed"
                 ),
-                recorded_ms: scene.now_ms,
+                recorded_ms: facts.now_ms,
             };
             let body = serde_json::to_string(&gap).expect("strings and numbers always serialize");
             removal.gaps.push(GapRow { stream, seq: 0, key: format!("retention-{from}"), body });

@@ -9,7 +9,7 @@ use kubewitness_core::ports::JournalError;
 
 use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
 use crate::retention::decide::{self, Bounds, Cut, IN_HAND};
-use crate::retention::scene::{Scene, look};
+use crate::retention::facts::{SourceFacts, look};
 use crate::store::place::Place;
 use crate::store::rows::removal::LinkRow;
 use crate::store::rows::{ROW_BYTES, SEGMENT};
@@ -56,11 +56,11 @@ async fn figures(
     for name in names {
         let spec = retention.get(&name);
         let in_hand = spec.filter(|spec| spec.past_cursors).map(|_| IN_HAND);
-        let scene = Scene::of(past, &name, in_hand, whole.newest_seq, now_ms).await?;
-        let mut source = source(past, name, &scene).await?;
-        source.taken = scene.streams.iter().filter_map(|stream| taken.get(stream)).sum();
+        let facts = SourceFacts::of(past, &name, in_hand, whole.newest_seq, now_ms).await?;
+        let mut source = source(past, name, &facts).await?;
+        source.taken = facts.streams.iter().filter_map(|stream| taken.get(stream)).sum();
         if let Some(spec) = spec {
-            source.retention = Some(outlook(past, &scene, spec).await?);
+            source.retention = Some(outlook(past, &facts, spec).await?);
         }
         stats.sources.push(source);
     }
@@ -75,10 +75,14 @@ async fn figures(
     Ok(stats)
 }
 
-async fn source(past: &mut dyn Past, source: String, scene: &Scene) -> Result<SourceStats, JournalError> {
-    let (objects, live_objects, anchor_bytes) = past.objects_of(&scene.streams).await?;
-    let states: u64 = scene.tallies.iter().map(|tally| tally.states).sum();
-    let bytes: u64 = scene.tallies.iter().map(|tally| tally.bytes).sum();
+async fn source(
+    past: &mut dyn Past,
+    source: String,
+    facts: &SourceFacts,
+) -> Result<SourceStats, JournalError> {
+    let (objects, live_objects, anchor_bytes) = past.objects_of(&facts.streams).await?;
+    let states: u64 = facts.tallies.iter().map(|tally| tally.states).sum();
+    let bytes: u64 = facts.tallies.iter().map(|tally| tally.bytes).sum();
     let mut stats = SourceStats {
         source,
         states,
@@ -91,9 +95,9 @@ async fn source(past: &mut dyn Past, source: String, scene: &Scene) -> Result<So
         ..SourceStats::default()
     };
     let observed = |row: &LinkRow| calendar::rfc3339(row.observed_ms);
-    if let (Some(first), Some(last)) = (scene.tallies.first(), scene.tallies.last()) {
-        let oldest = states_of(past, scene, first.segment).await?;
-        let newest = states_of(past, scene, last.segment).await?;
+    if let (Some(first), Some(last)) = (facts.tallies.first(), facts.tallies.last()) {
+        let oldest = states_of(past, facts, first.segment).await?;
+        let newest = states_of(past, facts, last.segment).await?;
         stats.oldest_seq = oldest.first().map_or(0, |row| row.seq);
         stats.newest_seq = newest.last().map_or(0, |row| row.seq);
         stats.oldest_at = oldest.first().map(observed);
@@ -102,26 +106,30 @@ async fn source(past: &mut dyn Past, source: String, scene: &Scene) -> Result<So
     Ok(stats)
 }
 
-async fn states_of(past: &mut dyn Past, scene: &Scene, segment: u64) -> Result<Vec<LinkRow>, JournalError> {
-    past.links(&scene.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
+async fn states_of(
+    past: &mut dyn Past,
+    facts: &SourceFacts,
+    segment: u64,
+) -> Result<Vec<LinkRow>, JournalError> {
+    past.links(&facts.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
 }
 
 /// What of a source is beyond its bounds, and why it is there still.
 async fn outlook(
     past: &mut dyn Past,
-    scene: &Scene,
+    facts: &SourceFacts,
     spec: &RetentionSpec,
 ) -> Result<RetentionStats, JournalError> {
-    let cut = Cut::of(Bounds::of(spec, scene.now_ms), &scene.tallies);
+    let cut = Cut::of(Bounds::of(spec, facts.now_ms), &facts.tallies);
     let mut stats = RetentionStats { spec: *spec, ..RetentionStats::default() };
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
-    for (looks, tally) in scene.tallies.iter().enumerate() {
+    for (looks, tally) in facts.tallies.iter().enumerate() {
         if looks >= SEGMENTS {
             stats.more = true;
             break;
         }
-        let found = look(past, scene, &cut, tally.segment).await?;
-        let runs = decide::select(&found.states, &found.may_go, |seq| scene.passes(seq));
+        let found = look(past, facts, &cut, tally.segment).await?;
+        let runs = decide::select(&found.states, &found.may_go, |seq| facts.passes(seq));
         let goes: HashSet<_> = runs.iter().flat_map(|run| &run.links).map(|link| link.seq).collect();
         for (link, expired) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
             debug_assert!(expired);
@@ -131,7 +139,7 @@ async fn outlook(
                     stats.may_go += 1;
                     stats.may_go_bytes += link.bytes;
                 }
-                false => *held.entry(scene.holder(&found, link).to_string()).or_default() += 1,
+                false => *held.entry(facts.holder(&found, link).to_string()).or_default() += 1,
             }
         }
         if !cut.goes_on(tally.segment, &found.expired) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::{Change, Seq, State};
 
 use super::findings::{Findings, text_of};
-use super::story::{self, Bearers, Life};
+use super::story::{self, Life, NameHolders};
 use crate::read::{Names, documents};
 use crate::report::code;
 use crate::store::Fetch;
@@ -35,7 +35,7 @@ pub(super) struct Chains {
     retained: bool,
     /// The last state of an object over all epochs, and the object's number there.
     pub tails: HashMap<Identity, (Seq, i64)>,
-    bearers: Bearers,
+    holders: NameHolders,
     documents: HashMap<Identity, (Seq, Bytes)>,
     /// States that are gaps, with the checksums of what they say.
     pub gaps: HashMap<Seq, u32>,
@@ -122,7 +122,7 @@ impl Chains {
         *newest = state.epoch.max(*newest);
         let fresh = || Seen { identity: identity.clone(), life: Life::default() };
         let life = &mut self.seen.entry(envelope.object).or_insert_with(fresh).life;
-        let named = self.bearers.next(state, life);
+        let named = self.holders.next(state, life);
         for told in [named, life.next(state, !self.retained)] {
             if let Err(contradiction) = told {
                 findings.add(contradiction.code, seq, contradiction.text);

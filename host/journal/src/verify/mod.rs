@@ -5,10 +5,10 @@
 //! Memory: about 350 bytes an object, and a bounded cache of documents.
 
 mod accounts;
-mod beside;
 mod chains;
 mod current;
 mod findings;
+mod other_rows;
 pub(crate) mod story;
 
 use std::path::Path;
@@ -84,7 +84,7 @@ async fn whole(connection: &mut dyn Connection, findings: &mut Findings, progres
     states(rows, &names, &mut chains, &mut accounts, findings, progress).await?;
     current::check(rows, &chains, findings).await?;
     accounts.finish(rows, findings).await?;
-    beside::check(rows, chains.gaps, findings).await?;
+    other_rows::check(rows, chains.gaps, findings).await?;
     connection.end().await
 }
 

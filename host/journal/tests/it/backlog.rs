@@ -377,7 +377,7 @@ async fn who_sees_less_than_was_committed_passes_over_nothing() {
 }
 
 async fn one_that_is_damaged_hides_no_ids_of_the_others() {
-    let desk = crate::damage::sound().await;
+    let desk = crate::proof::damage::sound().await;
     desk.run("UPDATE @states SET observed_ms = observed_ms + 1 WHERE seq = 140").await;
     let asked: Vec<Seq> = (1..=200).collect();
     let known = ids_at(&desk.place, &asked).await.unwrap();

@@ -5,16 +5,11 @@
 
 mod appends;
 mod backlog;
-mod crash;
-mod damage;
-mod export;
-mod flips;
-mod import;
-mod migration;
+mod copy;
+mod files;
 mod model;
 mod moments;
-mod opening;
+mod proof;
 mod retention;
 mod servers;
-mod size;
 mod support;

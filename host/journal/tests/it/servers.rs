@@ -16,7 +16,7 @@ use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
 use self::formats::*;
 use self::replicas::*;
-use crate::damage::sound;
+use crate::proof::damage::sound;
 use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
 
 /// The name of the database that an address ends with.

@@ -6,7 +6,7 @@
 pub(crate) mod ages;
 mod answers;
 pub(crate) mod codes;
-mod ended;
+mod ended_sessions;
 pub(crate) mod gate;
 mod proxy;
 mod reviews;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use ring::digest::{SHA256, digest};
 use thiserror::Error;
 
-pub use ended::EndedSessions;
+pub use ended_sessions::EndedSessions;
 pub use reviews::AccessControl;
 pub(crate) use reviews::{Known, Unanswered};
 pub(crate) use session::Transport;

@@ -18,7 +18,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::ended::EndedSessions;
+use super::ended_sessions::EndedSessions;
 use super::{SESSION_KEY_BYTES, TOKEN_BYTES, party_of, sha256};
 
 /// A working day. Who goes on after it signs in again.

@@ -25,7 +25,7 @@ use crate::access::Viewer;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::App;
-use crate::scope::{Sight, Verb};
+use crate::scope::{Verb, Visibility};
 use crate::serve::StreamPlace;
 
 /// States read at once for one stream; it holds no more than that.
@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 struct Live {
     viewer: Viewer,
-    sight: Sight,
+    visible: Visibility,
     /// When it was last asked whether the viewer may see all that was shown.
     checked: Instant,
     views: Arc<dyn Views>,
@@ -75,7 +75,7 @@ pub(crate) async fn events(
     let known = seen.or(asked);
     let from = known.unwrap_or(now);
     let live = Live {
-        sight: Sight::new(&app, &viewer),
+        visible: Visibility::new(&app, &viewer),
         viewer,
         checked: Instant::now(),
         views: app.views,
@@ -125,7 +125,7 @@ impl Live {
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
     async fn shows(&mut self, state: &Witnessed) -> Option<bool> {
         self.check(CHECK).await?;
-        match self.sight.sees(Verb::List, &state.object, Some(state.seq)).await {
+        match self.visible.sees(Verb::List, &state.object, Some(state.seq)).await {
             Ok(sees) => Some(sees),
             Err(problem) => {
                 tracing::debug!(problem.message, "a live stream ends");
@@ -141,7 +141,7 @@ impl Live {
         }
         self.checked = Instant::now();
         let is_known = self.viewer.is_still_known().await.ok()?;
-        (is_known && self.sight.still_holds().await.ok()?).then_some(())
+        (is_known && self.visible.still_holds().await.ok()?).then_some(())
     }
 
     /// Reads the states that come next, and waits for them where there are none.

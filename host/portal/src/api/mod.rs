@@ -1,4 +1,5 @@
-//! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` makes from what is here.
+//! The API for programs, described by `api/openapi.json`, which `cargo xtask docs` makes from what is here. It
+//! renders no HTML. `access` finds out who the viewer is, and `scope` decides what the viewer sees.
 
 #[cfg(test)]
 mod description;
@@ -25,7 +26,7 @@ pub(crate) use crate::answer::WHO_BYTES;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
-use crate::scope::{self, Sight};
+use crate::scope::{self, Visibility};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -96,7 +97,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn status(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<StatusView>, Problem> {
     Params::read(&uri, &[])?;
-    Ok(Json(Sight::new(&app, &viewer).status().await?))
+    Ok(Json(Visibility::new(&app, &viewer).status().await?))
 }
 
 /// The body is the page's objects; the headers say where the next page is and what else there is to know.
@@ -123,9 +124,9 @@ async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Obj
         limit: Some(limit),
         within: None,
     };
-    let sight = Sight::new(&app, &viewer);
-    query.within = sight.within(&query).await?;
-    let mut page = sight.of_page(app.views.objects(&query).await?).await?;
+    let visible = Visibility::new(&app, &viewer);
+    query.within = visible.within(&query).await?;
+    let mut page = visible.of_page(app.views.objects(&query).await?).await?;
     page.objects.truncate(limit);
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
@@ -179,13 +180,13 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
             "Give `uid`, or `kind`, `name` and, where it has one, `namespace`.",
         ));
     }
-    let sight = Sight::new(&app, &viewer);
-    query.kinds = sight.kinds_of(&query).await?;
+    let visible = Visibility::new(&app, &viewer);
+    query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
         // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
         return Ok(Json(TimelineView::default()));
     }
-    Ok(Json(sight.of_story(app.views.timeline(&query).await?).await?))
+    Ok(Json(visible.of_story(app.views.timeline(&query).await?).await?))
 }
 
 async fn document(
@@ -195,30 +196,30 @@ async fn document(
     uri: Uri,
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
-    let bytes = Sight::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
+    let bytes = Visibility::new(&app, &viewer).document(params::number("seq", &seq)?).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
 async fn plugins(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<PluginView>>, Problem> {
     Params::read(&uri, &[])?;
-    Ok(Json(Sight::new(&app, &viewer).status().await?.plugins))
+    Ok(Json(Visibility::new(&app, &viewer).status().await?.plugins))
 }
 
 async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
     let params = Params::read(&uri, GAPS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let sight = Sight::new(&app, &viewer);
+    let visible = Visibility::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
         name: params.owned("name"),
-        limit: Some(sight.rows(limit)),
+        limit: Some(visible.rows(limit)),
     };
     let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
-    let gaps = match sight.could_list(kind, namespace).await? {
-        true => sight.gaps(app.views.gaps(&query).await?, limit).await?,
+    let gaps = match visible.could_list(kind, namespace).await? {
+        true => visible.gaps(app.views.gaps(&query).await?, limit).await?,
         false => Vec::new(),
     };
     if gaps.is_empty() {
@@ -231,9 +232,9 @@ async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json
     let params = Params::read(&uri, POISON)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     viewer.must(Act::SeeStatus, "").await?;
-    let sight = Sight::new(&app, &viewer);
-    let query = PoisonQuery { source: params.owned("source"), limit: Some(sight.rows(limit)) };
-    let poison = sight.poison(app.views.poison(&query).await?, limit).await?;
+    let visible = Visibility::new(&app, &viewer);
+    let query = PoisonQuery { source: params.owned("source"), limit: Some(visible.rows(limit)) };
+    let poison = visible.poison(app.views.poison(&query).await?, limit).await?;
     if poison.is_empty() {
         scope::check(&app, query.source.as_deref(), None).await?;
     }
@@ -249,7 +250,7 @@ async fn poison_raw(
 ) -> Result<Response, Problem> {
     Params::read(&uri, &[])?;
     let number = params::number("number", &number)?;
-    let bytes = Sight::new(&app, &viewer).poison_raw(number).await?;
+    let bytes = Visibility::new(&app, &viewer).poison_raw(number).await?;
     let saved = format!("attachment; filename=\"poison-{number}.txt\"");
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
@@ -265,7 +266,7 @@ async fn dead_letters(
 ) -> Result<Json<Vec<DeadLetterView>>, Problem> {
     let params = Params::read(&uri, OF_PLUGIN)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    Ok(Json(Sight::new(&app, &viewer).letters(params.text("plugin"), limit).await?))
+    Ok(Json(Visibility::new(&app, &viewer).letters(params.text("plugin"), limit).await?))
 }
 
 async fn replay(

@@ -12,7 +12,7 @@ use crate::access::{Act, Viewer};
 use crate::answer::Problem;
 use crate::answer::params::Params;
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 /// Namespaces whose mutes one answer shows to whoever may not see all.
 const NAMESPACES: usize = 256;
@@ -85,7 +85,7 @@ pub(crate) async fn order(
     if let Some(uid) = uid {
         // Whoever may not see the object does not learn whether it is there.
         let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
-        let story = Sight::new(app, viewer).of_story(app.views.timeline(&query).await?).await?;
+        let story = Visibility::new(app, viewer).of_story(app.views.timeline(&query).await?).await?;
         let known = story.states.last().map(|state| {
             (format!("{}/{}", state.object.kind, state.object.name), state.object.namespace.clone())
         });

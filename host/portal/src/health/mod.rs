@@ -1,4 +1,5 @@
-//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`.
+//! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads figures alone: no state, no
+//! document. It changes nothing.
 
 mod guests;
 mod metrics;

@@ -13,25 +13,25 @@ use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["source", "uid"])?;
-    let sight = Sight::new(&app, &viewer);
+    let visible = Visibility::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
-        limit: Some(sight.rows(ROWS + 1)),
+        limit: Some(visible.rows(ROWS + 1)),
         ..GapQuery::default()
     };
-    let status = sight.status().await?;
+    let status = visible.status().await?;
     let (mut sources, restricted) = (status.sources, status.restricted);
-    let gaps = sight.gaps(app.views.gaps(&query).await?, ROWS + 1).await?;
-    let poison = PoisonQuery { source: query.source.clone(), limit: Some(sight.rows(ROWS + 1)) };
+    let gaps = visible.gaps(app.views.gaps(&query).await?, ROWS + 1).await?;
+    let poison = PoisonQuery { source: query.source.clone(), limit: Some(visible.rows(ROWS + 1)) };
     // Bytes that were no object are of none.
     let poison = match query.uid.is_some() || restricted {
         true => Vec::new(),
-        false => sight.poison(app.views.poison(&poison).await?, ROWS + 1).await?,
+        false => visible.poison(app.views.poison(&poison).await?, ROWS + 1).await?,
     };
     let none_at_all = sources.is_empty();
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));

@@ -13,13 +13,13 @@ use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::time;
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
-    let sight = Sight::new(&app, &viewer);
-    let status = sight.status().await?;
-    let not_ready = sight.not_ready().await?;
+    let visible = Visibility::new(&app, &viewer);
+    let status = visible.status().await?;
+    let not_ready = visible.not_ready().await?;
     let content = html! {
         div.head { h1 { "Sources" } }
         div #figures data-refresh="5" {

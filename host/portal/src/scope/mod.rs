@@ -1,8 +1,9 @@
-//! The scope of a request: which sources it is about, and which part of the answer the viewer may see.
+//! The scope of a request: which sources it is about, and which part of the answer the viewer may see. This module
+//! renders nothing and changes nothing.
 
-mod sight;
 mod sources;
 mod status;
+mod visibility;
 
-pub(crate) use sight::{Sight, Verb};
 pub(crate) use sources::{check, kind_of, witnessed};
+pub(crate) use visibility::{Verb, Visibility};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kubewitness_core::views::{SourceView, StatusView};
 
-use super::{Sight, Verb};
+use super::{Verb, Visibility};
 use crate::access::Act;
 use crate::answer::Problem;
 
-impl Sight {
+impl Visibility {
     pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
         let mut status = self.views.status().await?;
         if self.is_operators().await? {

@@ -1,4 +1,5 @@
-//! Serves connections: decides which are accepted, how long each is kept, and how all of them end.
+//! Serves connections: decides which are accepted, how long each is kept, and how all of them end. It knows no
+//! route and no page.
 //!
 //! A client decides when it sends and when it reads, so nothing here waits for a client alone. A
 //! connection gives up its place when it sends no request, when it does not take what is sent, when

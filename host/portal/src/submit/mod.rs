@@ -1,4 +1,5 @@
-//! Submits Jobs from templates in the name of the person who asks. The API and the form both come through here.
+//! Submits Jobs from templates in the name of the person who asks. The API and the form both come through here. It
+//! has no rights of its own, and changes no Job that is there.
 //!
 //! The name of a Job follows from the person and a key, so the API server's own rule that names are unique makes one
 //! Job of a request that comes twice: at once, after a restart, or at another replica.

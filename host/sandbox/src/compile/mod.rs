@@ -1,6 +1,6 @@
 //! From bytes to code. A component is read ([`outline`]), then compiled in a process of its own ([`process`],
 //! [`child`]) that gave up everything but computing ([`confine`]), and its code is kept in a cache that knows
-//! what it wrote itself ([`cache`]).
+//! what it wrote itself ([`cache`]). Nothing here runs a guest.
 //!
 //! The controller itself never compiles: a component that is made to be costly ends a process that has nothing
 //! to lose.

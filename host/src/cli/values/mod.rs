@@ -1,4 +1,5 @@
-//! Values of flags that clap does not know: durations, moments and secrets.
+//! Values of flags that clap does not know: durations, moments and secrets. They know no command, no journal and no
+//! cluster.
 
 mod zone;
 

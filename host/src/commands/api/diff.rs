@@ -7,7 +7,7 @@ use kubewitness_core::{Change, Seq, State, calendar};
 use serde_json::Value;
 
 use super::client::Client;
-use super::named::Named;
+use super::object_name::ObjectName;
 use super::timeline::{nothing, story};
 use crate::cli::DiffArgs;
 use crate::commands::print::{self, line_diff};
@@ -19,7 +19,7 @@ const STATES: usize = 10_000;
 const NEWEST: usize = 100;
 
 pub async fn diff(args: DiffArgs) -> Ended {
-    let (named, rest) = Named::read(&args.object)?;
+    let (named, rest) = ObjectName::read(&args.object)?;
     let wanted = positions(rest)?;
     let client = Client::reach(&args.reach).await?;
     let limit = if wanted.is_empty() { NEWEST } else { STATES };

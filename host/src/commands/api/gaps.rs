@@ -11,8 +11,8 @@ use kubewitness_core::views::{
 use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
 
 use super::client::Client;
-use super::live::again;
-use super::named::{Named, is_uid};
+use super::live::poll;
+use super::object_name::{ObjectName, is_uid};
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs};
 use crate::commands::print::{self, Table, clean, remarks};
@@ -30,7 +30,7 @@ const MOST: usize = 10_000;
 
 pub async fn gaps(args: GapsArgs) -> Ended {
     let client = Client::reach(&args.query.reach).await?;
-    again(args.watch, async || gaps_shown(&client, &args).await).await
+    poll(args.watch, async || gaps_shown(&client, &args).await).await
 }
 
 async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
@@ -86,12 +86,12 @@ fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
             parameters.push(("kind", kind.clone()));
             words.push(format!("of any {kind}"));
         }
-        object => match Named::only(object)? {
-            Named::Uid(uid) => {
+        object => match ObjectName::only(object)? {
+            ObjectName::Uid(uid) => {
                 words.push(format!("of {uid}"));
                 parameters.push(("uid", uid));
             }
-            Named::Object { kind, name } => {
+            ObjectName::Object { kind, name } => {
                 words.push(format!("of {kind}/{name}"));
                 parameters.extend([("kind", kind), ("name", name)]);
             }

@@ -6,7 +6,7 @@ mod diff;
 mod gaps;
 mod get;
 mod live;
-mod named;
+mod object_name;
 mod operate;
 mod status;
 #[cfg(test)]

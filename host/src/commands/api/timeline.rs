@@ -7,13 +7,13 @@ use kubewitness_core::views::{EventView, ReportView, TimelineView};
 use kubewitness_core::{State, calendar};
 
 use super::client::Client;
-use super::named::Named;
+use super::object_name::ObjectName;
 use crate::cli::TimelineArgs;
 use crate::commands::print::{self, Table};
 use crate::commands::{End, Ended};
 
 pub async fn timeline(args: TimelineArgs) -> Ended {
-    let named = Named::only(&args.object)?;
+    let named = ObjectName::only(&args.object)?;
     let client = Client::reach(&args.query.reach).await?;
     let view = story(&client, &named, args.namespace.as_deref(), args.limit).await?;
     if view.states.is_empty() {
@@ -41,7 +41,7 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
 /// What was witnessed of an object, oldest first; nothing if nothing was.
 pub(super) async fn story(
     client: &Client,
-    named: &Named,
+    named: &ObjectName,
     namespace: Option<&str>,
     limit: usize,
 ) -> Result<TimelineView> {
@@ -59,8 +59,8 @@ pub(super) async fn story(
     Ok(view)
 }
 
-pub(super) fn nothing(named: &Named, namespace: Option<&str>) -> String {
-    let elsewhere = if matches!(named, Named::Uid(_)) {
+pub(super) fn nothing(named: &ObjectName, namespace: Option<&str>) -> String {
+    let elsewhere = if matches!(named, ObjectName::Uid(_)) {
         ""
     } else {
         ", and nothing of a cluster-scoped object of that name"

@@ -1,7 +1,7 @@
 //! `kubewitness journal`: verifies, measures and exports a journal, also beside a running controller. Only an import,
 //! and `kubewitness plugin forget`, write. It asks no controller.
 
-mod counted;
+mod counting_reader;
 mod export_file;
 mod forget;
 mod receipts;
@@ -23,7 +23,7 @@ use kubewitness_journal::{
     read_states,
 };
 
-use self::counted::Counted;
+use self::counting_reader::CountingReader;
 use self::export_file::ExportFile;
 pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};
@@ -357,7 +357,7 @@ async fn take_in(
     let taken = AtomicU64::new(0);
     // Of a pipe nobody knows how much comes.
     let all = std::fs::metadata(file).map_or(0, |file| file.len());
-    let mut input = Counted { input, taken: &taken };
+    let mut input = CountingReader { input, taken: &taken };
     let importing = journal.import(&mut input);
     let now = || (taken.load(Ordering::Relaxed), all);
     let done = progress::shown("importing", Unit::Bytes, now, importing).await;

@@ -1,4 +1,5 @@
-//! Where the controller is, and what a person shows it: for the commands that ask one.
+//! Where the controller is, and what a person shows it: for the commands that ask one. This module sends no request
+//! to the controller itself, and writes nothing.
 //!
 //! An address that is named goes first. Then comes what listens at the default address on this machine, such as a
 //! playground or a `kubectl port-forward`, unless a flag names a cluster. Then comes the cluster of the kubeconfig,

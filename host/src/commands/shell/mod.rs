@@ -1,4 +1,4 @@
-//! What shells, kubectl and `man` are told of the command line: completion of words, and pages.
+//! What shells, kubectl and `man` are told of the command line: completion of words, and pages. It changes nothing.
 
 mod complete;
 mod words;

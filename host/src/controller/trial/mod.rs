@@ -2,7 +2,7 @@
 //! requests are answered and not sent. What it would have done is written down. It is no part of a plugin at work: a
 //! shadow and the commands for authors try plugins so.
 
-mod done;
+mod effects;
 mod recorder;
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ use kubewitness_sandbox::{Component, Plugin, Tally};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub use done::{Effect, HttpReply, MailReply, Noted, Reply};
+pub use effects::{Effect, HttpReply, MailReply, Noted, Reply};
 pub use recorder::{Keep, Recorder};
 
 /// Digests of secrets are keyed. This key is no secret, so that the same secret has the same digest in each trial.

@@ -1,16 +1,16 @@
 //! Answers the portal and the API from the journal, the cache and the dispatchers. On request it
 //! replays and drops dead letters, pauses and resumes plugins, and mutes. It changes nothing else.
 
+mod at_moment;
 mod details;
 mod events;
 mod gone;
-mod held;
 mod objects;
+mod redacted;
+mod retention_holds;
 mod shapes;
-mod shown;
 mod standby;
-mod then;
-mod within;
+mod visible;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Views for HostViews {
     }
 
     async fn namespaces(&self, source: &str, past: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
-        let mut names = match within::namespaces(&self.shared.listers, source, most).await {
+        let mut names = match visible::namespaces(&self.shared.listers, source, most).await {
             // It ended a moment ago.
             Err(SelectError::Source { .. }) => BTreeSet::new(),
             found => found.map_err(unavailable)?,
@@ -304,7 +304,7 @@ impl Views for HostViews {
     }
 
     fn held(&self) -> Vec<HeldView> {
-        held::held(&self.shared, self.clock.now_ms())
+        retention_holds::held(&self.shared, self.clock.now_ms())
     }
 
     fn ready(&self) -> Result<(), String> {

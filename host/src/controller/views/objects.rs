@@ -10,7 +10,7 @@ use kubewitness_core::views::{Counts, Gone, ObjectPage, ObjectQuery, ObjectView,
 use kubewitness_watch::SourceHandle;
 
 use super::shapes::is_asked;
-use super::within::{self, first_of};
+use super::visible::{self, first_of};
 use super::{HostViews, unavailable};
 
 /// Rows of one page with details: each takes the object's states and its document.
@@ -117,7 +117,7 @@ impl HostViews {
                 answered = true;
                 continue;
             }
-            match within::select(&self.shared.listers, source, selection, shown.flatten()) {
+            match visible::select(&self.shared.listers, source, selection, shown.flatten()) {
                 // Less than all would be taken for all.
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 Ok(found) => {
@@ -153,7 +153,7 @@ impl HostViews {
                 continue;
             }
             let source = handle.name();
-            match within::tally(&self.shared.listers, source, &selection, shown.flatten(), &mut counts) {
+            match visible::tally(&self.shared.listers, source, &selection, shown.flatten(), &mut counts) {
                 Err(error @ SelectError::Loading(_)) => return Err(unavailable(error)),
                 // An index that this source lacks, or a source that ended a moment ago.
                 Err(SelectError::Index(_) | SelectError::Source { .. }) | Ok(()) => {}

@@ -14,7 +14,7 @@ use crate::read::next_action::{Action, NextAction, Pause, Step};
 use crate::read::paged_list::{Listed, Relist, count_list};
 use crate::read::streamed_list::{Streamed, StreamedList};
 use crate::repair::compare::Broken;
-use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::history::newest_common::{Base, NewestCommon, Untold};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, Standing, settled};
@@ -61,7 +61,7 @@ impl Reader {
             ListReason::Doubted => self.newest_certain(),
             _ => standing.resume,
         };
-        let asked = Asked { resource, reason: reason.clone(), baseline, base, id: self.round };
+        let asked = ListRequest { resource, reason: reason.clone(), baseline, base, id: self.round };
         if self.streams && asked.base.is_none() {
             match self.streamed(&asked).await {
                 Err(Broken::NotStreamed(why)) => {
@@ -159,7 +159,7 @@ impl Reader {
     }
 
     /// Runs a list that goes on as a watch. Returns the step after the watch.
-    async fn streamed(&mut self, asked: &Asked) -> Result<Step, Broken> {
+    async fn streamed(&mut self, asked: &ListRequest) -> Result<Step, Broken> {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
         let list = StreamedList::new(&self.parts, &self.inputs, asked);

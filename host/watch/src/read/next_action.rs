@@ -12,7 +12,7 @@ use std::time::Duration;
 use kubewitness_core::Version;
 
 use crate::connect::request::Failure;
-use crate::repair::compare::asked::ListReason;
+use crate::repair::compare::list_request::ListReason;
 
 /// How often in a row a probe must be behind before the epoch grows.
 const BEHIND_PROBES: u32 = 2;

@@ -7,7 +7,7 @@ use kubewitness_core::project;
 use tokio::sync::mpsc;
 
 use crate::connect::request::Failure;
-use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::compare::{Broken, Comparison};
 use crate::source::handle::count;
 use crate::source::input::{Closed, Input, sync};
@@ -34,11 +34,11 @@ pub(crate) enum Listed {
 pub(crate) struct Relist {
     parts: Arc<Parts>,
     inputs: mpsc::Sender<Input>,
-    asked: Asked,
+    asked: ListRequest,
 }
 
 impl Relist {
-    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>, asked: Asked) -> Self {
+    pub fn new(parts: Arc<Parts>, inputs: mpsc::Sender<Input>, asked: ListRequest) -> Self {
         Self { parts, inputs, asked }
     }
 
@@ -69,7 +69,7 @@ impl Relist {
     /// Gets one list from its first page to its last. The watch begins at the first page's version, so it
     /// misses nothing, whatever the later pages show.
     async fn attempt(&self, paged: bool) -> Result<(Version, Option<Round>), Broken> {
-        let Asked { resource, base, id, .. } = &self.asked;
+        let ListRequest { resource, base, id, .. } = &self.asked;
         let mut comparison = Comparison::new(&self.parts, &self.inputs, &self.asked);
         let (mut token, mut first) = (String::new(), None);
         loop {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::connect::request::{Failure, status_failure};
 use crate::read::next_action::Ended;
 use crate::read::watch_stream::Stream;
-use crate::repair::compare::asked::Asked;
+use crate::repair::compare::list_request::ListRequest;
 use crate::repair::compare::{Broken, Comparison};
 use crate::source::input::Input;
 use crate::source::parts::Parts;
@@ -46,7 +46,7 @@ pub(crate) struct StreamedList {
 }
 
 impl StreamedList {
-    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &Asked) -> Self {
+    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &ListRequest) -> Self {
         let comparison = Comparison::new(parts, inputs, asked);
         Self {
             parts: Arc::clone(parts),
@@ -58,7 +58,7 @@ impl StreamedList {
         }
     }
 
-    pub async fn run(mut self, asked: &Asked, seconds: u64) -> Result<Streamed, Broken> {
+    pub async fn run(mut self, asked: &ListRequest, seconds: u64) -> Result<Streamed, Broken> {
         let address = asked
             .resource
             .collection()

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use kubewitness_playground::apiserver::faults::{Fault, What};
 
-use super::election::{Replica, steady};
+use super::cluster::election::{Replica, steady};
 use super::simulator::Cluster;
 use super::*;
 

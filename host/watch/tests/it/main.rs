@@ -3,24 +3,13 @@
 // A helper of a test fails as the test itself would; its tasks end with the test's runtime.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::needless_pass_by_value)]
 
-mod audit;
-mod compaction;
-mod election;
-mod forward;
-mod lists;
+mod cluster;
 mod logs;
-mod lost;
 mod memory;
 mod model;
-mod ordinary;
-mod protocols;
-mod reviews;
-mod shared;
+mod reading;
+mod repair;
 mod simulator;
-mod streaming;
-mod trouble;
-mod walkback;
-mod watches;
 mod world;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What an operator writes under `spec.config`.
+//! What an operator writes under `spec.config`. This module calls no capability.
 
 mod hours;
 mod kind;

@@ -1,6 +1,7 @@
 //! Tells people, in two steps. A call with states notes what is to be told: one key of `kv` for each state, so that calls
 //! in several instances never write the same key. A tick takes the notes into the [`Book`], decides what is due, and
-//! sends. No call runs beside a tick, so the tick alone reads and writes the book.
+//! sends. No call runs beside a tick, so the tick alone reads and writes the book. It knows no service: `channels`
+//! do.
 //!
 //! Notes are committed with the progress of the states. From then on the book remembers who is still to be told: one
 //! recipient that can't be reached repeats nothing for the others, and holds up no state.

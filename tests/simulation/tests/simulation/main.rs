@@ -5,14 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod bugs;
-mod disk;
+mod journal;
 mod lies;
 mod plugin;
 mod rows;
 mod seeds;
 mod sink;
 mod steps;
-mod store;
 mod story;
 mod watcher;
 mod world;

@@ -11,8 +11,8 @@ use kubewitness_core::ports::{Append, Fate, JournalError, Witness, Witnessed};
 use kubewitness_core::{Change, Gap, StateId, Version};
 use kubewitness_faults::{Entry, Event};
 
+use crate::journal::store::Store;
 use crate::steps::Steps;
-use crate::store::Store;
 use crate::story::{Cluster, object, status};
 
 const POLL: Duration = Duration::from_millis(7);

@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::Bug;
-use crate::disk::Disk;
+use crate::journal::disk::Disk;
+use crate::journal::store::Store;
 use crate::plugin::{Nature, Plugin};
 use crate::sink::Sink;
 use crate::steps::Steps;
-use crate::store::Store;
 use crate::story::{Cluster, SOURCES};
 use crate::watcher::Watcher;
 

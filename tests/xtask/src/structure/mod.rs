@@ -1,6 +1,6 @@
-//! `cargo xtask structure`: measures the source folders, and finds those that use each other in circles.
-//!
-//! Looks at everything under a `src`. Tests are counted but not judged: each test file stands alone.
+//! `cargo xtask structure`: measures the folders of source, tests and benchmarks. It finds those that are too large,
+//! those whose first file does not say what they are for, and those of source that use each other in circles. It
+//! changes nothing.
 
 mod circles;
 mod modules;
@@ -30,11 +30,14 @@ const LARGE: &[(&str, usize)] = &[];
 /// circle.
 const CIRCLES: &[(&str, &str)] = &[];
 
+#[derive(Default)]
 struct Found {
     /// The number of entries of each folder with Rust files.
     folders: BTreeMap<PathBuf, usize>,
     /// The number of lines of each Rust file.
     files: BTreeMap<PathBuf, usize>,
+    /// First files of folders that do not begin with a `//!`.
+    silent: BTreeSet<PathBuf>,
     circles: Vec<Circle>,
     of_files: Vec<BTreeSet<PathBuf>>,
 }
@@ -50,8 +53,7 @@ pub fn command() -> Result<ExitCode> {
 }
 
 fn look(root: &Path) -> Result<Found> {
-    let mut found =
-        Found { folders: BTreeMap::new(), files: BTreeMap::new(), circles: Vec::new(), of_files: Vec::new() };
+    let mut found = Found::default();
     let mut edges = Edges::new();
     for top in ["host", "plugins", "tests"] {
         walk(root, &root.join(top), &mut found, &mut edges)?;
@@ -76,6 +78,9 @@ fn walk(root: &Path, folder: &Path, found: &mut Found, edges: &mut Edges) -> Res
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
             found.files.insert(name(&path), text.lines().count());
+            if is_first(&path) && !text.starts_with("//!") {
+                found.silent.insert(name(&path));
+            }
         }
     }
     if has_rust {
@@ -90,8 +95,15 @@ fn walk(root: &Path, folder: &Path, found: &mut Found, edges: &mut Edges) -> Res
     Ok(())
 }
 
+/// Whether the file introduces a folder: that in which it lies, or the one beside it that has its name.
+fn is_first(file: &Path) -> bool {
+    let stem = file.file_stem().unwrap_or_default();
+    ["lib", "main", "mod"].iter().any(|name| stem == *name) || file.with_extension("").is_dir()
+}
+
+/// What is not below one of these is the root of a crate, with the crates in it.
 fn is_judged(folder: &Path) -> bool {
-    folder.components().any(|part| part.as_os_str() == "src")
+    folder.components().any(|part| ["src", "tests", "benches"].iter().any(|name| part.as_os_str() == *name))
 }
 
 /// A circle as the exceptions name it: `host/watch/src: read, write`.
@@ -103,7 +115,7 @@ fn title(circle: &Circle) -> String {
 fn report(found: &Found) -> String {
     let mut text = String::new();
     let mut line = |said: std::fmt::Arguments<'_>| writeln!(text, "{said}").is_ok();
-    line(format_args!("entries of a folder, at most {ENTRIES} under src:"));
+    line(format_args!("entries of a folder, at most {ENTRIES} under src, tests and benches:"));
     for (folder, entries) in largest(&found.folders) {
         line(format_args!("  {entries:4}  {}", folder.display()));
     }
@@ -161,6 +173,13 @@ fn faults(found: &Found, large: &[(&str, usize)], known: &[(&str, &str)]) -> Vec
             ));
         }
     }
+    for file in &found.silent {
+        faults.push(format!(
+            "{} introduces a folder and has no module doc: begin it with `//!`, and say what the folder is for and what \
+             it may not touch",
+            file.display()
+        ));
+    }
     let titles: Vec<String> = found.circles.iter().map(title).collect();
     for title in titles.iter().filter(|title| !known.iter().any(|(name, _)| name == title)) {
         faults.push(format!(
@@ -184,20 +203,38 @@ mod tests {
         let edges: Edges = edges.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to))).collect();
         Found {
             folders: folders.iter().map(|(name, entries)| (PathBuf::from(name), *entries)).collect(),
-            files: BTreeMap::new(),
             circles: circles::of_folders(&edges),
             of_files: circles::of_files(&edges),
+            ..Found::default()
         }
     }
 
     const CIRCLE: [(&str, &str); 2] = [("c/src/a/x.rs", "c/src/b/y.rs"), ("c/src/b/y.rs", "c/src/a/z.rs")];
 
     #[test]
-    fn a_folder_of_source_that_is_too_large_is_a_fault_and_one_of_tests_is_not() {
-        let found = found(&[("c/src", ENTRIES), ("c/src/a", ENTRIES + 1), ("c/tests/it", ENTRIES + 1)], &[]);
-        let faults = faults(&found, &[], &[]);
-        assert_eq!(faults.len(), 1, "{faults:?}");
+    fn a_folder_of_source_or_tests_that_is_too_large_is_a_fault_and_the_root_of_a_crate_is_not() {
+        let folders = [("c", ENTRIES + 1), ("c/src", ENTRIES), ("c/src/a", 13), ("c/tests/it", 14)];
+        let faults = faults(&found(&folders, &[]), &[], &[]);
+        assert_eq!(faults.len(), 2, "{faults:?}");
         assert!(faults[0].starts_with("c/src/a has 13 entries"), "{faults:?}");
+        assert!(faults[1].starts_with("c/tests/it has 14 entries"), "{faults:?}");
+    }
+
+    #[test]
+    fn a_first_file_without_a_doc_is_a_fault() {
+        let silent = ["c/src/a/mod.rs".into()].into();
+        let faults = faults(&Found { silent, ..Found::default() }, &[], &[]);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with("c/src/a/mod.rs introduces a folder"), "{faults:?}");
+    }
+
+    #[test]
+    fn the_first_file_of_a_folder_lies_in_it_or_beside_it() {
+        let folder = build::root().join("tests/xtask/src");
+        for (file, expected) in [("main.rs", true), ("structure/mod.rs", true), ("run.rs", false)] {
+            assert_eq!(is_first(&folder.join(file)), expected, "{file}");
+        }
+        assert!(is_first(&build::root().join("host/capability/src/session/tests.rs")));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! SQLite: one writer connection for each database, shared by the plugins that were granted it. A call
 //! holds the writer from its first statement to its commit, waits a bounded time for it, and may keep it
-//! for a bounded time only. WAL lets people read beside it; every commit is synced.
+//! for a bounded time only. WAL lets people read beside it; every commit is synced. It knows no server
+//! and no other capability.
 //!
 //! The work of a call runs as a whole, with the writer, on a thread that may block. A call that is dropped leaves
 //! both there: the running statement is stopped, and the next call rolls back the open transaction.

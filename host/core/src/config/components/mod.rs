@@ -1,4 +1,4 @@
-//! What a component may be, and what compiling it may take.
+//! What a component may be, and what compiling it may take. This module reads no component and compiles none.
 
 mod ceiling;
 mod conform;

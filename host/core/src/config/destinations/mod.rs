@@ -1,4 +1,5 @@
-//! The settings of the destinations of `http`, and what each lets a plugin send.
+//! The settings of the destinations of `http`, and what each lets a plugin send. This module opens no connection,
+//! resolves no name, and reads no secret.
 
 mod addresses;
 mod mail;

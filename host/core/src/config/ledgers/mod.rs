@@ -1,4 +1,5 @@
-//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to.
+//! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to. This
+//! module opens no file and no bucket, and reads no key.
 
 pub mod places;
 mod ship;

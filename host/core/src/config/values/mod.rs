@@ -1,4 +1,4 @@
-//! Values as operators write them: times, sizes, and where a secret is.
+//! Values as operators write them: times, sizes, and where a secret is. They hold no secret: a reference is all.
 
 mod quantity;
 mod secret;

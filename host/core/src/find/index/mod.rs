@@ -1,5 +1,6 @@
 //! Indexes of the cache. They find an object by its namespace, owners, node, labels, and by the values at
-//! paths that an operator named. One scan of the document reads all of them.
+//! paths that an operator named. One scan of the document reads all of them. This module stores no index:
+//! the cache does.
 //!
 //! | index | key |
 //! |---|---|

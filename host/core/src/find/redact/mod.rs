@@ -6,11 +6,11 @@
 //! are. It changes nothing in the journal and does no I/O.
 
 mod addresses;
-mod asked;
 mod commands;
 mod events;
 mod pairs;
 mod quoted;
+mod revealing_queries;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -24,9 +24,9 @@ use thiserror::Error;
 
 use crate::project::{Flow, ProjectError, Scanner};
 
-pub(crate) use asked::may_hold_secret;
 pub use events::about;
 pub use quoted::Secrets;
+pub(crate) use revealing_queries::may_hold_secret;
 pub use rules::{Field, Redactor};
 use walk::Search;
 

@@ -1,4 +1,5 @@
-//! Reads the envelope of an object without decoding the rest.
+//! Reads the envelope of an object without decoding the rest. It changes no byte, and decodes no document as a
+//! whole.
 //!
 //! [`frame`] and [`list_page`] check the grammar of all their input once, and cut the objects out as the
 //! exact bytes from the server. [`envelope`] then reads the metadata of such an object and stops as soon as

@@ -14,7 +14,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use super::*;
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::ChainEnd;
 use crate::store::memory::{Found, Identity, Memory, Next};
 use crate::store::rows::{Answer as Answered, Key, Known, ObjectRow, Rows};
 
@@ -191,7 +191,7 @@ impl Writes for Store {
         Ok(self.with(|disk| {
             let found = |identity: Identity| {
                 let row = disk.object_of(&identity)?;
-                let mut tail = Tail::of(row.id, row.stream as u32, 0);
+                let mut tail = ChainEnd::of(row.id, row.stream as u32, 0);
                 let (seq, (_, key)) = disk.states.iter().rfind(|(_, (object, _))| *object == row.id)?;
                 (tail.seq, tail.live) = (*seq, true);
                 tail.set_newest(key.version().as_ref(), *seq);

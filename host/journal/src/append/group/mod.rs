@@ -1,6 +1,7 @@
 //! Group commit without a task of its own. Callers queue their work, and the caller that gets the
 //! writer commits for all that wait. An idle journal commits at once: the only thing that a caller ever
-//! waits for is the transaction before its own.
+//! waits for is the transaction before its own. It knows no SQL, and decides nothing about rows: `plan`
+//! does.
 //!
 //! A caller may be dropped at any point, also while it commits for others. Its work then stays
 //! with the writer, and the next caller commits it again: everything here may be done twice.

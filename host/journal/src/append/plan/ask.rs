@@ -7,7 +7,7 @@ use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::ports::{Append, JournalError, Witnessed};
 use kubewitness_core::{Change, Version};
 
-use crate::store::memory::tails::Mark;
+use crate::store::memory::chain_ends::Mark;
 use crate::store::memory::{Identity, Memory};
 use crate::store::rows::Key;
 

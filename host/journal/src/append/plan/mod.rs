@@ -15,7 +15,7 @@ use kubewitness_core::ports::{Append, Poison, Witnessed};
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 
 use crate::store::memory::anchors::Encoded;
-use crate::store::memory::tails::{Mark, Tail};
+use crate::store::memory::chain_ends::{ChainEnd, Mark};
 use crate::store::memory::{Identity, Memory};
 use crate::store::rows::discrepancies::Found;
 use crate::store::rows::{
@@ -170,7 +170,7 @@ impl<'a> Plan<'a> {
 
     /// The object's tail in this epoch, with a new row where it has none yet. It is out of the
     /// memory until it is [kept](Self::keep).
-    fn enter(&mut self, stream: u32, state: &Witnessed, mark: Mark) -> Tail {
+    fn enter(&mut self, stream: u32, state: &Witnessed, mark: Mark) -> ChainEnd {
         let mut tail = match self.memory.objects.take(mark) {
             Some(tail) if tail.stream == stream => return tail,
             before => before.unwrap_or_default(),
@@ -199,7 +199,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn keep(&mut self, mark: Mark, tail: Tail) {
+    fn keep(&mut self, mark: Mark, tail: ChainEnd) {
         if !tail.live {
             self.ended.push(mark);
         }
@@ -251,7 +251,7 @@ impl<'a> Plan<'a> {
     fn row(
         &mut self,
         append: &Append,
-        tail: &mut Tail,
+        tail: &mut ChainEnd,
         state: &Witnessed,
         seq: Seq,
         key: Key,
@@ -285,7 +285,7 @@ impl<'a> Plan<'a> {
         StateRow { envelope, document: encoded.bytes }
     }
 
-    fn encode(&mut self, source: &Arc<str>, tail: &Tail, state: &Witnessed) -> Encoded {
+    fn encode(&mut self, source: &Arc<str>, tail: &ChainEnd, state: &Witnessed) -> Encoded {
         // The caller's base is a hint: it counts only if it is what the chain ends with.
         let hint = state.base.as_ref().filter(|base| document::checksum(base) == tail.checksum);
         let base = self.documents.get(&tail.object).or(hint).filter(|_| tail.has_document);
@@ -303,7 +303,7 @@ impl<'a> Plan<'a> {
     }
 
     /// What a new state makes of its object.
-    fn settle(&mut self, tail: &mut Tail, state: &Witnessed, seq: Seq, late: bool) {
+    fn settle(&mut self, tail: &mut ChainEnd, state: &Witnessed, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
         // A deletion may come without a version, or with one that was outrun: its end still counts,
         // but the newest never goes back.
@@ -325,7 +325,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A state that is there already can still be news: the object may have been taken for gone.
-    fn again(&mut self, tail: &mut Tail, state: &Witnessed, seen: Seq) {
+    fn again(&mut self, tail: &mut ChainEnd, state: &Witnessed, seen: Seq) {
         let stale = tail.compare(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;
         let is_live = match state.change {
@@ -347,12 +347,12 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes down where the object's chain ends, and what it is now if that is certain.
-    fn place(&mut self, tail: &mut Tail, certain: Option<&Witnessed>) {
+    fn place(&mut self, tail: &mut ChainEnd, certain: Option<&Witnessed>) {
         if let Some(state) = certain {
             tail.live = state.change == Change::Present;
             if let Some(older) = tail.older() {
                 tail.set_older(None);
-                self.end(older.object, older.newest, older.tail);
+                self.end(older.object, older.newest, older.end);
             }
         }
         if tail.live {

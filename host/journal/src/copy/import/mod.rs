@@ -1,5 +1,5 @@
 //! Reads the lines of an export into an empty journal: the same ids, versions and documents in the same
-//! order, at new positions.
+//! order, at new positions. It writes through the journal alone, as a source does, and knows no SQL.
 //!
 //! From the first line until the last one, the journal is marked [`UNFINISHED`]: `run` and `export`
 //! refuse it, and `verify` reports it. An import that failed or was killed leaves the states up to some

@@ -11,8 +11,8 @@ use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId};
 
 use crate::report::code;
-use crate::store::memory::tails::{Mark, Marks};
-use crate::verify::story::{self, Bearers, Contradiction, Life};
+use crate::store::memory::chain_ends::{Mark, Marks};
+use crate::verify::story::{self, Contradiction, Life, NameHolders};
 
 /// Of the name of a source. Every store's index holds so much.
 const SOURCE_BYTES: usize = 1024;
@@ -36,7 +36,7 @@ struct Stream {
 pub(super) struct Stories {
     marks: Marks,
     objects: HashMap<Mark, ObjectSoFar>,
-    bearers: Bearers,
+    holders: NameHolders,
     sources: HashMap<Arc<str>, Stream>,
     states: u64,
     last: Seq,
@@ -79,7 +79,7 @@ impl Stories {
             return Err(Contradiction::new(code::ID, text));
         }
         let may_be_told = told.life.may_be_told(state);
-        self.bearers.next(state, &told.life)?;
+        self.holders.next(state, &told.life)?;
         told.life.next(state, !self.has_holes)?;
         gap.map_or(Ok(()), |gap| told.life.lacks(&gap))?;
         Ok(may_be_told)

@@ -1,9 +1,9 @@
 //! What the writer remembers between batches: the next free numbers and, for each live object, the end
 //! of its chain. All of it is also on disk. The writer looks up again what it forgot, and after a
-//! failed transaction it reads everything anew.
+//! failed transaction it reads everything anew. It touches no disk itself.
 
 pub(crate) mod anchors;
-pub(crate) mod tails;
+pub(crate) mod chain_ends;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use kubewitness_core::ports::Append;
 use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::Anchors;
-use crate::store::memory::tails::{Mark, Marks, Tail, Tails};
+use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, Mark, Marks};
 use crate::store::rows::{Answer, Stream, damaged, parse_status, seal};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
@@ -112,7 +112,7 @@ pub(crate) struct Memory {
     pub next: Next,
     pub sources: HashMap<Arc<str>, Source>,
     pub kinds: HashMap<(String, String, String), i64>,
-    pub objects: Tails,
+    pub objects: ChainEnds,
     pub marks: Marks,
     pub owners: HashMap<Identity, i64>,
     pub statuses: HashMap<Arc<Status>, i64>,
@@ -123,7 +123,7 @@ pub(crate) struct Memory {
 pub(crate) struct Found {
     pub identity: Identity,
     pub epoch: u32,
-    pub tail: Tail,
+    pub tail: ChainEnd,
 }
 
 impl Memory {

@@ -6,8 +6,8 @@ mod files;
 mod migrate;
 mod open;
 mod schema;
-mod scribe;
 mod statements;
 mod writer;
+mod writer_thread;
 
 pub(super) use open::{Store, discard, open_to_read};

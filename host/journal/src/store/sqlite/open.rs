@@ -18,9 +18,9 @@ use super::fault;
 use super::files::{beside, bytes, expect_files, file_id, sizes, unavailable, wal_bytes};
 use super::migrate::migrate;
 use super::schema::{APPLICATION_ID, TABLES, VERSION, triggers};
-use super::scribe::{BUSY, Scribe};
 use super::statements::fetch;
 use super::writer::Writer;
+use super::writer_thread::{BUSY, WriterThread};
 use crate::report::OpenError;
 use crate::store::format::unmarked;
 use crate::store::rows::Answer;
@@ -114,7 +114,7 @@ impl Store {
         }
         expect_ours(&mut connection, path).await?;
         let file = file_id(path).map_err(|error| unavailable(path, error))?;
-        let scribe = Scribe::open(path).await.map_err(|error| refused(path, error))?;
+        let thread = WriterThread::open(path).await.map_err(|error| refused(path, error))?;
         connection.close().await.map_err(fail)?;
         let reading = options(path).read_only(true).pragma("cache_size", READER_CACHE);
         let reader = reading.connect().await.map_err(fail)?;
@@ -123,7 +123,7 @@ impl Store {
             .test_before_acquire(false)
             .connect_lazy_with(reading);
         let path = path.to_path_buf();
-        let writer = Writer::new(path.clone(), scribe, file, reader);
+        let writer = Writer::new(path.clone(), thread, file, reader);
         Ok((Self { path, readers, lock }, writer, is_unfinished))
     }
 }

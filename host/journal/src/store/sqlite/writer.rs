@@ -12,8 +12,8 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::fault::classify;
 use super::files;
 use super::schema;
-use super::scribe::{BUSY, Scribe, Sync};
 use super::statements::{lookup, remove, write};
+use super::writer_thread::{BUSY, Sync, WriterThread};
 use crate::report::LOST;
 use crate::store::format::marked;
 use crate::store::memory::{Found, Identity, Memory};
@@ -35,7 +35,7 @@ const WAL_LOOK: u32 = 64;
 /// The one writer.
 pub(crate) struct Writer {
     path: PathBuf,
-    scribe: Scribe,
+    thread: WriterThread,
     /// The one that was opened, whatever lies under its name by now.
     file: Option<u64>,
     /// The newest state that is known to be committed.
@@ -52,8 +52,13 @@ fn newest(connection: &rusqlite::Connection) -> rusqlite::Result<Seq> {
 }
 
 impl Writer {
-    pub(super) fn new(path: PathBuf, scribe: Scribe, file: Option<u64>, reader: SqliteConnection) -> Self {
-        Self { path, scribe, file, committed: 0, reader, transactions: 0 }
+    pub(super) fn new(
+        path: PathBuf,
+        thread: WriterThread,
+        file: Option<u64>,
+        reader: SqliteConnection,
+    ) -> Self {
+        Self { path, thread, file, committed: 0, reader, transactions: 0 }
     }
 
     /// What lies beside it belongs to the file that was opened.
@@ -98,7 +103,7 @@ impl Writer {
             }
             Ok(newest)
         };
-        let newest = self.scribe.transaction(sync, checked).await?;
+        let newest = self.thread.transaction(sync, checked).await?;
         self.has_all(newest)
     }
 }
@@ -108,10 +113,10 @@ impl Writes for Writer {
     async fn reconnect(&mut self) -> Answer<()> {
         // What was abandoned has been committed or undone once this returns, and what is read from then
         // on is true. It comes first, since this call may be abandoned as well.
-        self.scribe.run(|_| Ok(())).await?;
+        self.thread.run(|_| Ok(())).await?;
         // Nothing is begun under its name.
         self.is_there()?;
-        self.scribe.reopen().await
+        self.thread.reopen().await
     }
 
     /// One process has the file, so that what is written together needs no earlier beginning.
@@ -186,7 +191,7 @@ impl Writes for Writer {
         if std::fs::metadata(&self.path).is_ok_and(|found| found.len() == 0) {
             return Err(self.lost("emptied"));
         }
-        let newest = self.scribe.run(|connection| newest(connection)).await?;
+        let newest = self.thread.run(|connection| newest(connection)).await?;
         self.has_all(newest)
     }
 
@@ -196,7 +201,7 @@ impl Writes for Writer {
         if !self.transactions.is_multiple_of(WAL_LOOK) || files::wal_bytes(&self.path) <= WAL_BYTES {
             return;
         }
-        if let Err(error) = self.scribe.fold(WAL_PATIENCE).await {
+        if let Err(error) = self.thread.fold(WAL_PATIENCE).await {
             tracing::warn!(%error, "the journal's WAL could not be truncated");
         }
     }
@@ -209,13 +214,13 @@ impl Writes for Writer {
         let asked = self.reader.close().await;
         // Readers are closed later and could not do it: the whole journal is in the one file then,
         // and a copy of that file is a copy of the journal.
-        self.scribe.fold(BUSY).await?;
-        self.scribe.close().await?;
+        self.thread.fold(BUSY).await?;
+        self.thread.close().await?;
         asked.map_err(classify)
     }
 
     fn abandon(self: Box<Self>) {
-        self.scribe.abandon();
+        self.thread.abandon();
         // It could only be the last connection to a file in doubt, and one such is kept already.
         drop(self.reader);
     }
@@ -224,7 +229,7 @@ impl Writes for Writer {
     async fn limit_pages(&mut self, more: Option<i64>) -> Answer<()> {
         let pages = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut self.reader);
         let pages: i64 = pages.await.map_err(classify)?;
-        self.scribe.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));
-        self.scribe.reopen().await
+        self.thread.most_pages = Some(more.map_or(i64::from(u32::MAX - 1), |more| pages + more));
+        self.thread.reopen().await
     }
 }

@@ -35,7 +35,7 @@
 //! Where the beginning of a story is missing (retention took it, or a selection left it out), a
 //! version may be late behind one that is not there.
 
-mod bearers;
+mod name_holders;
 
 use std::cmp::Ordering;
 
@@ -43,7 +43,7 @@ use kubewitness_core::carry::Places;
 use kubewitness_core::limits::VERSION_BYTES;
 use kubewitness_core::{Change, Gap, State, StateId, Version, project};
 
-pub(crate) use self::bearers::Bearers;
+pub(crate) use self::name_holders::NameHolders;
 use crate::report::code;
 
 /// Versions of an object that a gap is compared with: as many as its two bounds and one between. All of

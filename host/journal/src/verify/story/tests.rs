@@ -106,12 +106,12 @@ fn a_version_without_an_order_lets_no_number_run_backwards() {
 }
 
 fn bearing(states: &[(&str, &str)]) -> Result<(), String> {
-    let (mut bearers, mut lives) = (Bearers::default(), HashMap::new());
+    let (mut holders, mut lives) = (NameHolders::default(), HashMap::new());
     for (uid, version) in states {
         let mut state = present(version);
         state.object = Arc::new(ObjectRef { uid: (*uid).into(), ..(*state.object).clone() });
         let life: &mut Life = lives.entry(*uid).or_default();
-        bearers.next(&state, life).map_err(|contradiction| contradiction.text)?;
+        holders.next(&state, life).map_err(|contradiction| contradiction.text)?;
         state.late = life.newest().is_some_and(|newest| newest.is_newer_than(&state.resource_version));
         life.next(&state, true).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Answers requests for objects: what each verb does once its target and its user are known.
+//! Answers requests for objects: what each verb does once its target and its user are known. It knows no
+//! connection, and applies no fault: `server` does.
 
 pub(crate) mod delete;
 mod follow_up;

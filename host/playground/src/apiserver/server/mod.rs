@@ -1,4 +1,5 @@
-//! The server as others hold it: a handle for tests and the playground, and the loop that serves.
+//! The server as others hold it: a handle for tests and the playground, and the loop that serves. It does not know
+//! what a request for objects means: `objects` does.
 
 mod connections;
 mod failing;

@@ -1,4 +1,5 @@
-//! The API for people: a page made from its description, without script.
+//! The API for people: a page made from its description, without script. It reads the description alone: no state,
+//! no figure.
 
 mod described;
 

@@ -1,6 +1,7 @@
-//! The page of dead letters, with the form that replays or drops them.
+//! The page of dead letters, with the form that replays or drops them. It shows no document, and changes nothing
+//! but dead letters.
 
-mod asked;
+mod filter;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
-use self::asked::Asked;
+use self::filter::LetterFilter;
 use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
@@ -20,20 +21,20 @@ use crate::answer::params::{self, Params};
 use crate::answer::{Problem, Shown};
 use crate::api::{REASON_BYTES, WHO_BYTES, authorised};
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     const PARAMETERS: [&str; 8] =
         ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried"];
     let params = Params::read(&uri, &PARAMETERS)?;
-    let asked = Asked::read(&params);
+    let asked = LetterFilter::read(&params);
     let plugin = asked.plugin();
     let done = outcome(&params)?;
-    let sight = Sight::new(&app, &viewer);
-    let mut letters = sight.letters(plugin, usize::MAX).await?;
+    let visible = Visibility::new(&app, &viewer);
+    let mut letters = visible.letters(plugin, usize::MAX).await?;
     let plugins: BTreeSet<_> = letters.iter().map(|view| view.letter.plugin.clone()).collect();
     asked.keep(&mut letters)?;
-    let is_operators = sight.is_operators().await?;
+    let is_operators = visible.is_operators().await?;
     let records = match is_operators {
         true => app.views.letter_records(plugin).await?,
         false => Vec::new(),
@@ -125,7 +126,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(asked: &Asked, sees_all: bool) -> Markup {
+fn nothing(asked: &LetterFilter, sees_all: bool) -> Markup {
     match asked.plugin() {
         _ if !sees_all => empty(
             "No dead letters that you may see",
@@ -159,7 +160,7 @@ struct May {
     signs: bool,
 }
 
-fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &Asked) -> Markup {
+fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &LetterFilter) -> Markup {
     let count = letters.len() as u64;
     html! {
         section aria-labelledby={ "plugin-" (name) } {
@@ -189,7 +190,7 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &Asked) -
     }
 }
 
-fn tools(may: May, asked: &Asked) -> Markup {
+fn tools(may: May, asked: &LetterFilter) -> Markup {
     html! {
         div.replay-tools {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
@@ -255,9 +256,9 @@ pub(super) async fn replay(
 }
 
 /// What the form asks for, whether the letters are to be dropped, and the filter that it was sent from.
-fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, Asked), Problem> {
+fn request(fields: Vec<(String, String)>) -> Result<(ReplayRequest, bool, LetterFilter), Problem> {
     let (mut request, mut drops) = (ReplayRequest { who: "portal".into(), ..Default::default() }, false);
-    let mut asked = Asked::default();
+    let mut asked = LetterFilter::default();
     for (name, value) in fields {
         match name.as_str() {
             name if asked.take(name, &value) => {}

@@ -1,4 +1,5 @@
-//! The document of one state, laid out to be read, and what changed since another.
+//! The document of one state, laid out to be read, and what changed since another. The page changes nothing. Secrets
+//! are hidden before a document comes here.
 
 mod diff;
 
@@ -16,7 +17,7 @@ use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, Shown};
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 /// More of a document than this is not laid out; it can be fetched whole.
 const SHOWN_BYTES: usize = 512 * 1024;
@@ -33,15 +34,15 @@ pub(super) async fn page(
     let params = Params::read(&uri, &["from", "as", "managed"])?;
     let from = params.number("from")?;
     let shape = Shape::of(&params)?;
-    let sight = Sight::new(&app, &viewer);
-    let document = sight.document(seq).await?;
-    let state = sight.state_at(seq).await?;
+    let visible = Visibility::new(&app, &viewer);
+    let document = visible.document(seq).await?;
+    let state = visible.state_at(seq).await?;
     let title = match &state {
         Some(state) => format!("{}/{} at {seq}", state.object.kind, state.object.name),
         None => format!("State {seq}"),
     };
     let body = match from {
-        Some(from) => changes(&sight.document(from).await?, &document, from),
+        Some(from) => changes(&visible.document(from).await?, &document, from),
         None => whole(&shaped(&document, shape)),
     };
     let changed = changed_by(&document);

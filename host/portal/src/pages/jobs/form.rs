@@ -6,10 +6,10 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{Counts, Gone};
 use maud::{Markup, html};
 
-use super::asked::{Asked, RANGES};
+use super::query::{JobsQuery, RANGES};
 use crate::pages::parts::{encode, figure};
 
-pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
+pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Markup {
     html! {
         form.filters role="search" aria-label="Filter" method="get" action="/" {
             @if let Some(sort) = asked.sort() { input type="hidden" name="sort" value=(sort); }
@@ -55,7 +55,7 @@ pub(super) fn filters(asked: &Asked, namespaces: &BTreeSet<String>) -> Markup {
 }
 
 /// What few need is one click away, and open where it is used.
-fn times(asked: &Asked) -> Markup {
+fn times(asked: &JobsQuery) -> Markup {
     let is_used =
         !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some() || asked.at.is_some();
     html! {
@@ -76,7 +76,7 @@ fn times(asked: &Asked) -> Markup {
 }
 
 /// One link a phase that has objects. The others are there for the script, which shows them once they have some.
-pub(super) fn counts_bar(asked: &Asked, counts: &Counts) -> Markup {
+pub(super) fn counts_bar(asked: &JobsQuery, counts: &Counts) -> Markup {
     html! {
         nav.counts aria-label="By phase" {
             @for phase in PHASES {

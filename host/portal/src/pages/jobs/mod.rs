@@ -1,7 +1,8 @@
 //! Jobs, or any other kind: what is there now, kept up to date live, what is gone, and what was there at a moment.
+//! The page shows no document. Its form submits a Job, and nothing else here has an effect.
 
-mod asked;
 mod form;
+mod query;
 pub(super) mod submitting;
 mod table;
 
@@ -12,8 +13,8 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
-use self::asked::Asked;
 use self::form::{counts_bar, filters};
+use self::query::JobsQuery;
 use self::table::List;
 use super::parts::{empty, encode};
 use super::plugins::{held, notices};
@@ -21,28 +22,28 @@ use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::{Problem, Shown, time};
 use crate::app::App;
-use crate::scope::{self, Sight};
+use crate::scope::{self, Visibility};
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    let asked = Asked::read(&uri)?;
+    let asked = JobsQuery::read(&uri)?;
     // Before the objects are read: what changes in between comes again, and is known by its position.
     let after = *app.views.newest().borrow();
-    let sight = Sight::new(&app, &viewer);
+    let visible = Visibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.query(now_ms);
-    query.within = match sight.within(&query).await {
+    query.within = match visible.within(&query).await {
         Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
         within => within?,
     };
-    let page = sight.of_page(app.views.objects(&query).await?).await?;
-    let counts = counts(&app, &sight, &query).await?;
+    let page = visible.of_page(app.views.objects(&query).await?).await?;
+    let counts = counts(&app, &visible, &query).await?;
     // What is in the cache is shown also where the journal can't be asked.
-    let status = match sight.status().await {
+    let status = match visible.status().await {
         Err(problem) if page.objects.is_empty() => return Err(problem.into()),
         status => status.unwrap_or_default(),
     };
-    let not_ready = sight.not_ready().await?;
-    let is_operators = sight.is_operators().await?;
+    let not_ready = visible.not_ready().await?;
+    let is_operators = visible.is_operators().await?;
     let now_held = if is_operators { app.views.held() } else { Vec::new() };
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
     let kind = page.objects.first().map(|view| view.object.kind.clone());
@@ -83,7 +84,7 @@ fn is_offered(app: &App) -> bool {
     app.submitter.as_ref().is_some_and(|submitter| submitter.offer().is_some())
 }
 
-fn title(asked: &Asked, kind: Option<&str>) -> String {
+fn title(asked: &JobsQuery, kind: Option<&str>) -> String {
     match (asked.every_kind(), kind.unwrap_or(&asked.kind)) {
         (true, _) => "Everything".to_owned(),
         (false, kind) if kind.ends_with('s') => kind.to_owned(),
@@ -103,7 +104,7 @@ fn moment(typed: &str) -> Markup {
 }
 
 /// Of what is there now, whatever phase is asked for. The namespaces to choose from are those of all that is found.
-async fn counts(app: &App, sight: &Sight, query: &ObjectQuery) -> Result<Counts, Problem> {
+async fn counts(app: &App, visible: &Visibility, query: &ObjectQuery) -> Result<Counts, Problem> {
     let all = ObjectQuery {
         phase: None,
         search: None,
@@ -117,7 +118,7 @@ async fn counts(app: &App, sight: &Sight, query: &ObjectQuery) -> Result<Counts,
     if query.namespace.is_some() {
         let mut everywhere = ObjectQuery { namespace: None, ..all };
         // Whoever may not look everywhere has named one: there are no others to choose from.
-        if let Ok(within) = sight.within(&everywhere).await {
+        if let Ok(within) = visible.within(&everywhere).await {
             everywhere.within = within;
             counts.namespaces = app.views.counts(&everywhere).await?.namespaces;
         }
@@ -126,7 +127,7 @@ async fn counts(app: &App, sight: &Sight, query: &ObjectQuery) -> Result<Counts,
 }
 
 /// For whoever may not look into all namespaces, where there are too many: they name one.
-fn narrow(asked: &Asked, problem: &Problem) -> Page {
+fn narrow(asked: &JobsQuery, problem: &Problem) -> Page {
     let content = html! {
         div.head { h1 { (asked.kind) } }
         div.empty {
@@ -142,7 +143,7 @@ fn narrow(asked: &Asked, problem: &Problem) -> Page {
     Page::new(asked.kind.clone(), "/", content)
 }
 
-fn nothing(any: bool, asked: &Asked, sources: &[SourceView], restricted: bool, goes_on: bool) -> Markup {
+fn nothing(any: bool, asked: &JobsQuery, sources: &[SourceView], restricted: bool, goes_on: bool) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
     if goes_on {
         return empty(

@@ -7,12 +7,12 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::{EventView, Gone, ObjectView};
 use maud::{Markup, html};
 
-use super::asked::Asked;
+use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
 use crate::pages::parts::{at_text, badge, figure, object_link, plural, why};
 
 pub(super) struct List<'a> {
-    pub asked: &'a Asked,
+    pub asked: &'a JobsQuery,
     pub kind: Option<&'a str>,
     pub objects: &'a [ObjectView],
     pub next: Option<&'a str>,
@@ -150,7 +150,7 @@ impl List<'_> {
 }
 
 /// A row; one without a uid is filled by the script for an object that it has not seen before.
-fn row(view: &ObjectView, asked: &Asked, now_ms: u64) -> Markup {
+fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // Of what was deleted, how it went: that it is gone is told beside it.
@@ -203,7 +203,7 @@ fn age_of(created: &str, now_ms: u64) -> Markup {
 }
 
 /// An object's page, at the moment that the list is of.
-fn address(view: &ObjectView, asked: &Asked) -> String {
+fn address(view: &ObjectView, asked: &JobsQuery) -> String {
     match &asked.at {
         Some(_) => format!("/objects/{}?state={}", view.object.uid, view.seq),
         None => format!("/objects/{}", view.object.uid),

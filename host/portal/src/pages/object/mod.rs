@@ -1,12 +1,13 @@
-//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row.
+//! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row. The
+//! page shows no document as a whole. Its form mutes, and nothing else here has an effect.
 
 mod events;
 mod lanes;
 mod moment;
 pub(super) mod mutes;
+mod not_witnessed;
 mod reports;
 mod states;
-mod unseen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
 use self::lanes::Lane;
+use self::not_witnessed::SUBMITTED;
 use self::states::Table;
-use self::unseen::SUBMITTED;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::Shown;
@@ -31,7 +32,7 @@ use crate::answer::params::Params;
 use crate::answer::time;
 use crate::api::MOST_ROWS;
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 
 /// States of one object, and of all that it owns, on one page: a long-lived job with its pods.
 const STATES: usize = 2000;
@@ -58,10 +59,10 @@ pub(super) async fn page(
         ..TimelineQuery::default()
     };
     let whole = app.views.timeline(&query).await?;
-    let sight = Sight::new(&app, &viewer);
-    let view = sight.of_story(whole).await?;
+    let visible = Visibility::new(&app, &viewer);
+    let view = visible.of_story(whole).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
-        return unseen::page(&uid, submitted).map_err(Shown);
+        return not_witnessed::page(&uid, submitted).map_err(Shown);
     };
     if submitted.is_some() {
         return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());
@@ -70,11 +71,11 @@ pub(super) async fn page(
     let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = lanes_of(&view.states, &view.related);
-    let deliveries = match sight.is_operators().await? {
+    let deliveries = match visible.is_operators().await? {
         true => app.views.deliveries(&view.states).await?,
         false => Deliveries::new(),
     };
-    let told = told(&sight, last, &view.states).await;
+    let told = told(&visible, last, &view.states).await;
     let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
     let name = format!("{}/{}", object.kind, object.name);
     let table = Table { caption: &name, named: false, all, chosen, holes: &holes, uid: &uid };
@@ -162,12 +163,12 @@ struct Told {
     attempts: Option<u32>,
 }
 
-async fn told(sight: &Sight, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
+async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
     // The document of a deletion that was found by comparing is empty, and that of a gap is none of the object.
     let seq =
         states.iter().rfind(|state| state.change == Change::Present).map_or(last.seq, |state| state.seq);
     // A page without a document is better than no page: the table says what became of it.
-    let Ok(document) = sight.document(seq).await else { return Told::default() };
+    let Ok(document) = visible.document(seq).await else { return Told::default() };
     let limit = serde_json::from_slice::<serde_json::Value>(&document).ok();
     let limit = limit.and_then(|value| value.pointer("/spec/backoffLimit")?.as_u64());
     let attempts = limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok());

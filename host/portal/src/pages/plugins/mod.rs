@@ -1,4 +1,5 @@
-//! The page of plugins: the progress of each, and whether its figures add up.
+//! The page of plugins: the progress of each, and whether its figures add up. It shows no state. Its form pauses
+//! and resumes, and nothing else here has an effect.
 
 mod calls;
 mod manifest;
@@ -17,14 +18,14 @@ use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::time;
 use crate::app::App;
-use crate::scope::Sight;
+use crate::scope::Visibility;
 use pausing::May;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
-    let sight = Sight::new(&app, &viewer);
-    let status = sight.status().await?;
-    let not_ready = sight.not_ready().await?;
+    let visible = Visibility::new(&app, &viewer);
+    let status = visible.status().await?;
+    let not_ready = visible.not_ready().await?;
     let mut cards = Vec::new();
     for plugin in &status.plugins {
         cards.push(card(plugin, May::of(&viewer, &plugin.name).await?));

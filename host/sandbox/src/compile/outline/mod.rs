@@ -1,4 +1,5 @@
-//! Reads a component without compiling it: what it imports and exports, and whether it is within its limits.
+//! Reads a component without compiling it: what it imports and exports, and whether it is within its limits. It
+//! compiles and runs nothing.
 //!
 //! It looks at sections and at the instructions of functions. What is within a type is not looked at: types
 //! can be nested without end, and reading them takes many times their bytes. The process that compiles reads

@@ -1,4 +1,5 @@
-//! Starts the process that compiles, feeds it, takes its code, and says in plain words why it ended.
+//! Starts the process that compiles, feeds it, takes its code, and says in plain words why it ended. It compiles
+//! nothing itself, and knows no cache.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -11,7 +11,7 @@ use kubewitness_core::views::{ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::asked::{Asked, concerns, name};
+use super::query::{GetQuery, concerns, name};
 use super::{document, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
@@ -30,11 +30,11 @@ struct Event<'a> {
     view: &'a ObjectView,
 }
 
-pub(super) async fn follow(client: &Client, asked: &Asked) -> Ended {
+pub(super) async fn follow(client: &Client, asked: &GetQuery) -> Ended {
     print::until_reader_leaves(go_on(client, asked)).await
 }
 
-async fn go_on(client: &Client, asked: &Asked) -> Ended {
+async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
     let mut live = Live::open(client, None).await?;
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
@@ -50,14 +50,14 @@ async fn go_on(client: &Client, asked: &Asked) -> Ended {
 
 struct Shown<'a> {
     client: &'a Client,
-    asked: &'a Asked,
+    asked: &'a GetQuery,
     table: Table,
     /// Of each object on the screen, its uid and the position of what was shown of it.
     rows: HashMap<String, Seq>,
 }
 
 impl<'a> Shown<'a> {
-    fn new(client: &'a Client, asked: &'a Asked) -> Self {
+    fn new(client: &'a Client, asked: &'a GetQuery) -> Self {
         Self { client, asked, table: asked.table(), rows: HashMap::new() }
     }
 

@@ -1,8 +1,8 @@
 //! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
-//! at a moment.
+//! at a moment. They change nothing.
 
-mod asked;
 mod follow;
+mod query;
 
 use anyhow::{Result, bail};
 use kubewitness_core::kinds;
@@ -14,23 +14,23 @@ use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
 use crate::commands::print::{self, clean, remarks};
 use crate::commands::{End, Ended};
-use asked::{Asked, When, name};
+use query::{GetQuery, When, name};
 
 pub async fn get(args: GetArgs) -> Ended {
-    let asked = Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)?;
+    let asked = GetQuery::of_kind(&args.kind, args.name.as_deref(), &args.list)?;
     show(&Client::reach(&args.list.reach).await?, &asked).await
 }
 
 pub async fn jobs(args: JobsArgs) -> Ended {
     let asked = match &args.name {
         // `jobs job/train-7` names what `get job/train-7` does.
-        Some(named) if named.contains('/') => Asked::of_kind(named, None, &args.list)?,
-        name => Asked::of_kind(&args.kind, name.as_deref(), &args.list)?,
+        Some(named) if named.contains('/') => GetQuery::of_kind(named, None, &args.list)?,
+        name => GetQuery::of_kind(&args.kind, name.as_deref(), &args.list)?,
     };
     show(&Client::reach(&args.list.reach).await?, &asked).await
 }
 
-async fn show(client: &Client, asked: &Asked) -> Ended {
+async fn show(client: &Client, asked: &GetQuery) -> Ended {
     if asked.watch {
         return follow::follow(client, asked).await;
     }

@@ -1,7 +1,7 @@
 //! The commands that go on with the live stream: `wait` and `tap`, the stream that `get -w` reads too, and the
-//! looks of `-w` where there is no stream.
+//! looks of `-w` where there is no stream. They change nothing.
 
-mod again;
+mod poll;
 mod stream;
 mod tap;
 mod wait;
@@ -14,7 +14,7 @@ use crate::commands::api::client::{Client, parameters};
 pub use tap::tap;
 pub use wait::{wait, wait_for_new};
 
-pub(super) use again::again;
+pub(super) use poll::poll;
 pub(super) use stream::{Heard, Live};
 
 /// Refuses a source or a kind that nobody watches, as `get` does: the stream would be silent about it for ever.

@@ -10,7 +10,7 @@ use super::must_be_witnessed;
 use super::stream::{Heard, Live};
 use crate::cli::TapArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::named::Named;
+use crate::commands::api::object_name::ObjectName;
 use crate::commands::print::{self, clean};
 use crate::commands::{Ended, Usage};
 
@@ -41,7 +41,7 @@ async fn go_on(client: &Client, chosen: &Chosen, after: Option<u64>) -> Ended {
 /// Which states are shown. All given conditions must hold.
 struct Chosen {
     kind: Option<String>,
-    object: Option<Named>,
+    object: Option<ObjectName>,
     namespace: Option<String>,
     source: Option<String>,
     labels: Selector,
@@ -54,7 +54,7 @@ impl Chosen {
             [kind] if !kind.contains('/') && !kind.is_empty() => {
                 ((!kind.eq_ignore_ascii_case("all")).then(|| kind.clone()), None)
             }
-            words => (None, Some(Named::only(words)?)),
+            words => (None, Some(ObjectName::only(words)?)),
         };
         let text = args.selector.as_deref().unwrap_or_default();
         let labels = Selector::parse(text)
@@ -64,7 +64,7 @@ impl Chosen {
 
     fn about(&self) -> ObjectQuery {
         let kind = match &self.object {
-            Some(Named::Object { kind, .. }) => Some(kind.clone()),
+            Some(ObjectName::Object { kind, .. }) => Some(kind.clone()),
             _ => self.kind.clone(),
         };
         let (source, namespace) = (self.source.clone(), self.namespace.clone());
@@ -73,9 +73,9 @@ impl Chosen {
 
     fn fits(&self, state: &State) -> bool {
         let object = &state.object;
-        let is_named = |named: &Named| match named {
-            Named::Uid(uid) => object.uid == *uid,
-            Named::Object { kind, name } => {
+        let is_named = |named: &ObjectName| match named {
+            ObjectName::Uid(uid) => object.uid == *uid,
+            ObjectName::Object { kind, name } => {
                 object.name == *name && kinds::is_kind(&object.group, &object.kind, kind)
             }
         };

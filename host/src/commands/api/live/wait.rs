@@ -17,7 +17,7 @@ use super::must_be_witnessed;
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::named::Named;
+use crate::commands::api::object_name::ObjectName;
 use crate::commands::api::timeline::{nothing, story};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
@@ -40,7 +40,7 @@ pub async fn wait_for_new(args: WaitArgs) -> Ended {
 }
 
 async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> Ended {
-    let named = Named::only(&args.object)?;
+    let named = ObjectName::only(&args.object)?;
     let client = Client::reach(&args.reach).await?;
     let mut waited = Waited { seen_by, ..Waited::new(named, args.namespace) };
     let over = {
@@ -76,7 +76,7 @@ fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
 
 /// What is known of the object so far.
 struct Waited {
-    named: Named,
+    named: ObjectName,
     namespace: Option<String>,
     /// The newest position that was looked at.
     seen: Seq,
@@ -86,7 +86,7 @@ struct Waited {
 }
 
 impl Waited {
-    fn new(named: Named, namespace: Option<String>) -> Self {
+    fn new(named: ObjectName, namespace: Option<String>) -> Self {
         Self { named, namespace, seen: 0, phase: None, seen_by: None }
     }
 
@@ -158,7 +158,7 @@ impl Waited {
     async fn look(&mut self, client: &Client) -> Result<Option<String>> {
         let view = story(client, &self.named, self.namespace.as_deref(), STATES).await?;
         let Some(newest) = newest(&view.states) else {
-            if let Named::Object { kind, .. } = &self.named {
+            if let ObjectName::Object { kind, .. } = &self.named {
                 let (kind, namespace) = (Some(kind.clone()), self.namespace.clone());
                 let about = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
                 must_be_witnessed(client, about).await?;
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_state_that_comes_late_or_again_ends_nothing() {
-        let named = Named::Object { kind: "job".into(), name: "x".into() };
+        let named = ObjectName::Object { kind: "job".into(), name: "x".into() };
         let mut waited = Waited::new(named, None);
         assert_eq!(waited.takes(&state(7, Change::Present, "Running", false)), None);
         let mut late = state(8, Change::Present, "Failed", true);

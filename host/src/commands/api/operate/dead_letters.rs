@@ -12,7 +12,7 @@ use kubewitness_core::views::{
 
 use super::super::client::Client;
 use super::super::gaps::labelled;
-use super::super::live::again;
+use super::super::live::poll;
 use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
@@ -28,7 +28,7 @@ pub async fn dead_letters(command: DeadLetters) -> Ended {
         DeadLetters::List { plugin, namespace, all_namespaces: _, selector, dropped, watch, query } => {
             let client = Client::reach(&query.reach).await?;
             let chosen = Chosen { plugin, namespace, selector, dropped };
-            again(watch, async || list(&client, &chosen, query.output).await).await
+            poll(watch, async || list(&client, &chosen, query.output).await).await
         }
         DeadLetters::Show { seq, plugin, query } => show(seq, plugin.as_deref(), &query).await,
         DeadLetters::Replay { choice, wait, query } => replay(choice, wait, &query).await,

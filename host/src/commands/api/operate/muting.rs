@@ -4,7 +4,7 @@ use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
 use super::super::client::Client;
-use super::super::named::Named;
+use super::super::object_name::ObjectName;
 use super::super::timeline::{nothing, story};
 use super::dead_letters::user;
 use crate::cli::MuteArgs;
@@ -38,10 +38,10 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
     if object.is_empty() {
         request.namespace = namespace;
     } else {
-        let named = Named::only(&object)?;
+        let named = ObjectName::only(&object)?;
         request.uid = match &named {
-            Named::Uid(uid) => Some(uid.clone()),
-            Named::Object { .. } => {
+            ObjectName::Uid(uid) => Some(uid.clone()),
+            ObjectName::Object { .. } => {
                 let story = story(&client, &named, namespace.as_deref(), 1).await?;
                 let Some(state) = story.states.last() else {
                     bail!("{}", nothing(&named, namespace.as_deref()))

@@ -1,4 +1,5 @@
-//! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal.
+//! `kubewitness status` and `kubewitness plugins`: the figures of the sources, the plugins and the journal. They
+//! show no object, and change nothing.
 
 mod calls;
 
@@ -10,7 +11,7 @@ use kubewitness_core::views::{
 };
 
 use super::client::Client;
-use super::live::again;
+use super::live::poll;
 use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};
@@ -21,7 +22,7 @@ const RESTRICTED: &str = "figures are for people who may `get` `status` in the g
 
 pub async fn status(args: StatusArgs) -> Ended {
     let client = Client::reach(&args.query.reach).await?;
-    again(args.watch, async || {
+    poll(args.watch, async || {
         let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
         print::shown(args.query.output, &status, status_text)
     })
@@ -267,7 +268,7 @@ const DOINGS: &[Doing] = &[
 
 pub async fn plugins(args: PluginsArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
-    again(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
+    poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
 }
 
 /// Those with this name, or all.

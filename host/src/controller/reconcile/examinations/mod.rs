@@ -1,7 +1,7 @@
 //! Examines components beside the loop that follows the configuration: one that takes minutes to compile holds up
-//! nobody but its own plugin. [`desk`] decides what is examined.
+//! nobody but its own plugin. [`queue`] decides what is examined. It starts and stops no plugin: the loop does.
 
-mod desk;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::config::component::is_fetching;
 use crate::config::manifest::Problem;
 use crate::controller::plugins::{Candidate, Wanted};
 use crate::tasks::{Fate, Tasks};
-use desk::{Desk, Now};
+use queue::{Now, Queue};
 
 pub type Answer = Result<Candidate, Vec<Problem>>;
 
@@ -24,7 +24,7 @@ pub struct Examinations {
     engine: Engine,
     tasks: Tasks,
     clock: Arc<dyn Clock>,
-    desk: Desk<Answer>,
+    queue: Queue<Answer>,
     /// What ends with each examination: its own task, and those whose compiling it goes on with.
     work: BTreeMap<u64, Vec<DropGuard>>,
     compiling: watch::Receiver<Option<Arc<str>>>,
@@ -37,7 +37,7 @@ impl Examinations {
     pub fn new(engine: Engine, tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
         let (work, compiling) = (BTreeMap::new(), engine.compiling());
         let (to_answer, answers) = mpsc::unbounded_channel();
-        Self { engine, tasks, clock, desk: Desk::default(), work, compiling, answers, to_answer }
+        Self { engine, tasks, clock, queue: Queue::default(), work, compiling, answers, to_answer }
     }
 
     fn now(&self) -> Now {
@@ -46,12 +46,12 @@ impl Examinations {
 
     /// What is not asked for until [`Self::end_round`] ends there.
     pub fn begin_round(&mut self) {
-        self.desk.begin_round();
+        self.queue.begin_round();
     }
 
     /// The number under which the answer comes.
     pub fn ask(&mut self, wanted: Wanted) -> u64 {
-        let asked = self.desk.ask(wanted.question.clone(), self.now());
+        let asked = self.queue.ask(wanted.question.clone(), self.now());
         if asked.is_new {
             self.begin(asked.number, wanted);
         }
@@ -72,7 +72,7 @@ impl Examinations {
     }
 
     pub fn end_round(&mut self) {
-        for left in self.desk.end_round() {
+        for left in self.queue.end_round() {
             let Some(guards) = self.work.remove(&left.number) else { continue };
             if let Some(of_heir) = left.heir.and_then(|heir| self.work.get_mut(&heir)) {
                 of_heir.extend(guards);
@@ -85,13 +85,13 @@ impl Examinations {
         // The sender lies beside the receiver, so there is always another one to come.
         if let Some((number, answer)) = self.answers.recv().await {
             self.work.remove(&number);
-            self.desk.answer(number, answer);
+            self.queue.answer(number, answer);
         }
     }
 
     /// Until all have an answer that do not take long.
     pub async fn settle(&mut self) {
-        while let Some(patience) = self.desk.patience(self.now()) {
+        while let Some(patience) = self.queue.patience(self.now()) {
             // Where it is over, there is no patience left.
             tokio::time::timeout(patience, self.answered()).await.ok();
         }
@@ -99,12 +99,12 @@ impl Examinations {
 
     /// The answer, if it is there.
     pub fn take(&mut self, number: u64) -> Option<Answer> {
-        self.desk.take(number)
+        self.queue.take(number)
     }
 
     /// What people are told of an examination without an answer.
     pub fn told(&self, number: u64) -> Option<String> {
-        let (since_ms, mark) = self.desk.open(number)?;
+        let (since_ms, mark) = self.queue.open(number)?;
         let now = self.compiling.borrow();
         let what = match now.as_deref() {
             // A digest has no such sign.

@@ -1,7 +1,7 @@
 //! Compares a list with the witnessed states. New objects go on at once. Objects that differ, or that are
 //! missing from the list, become jobs of a round. It asks the server only whether an object exists.
 
-pub(crate) mod asked;
+pub(crate) mod list_request;
 mod new_history;
 
 use std::borrow::Borrow;
@@ -24,7 +24,7 @@ use crate::connect::request::Failure;
 use crate::connect::resource::Resource;
 use crate::judge::meaning::{Compared, compare};
 use crate::judge::object::{check, matches, reference, with_kind};
-use crate::repair::compare::asked::{Asked, ListReason};
+use crate::repair::compare::list_request::{ListReason, ListRequest};
 use crate::repair::history::newest_common::Base;
 use crate::repair::lookup::{fate_now, fetch, is_absent, left_at, say_revived};
 use crate::repair::report::discrepancy::discrepancy;
@@ -118,7 +118,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &Asked) -> Self {
+    pub fn new(parts: &Arc<Parts>, inputs: &mpsc::Sender<Input>, asked: &ListRequest) -> Self {
         let mut comparison = Self {
             parts: Arc::clone(parts),
             inputs: inputs.clone(),

@@ -1,5 +1,5 @@
 //! Carries the sweep out: it counts the collection at old versions, lists all names where the counts require
-//! it, and reads back the lives of unknown objects.
+//! it, and reads back the lives of unknown objects. It writes nothing, and does not change the cache.
 
 pub(crate) mod counts;
 #[cfg(test)]

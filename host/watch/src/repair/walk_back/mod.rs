@@ -1,4 +1,5 @@
-//! Walks back: asks the server for old versions of objects, within the budget of one round.
+//! Walks back: asks the server for old versions of objects, within the budget of one round. It writes nothing, and
+//! does not change the cache.
 //!
 //! [`Walk`] and [`Search`], which are pure, or the sweep decide what to ask for. The caller tells the writer
 //! what was found.

@@ -10,7 +10,7 @@ use kubewitness_harness::{
 use tokio::process::Command;
 
 use super::page::Page;
-use crate::cluster::Lab;
+use crate::deployment::cluster::Lab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 const PAGE: &str = "docs/how-to/give-a-colleague-one-namespace.md";

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::page::Page;
-use crate::browser::{Browser, at_a_playground, has_driver};
+use crate::portal::browser::{Browser, at_a_playground, has_driver};
 
 const WITHIN: Duration = Duration::from_secs(120);
 const PAGE: &str = "docs/how-to/ten-tasks.md";

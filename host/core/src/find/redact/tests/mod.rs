@@ -1,3 +1,5 @@
+//! Tests of what is redacted, and of what hostile documents do to it.
+
 mod hostile;
 
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ use kubewitness_core::Change;
 use kubewitness_core::ports::JournalError;
 
 use super::read::{AFTER_OBJECT, object, object_columns};
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::ChainEnd;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
 use crate::store::rows::{Answer, Encoding, Flags, Key, Known, uid};
 use crate::store::server::connect::session::Session;
@@ -95,14 +95,14 @@ pub(crate) async fn tails(
         let (source, epoch) = stream.unwrap_or_else(|| (Arc::from(""), 0));
         let identity = Identity { source, object: named.object };
         if strangers.contains(&identity) {
-            let tail = tail(&mut row, Tail::of(id, named.stream as u32, named.owner))?;
+            let tail = tail(&mut row, ChainEnd::of(id, named.stream as u32, named.owner))?;
             found.push(Found { identity, epoch, tail });
         }
     }
     Ok(found)
 }
 
-fn tail(row: &mut Row, mut tail: Tail) -> Answer<Tail> {
+fn tail(row: &mut Row, mut tail: ChainEnd) -> Answer<ChainEnd> {
     const FIRST: usize = AFTER_OBJECT;
     let flags = row.optional_int(FIRST + 3)?.and_then(Flags::unpack);
     let newest_flags = row.optional_int(FIRST + 7)?.and_then(Flags::unpack);

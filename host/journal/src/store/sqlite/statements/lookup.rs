@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{key, object, object_column, streams};
-use crate::store::memory::tails::Tail;
+use crate::store::memory::chain_ends::ChainEnd;
 use crate::store::memory::{Found, Identity, Memory, Next, Source};
 use crate::store::rows::{Encoding, Flags, Key, Known, uid};
 use crate::store::sqlite::fault::classify;
@@ -113,7 +113,12 @@ pub(crate) async fn tails(
     Ok(found)
 }
 
-fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: u32, owner: i64) -> Result<Tail, sqlx::Error> {
+fn tail(
+    row: &sqlx::sqlite::SqliteRow,
+    object: i64,
+    stream: u32,
+    owner: i64,
+) -> Result<ChainEnd, sqlx::Error> {
     const FIRST: usize = 1;
     let flags = row.try_get::<Option<i64>, _>(FIRST + 3)?.and_then(Flags::unpack);
     let newest_flags = row.try_get::<Option<i64>, _>(FIRST + 7)?.and_then(Flags::unpack);
@@ -122,7 +127,7 @@ fn tail(row: &sqlx::sqlite::SqliteRow, object: i64, stream: u32, owner: i64) -> 
         Some(kubewitness_core::Change::Gone | kubewitness_core::Change::Gap) => key(row, FIRST + 6)?,
         _ => key(row, FIRST + 5)?,
     };
-    let mut tail = Tail::of(object, stream, owner);
+    let mut tail = ChainEnd::of(object, stream, owner);
     tail.seq = row.try_get::<i64, _>(FIRST)? as u64;
     tail.depth = flags.map_or(0, |flags| flags.depth as u8);
     tail.checksum = row.try_get::<Option<i64>, _>(FIRST + 4)?.unwrap_or_default() as u32;

@@ -1,4 +1,4 @@
-//! Applies faults of requests: refused, misread, or never answered.
+//! Applies faults of requests: refused, misread, or never answered. It changes no object.
 
 mod body;
 mod frames;

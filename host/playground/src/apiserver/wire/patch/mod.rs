@@ -1,4 +1,4 @@
-//! The four kinds of patches. Pure functions of documents.
+//! The four kinds of patches. Pure functions of documents. They know no store and no kind.
 
 mod apply;
 mod json_patch;

@@ -1,0 +1,57 @@
+//! Which objects of an answer may be shown. The caller has asked the API server and decides.
+
+use std::collections::BTreeMap;
+
+use crate::{calendar, project};
+
+/// By the name of the source. What is not here is not shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VisibleObjects {
+    pub sources: BTreeMap<String, Shown>,
+}
+
+/// What is shown of one source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    Everything,
+    /// These namespaces, and of each the objects that were created at this moment or later: an older
+    /// object belongs to a namespace that had the name before.
+    Namespaces(BTreeMap<String, u64>),
+}
+
+/// A resource that a source witnesses, as rules of RBAC name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    pub source: String,
+    pub group: String,
+    pub kind: String,
+    /// The plural: as the source's settings say, or else as kinds usually form it.
+    pub resource: String,
+}
+
+/// When an object was created, by its document. The API server sets it, and nobody can change it.
+/// `None` for a document that does not say so, such as that of a gap.
+pub fn created_ms(document: &[u8]) -> Option<u64> {
+    calendar::moment(&project::created(document)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::created_ms;
+
+    #[test]
+    fn only_a_document_that_says_when_its_object_was_created_has_an_age() {
+        let document = br#"{"spec":{},"metadata":{"name":"a","creationTimestamp":"2026-11-20T13:45:11Z"}}"#;
+        assert_eq!(created_ms(document), Some(1_795_182_311_000));
+        for other in [
+            &b""[..],
+            b"{}",
+            br#"{"metadata":{"creationTimestamp":null}}"#,
+            br#"{"metadata":{"creationTimestamp":"yesterday"}}"#,
+            br#"{"source":"jobs","reason":"Compacted"}"#,
+            br#"{"metadata":{"creationTimestamp":"1969-11-20T13:45:11Z"}}"#,
+        ] {
+            assert_eq!(created_ms(other), None, "{}", String::from_utf8_lossy(other));
+        }
+    }
+}

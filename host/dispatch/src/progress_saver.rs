@@ -1,0 +1,171 @@
+//! Decides when a plugin's progress is saved. At most one save is in flight. Changes during a save go into
+//! the next one, in order.
+
+use std::time::Duration;
+
+use kubewitness_core::Seq;
+use kubewitness_core::lanes::Lanes;
+use kubewitness_core::limits;
+use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
+
+use crate::interest::Interest;
+use crate::pacing::pause::Pause;
+
+/// The pause between two saves of a busy plugin. It bounds the plugin's share of the journal's writer, whose
+/// syncs take up to some milliseconds each, and the number of states that are handed over again after a kill.
+const BETWEEN: Duration = Duration::from_millis(50);
+/// A save that only moves the cursor past unwanted states waits this much longer. Losing it only means
+/// reading them again.
+const LAZY: Duration = Duration::from_secs(1);
+/// Finished states that may be unsaved. Beyond this nothing more is handed over. It bounds memory and repeats
+/// while the journal can't be written.
+const UNSAVED: usize = limits::LANE_WINDOW;
+
+#[derive(Debug, Default)]
+pub(crate) struct ProgressSaver {
+    parked: Vec<DeadLetter>,
+    revived: Vec<Seq>,
+    kv: Vec<KvWrite>,
+    /// Whether something must be saved soon. Otherwise `lazy_since` says since when a moved cursor waits.
+    urgent: bool,
+    lazy_since: Option<Duration>,
+    last: Option<Duration>,
+    /// The states finished since the last save began.
+    unsaved: usize,
+    /// The reading position of the last durable save.
+    saved_through: Seq,
+    /// The cursor of that save; 0 before the first.
+    saved_cursor: Seq,
+    /// The content of the save in flight, until it is known to be durable.
+    sent: Option<Sent>,
+    pause: Pause,
+}
+
+#[derive(Debug)]
+struct Sent {
+    parked: Vec<DeadLetter>,
+    revived: Vec<Seq>,
+    kv: Vec<KvWrite>,
+    unsaved: usize,
+    through: Seq,
+    cursor: Seq,
+}
+
+impl ProgressSaver {
+    /// `through` is the reading position in the saved progress.
+    pub fn new(through: Seq) -> Self {
+        Self { saved_through: through, ..Self::default() }
+    }
+
+    /// Everything up to here is finished, and the journal knows it.
+    pub fn saved_cursor(&self) -> Seq {
+        self.saved_cursor
+    }
+
+    /// Whether so much was read that a save must come before the next read.
+    pub fn is_behind(&self, through: Seq) -> bool {
+        through.saturating_sub(self.saved_through) >= limits::READ_AHEAD as Seq
+    }
+
+    /// Notes that states were finished, and the `kv` writes that came with them.
+    pub fn finished(&mut self, count: usize, kv: Vec<KvWrite>) {
+        self.urgent = true;
+        self.unsaved += count;
+        self.kv.extend(kv);
+    }
+
+    /// Notes another change that must be saved soon.
+    pub fn touch(&mut self) {
+        self.urgent = true;
+    }
+
+    /// Notes that the cursor may have moved.
+    pub fn moved(&mut self, now: Duration) {
+        self.lazy_since.get_or_insert(now);
+    }
+
+    /// Makes a lazy save due, because the dispatcher ends.
+    pub fn touch_if_lazy(&mut self) {
+        self.urgent |= self.lazy_since.is_some();
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.sent.is_none() && !self.urgent && self.lazy_since.is_none()
+    }
+
+    /// Whether the unsaved states have reached their bound.
+    pub fn is_full(&self) -> bool {
+        self.unsaved + self.sent.as_ref().map_or(0, |sent| sent.unsaved) >= UNSAVED
+    }
+
+    /// When the next save may begin; `None` while one is in flight or there is nothing to save.
+    pub fn due(&self) -> Option<Duration> {
+        if self.sent.is_some() {
+            return None;
+        }
+        let lazy = self.lazy_since.map(|since| since + LAZY);
+        let wanted = if self.urgent { Some(Duration::ZERO) } else { lazy };
+        let paced = self.last.map_or(Duration::ZERO, |last| last + BETWEEN);
+        wanted.map(|at| at.max(paced).max(self.pause.until()))
+    }
+
+    /// Makes the save that begins now.
+    pub fn begin(&mut self, lanes: &mut Lanes, interest: &Interest, now: Duration) -> Save {
+        let letters = lanes.take_letters();
+        self.parked.extend(letters.parked);
+        self.revived.extend(letters.revived);
+        let mut progress = lanes.progress();
+        progress.start = interest.start();
+        progress.sources = interest.starts().to_vec();
+        progress.pasts = interest.pasts().to_vec();
+        let sent = Sent {
+            parked: std::mem::take(&mut self.parked),
+            revived: std::mem::take(&mut self.revived),
+            kv: std::mem::take(&mut self.kv),
+            unsaved: std::mem::take(&mut self.unsaved),
+            through: lanes.through(),
+            cursor: progress.cursor,
+        };
+        let save = Save {
+            progress,
+            parked: sent.parked.clone(),
+            revived: sent.revived.clone(),
+            kv: sent.kv.clone(),
+        };
+        self.sent = Some(sent);
+        self.urgent = false;
+        self.lazy_since = None;
+        self.last = Some(now);
+        save
+    }
+
+    /// Notes that the save in flight is durable. Returns the letters in it.
+    pub fn saved(&mut self) -> impl Iterator<Item = Seq> + use<> {
+        self.pause.end();
+        let sent = self.sent.take();
+        if let Some(sent) = &sent {
+            self.saved_through = sent.through;
+            self.saved_cursor = sent.cursor;
+        }
+        sent.into_iter().flat_map(|sent| sent.parked).map(|letter| letter.seq)
+    }
+
+    /// Notes that the save failed. Its content goes first in the next one.
+    pub fn failed(&mut self, now: Duration) {
+        let Some(mut sent) = self.sent.take() else { return };
+        sent.parked.append(&mut self.parked);
+        sent.revived.append(&mut self.revived);
+        sent.kv.append(&mut self.kv);
+        self.parked = sent.parked;
+        self.revived = sent.revived;
+        self.kv = sent.kv;
+        self.unsaved += sent.unsaved;
+        self.urgent = true;
+        self.pause.begin(now);
+    }
+
+    /// Whether the journal refused the last save.
+    pub fn is_failing(&self) -> bool {
+        self.pause.is_on()
+    }
+}

@@ -1,0 +1,275 @@
+//! The facts behind a removal: how a source stands, which states of a segment may go, and whether both
+//! still hold when the transaction begins.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kubewitness_core::ports::{JournalError, Progress};
+use kubewitness_core::{Seq, Version};
+
+use crate::report::Holder;
+use crate::retention::decide::{self, Cut, Hold};
+use crate::store::Past;
+use crate::store::rows::SEGMENT;
+use crate::store::rows::removal::{Link, LinkRow, Removal, Taken, Tally};
+
+/// A deletion that was found by comparison has no version: only its age tells that its watch is
+/// not resumed before it.
+const UNVERSIONED_MS: u64 = 10 * 60 * 1000;
+
+/// States behind the newest of an object that has ended, at most, that go in one transaction.
+const WHOLE: usize = 1024;
+
+/// How a source stands at one moment.
+pub(crate) struct SourceFacts {
+    pub streams: Vec<i64>,
+    /// The stream of the newest epoch, and from where its watch would be resumed.
+    newest_stream: i64,
+    pub epochs: HashMap<i64, u32>,
+    checkpoint: Option<Version>,
+    pub tallies: Vec<Tally>,
+    pub plugins: Vec<(String, Progress)>,
+    pub holds: Vec<Hold>,
+    pub newest: Seq,
+    newest_object: i64,
+    pub now_ms: u64,
+}
+
+/// How many states what holds.
+pub(crate) type Held = BTreeMap<Holder, u64>;
+
+/// A segment's states, and what may go of them. Behind those of the segment lie those that would
+/// have to go with them.
+pub(crate) struct Look {
+    pub rows: Vec<LinkRow>,
+    pub states: Vec<Link>,
+    /// Of the segment's own.
+    pub expired: Vec<bool>,
+    pub may_go: Vec<bool>,
+    /// And whether nobody can take them back any more.
+    pub letters: HashMap<Seq, bool>,
+}
+
+impl SourceFacts {
+    /// `in_hand` is given where states may go that plugins have not finished.
+    pub async fn of(
+        past: &mut dyn Past,
+        source: &str,
+        in_hand: Option<u64>,
+        newest: Seq,
+        now_ms: u64,
+    ) -> Result<Self, JournalError> {
+        let known = past.streams_of(source).await?;
+        let streams: Vec<i64> = known.iter().map(|(id, ..)| *id).collect();
+        let tallies = past.tallies_of(&streams).await?;
+        let plugins = past.progress_of_all().await?;
+        let holds = holds(&plugins, source, &tallies, in_hand, now_ms);
+        let last = known.last();
+        Ok(Self {
+            streams,
+            epochs: known.iter().map(|(id, epoch, _)| (*id, *epoch)).collect(),
+            newest_stream: last.map_or(0, |(id, ..)| *id),
+            checkpoint: last.and_then(|(_, _, checkpoint)| checkpoint.as_deref().map(Version::new)),
+            tallies,
+            plugins,
+            holds,
+            newest,
+            newest_object: past.newest_object().await?,
+            now_ms,
+        })
+    }
+
+    fn is_settled(&self, row: &LinkRow) -> bool {
+        if row.stream != self.newest_stream {
+            return true;
+        }
+        let order = match (row.version(), &self.checkpoint) {
+            (Some(version), Some(checkpoint)) => version.compare(checkpoint),
+            _ => None,
+        };
+        match order {
+            Some(order) => order != std::cmp::Ordering::Greater,
+            None => row.observed_ms + UNVERSIONED_MS < self.now_ms,
+        }
+    }
+
+    /// Past cursors, what a plugin may have in its hands keeps nothing but itself.
+    pub fn passes(&self, seq: Seq) -> bool {
+        self.holds.iter().any(|hold| hold.through != Seq::MAX && hold.covers(seq))
+    }
+
+    /// What keeps a state that is beyond its source's bounds.
+    pub fn holder(&self, found: &Look, link: &Link) -> Holder {
+        if let Some(hold) = self.holds.iter().find(|hold| hold.covers(link.seq)) {
+            return Holder::Plugin(hold.plugin.clone());
+        }
+        match () {
+            () if found.letters.get(&link.seq) == Some(&true) => Holder::Dropped,
+            () if found.letters.contains_key(&link.seq) => Holder::DeadLetter,
+            () if !link.settled => Holder::Checkpoint,
+            () if link.seq >= self.newest => Holder::Last,
+            () if link.end.live && link.seq >= link.end.newest => Holder::Live,
+            () => Holder::Older,
+        }
+    }
+
+    /// What holds the states that are beyond the bounds, where none of them can go.
+    pub fn held(&self, found: &Look) -> Held {
+        let mut held = Held::new();
+        for (link, _) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
+            *held.entry(self.holder(found, link)).or_default() += 1;
+        }
+        held
+    }
+
+    /// Whether what held a segment's states does so still, as far as that is known without reading them.
+    pub fn still_holds(&self, segment: u64, held: &Held) -> bool {
+        let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
+        let holds = |name: &str| {
+            let its = self.holds.iter().filter(|hold| hold.plugin == name);
+            its.into_iter().any(|hold| hold.after < through && hold.through >= from)
+        };
+        held.keys().all(|holder| !matches!(holder, Holder::Plugin(name) if !holds(name)))
+    }
+
+    /// The journal's last position stays, since the next one is counted from it; so does the object
+    /// with the greatest number.
+    fn is_free(&self, link: &Link) -> bool {
+        let numbers = link.end.live || link.object != self.newest_object;
+        numbers
+            && link.settled
+            && link.seq < self.newest
+            && !self.holds.iter().any(|hold| hold.covers(link.seq))
+    }
+}
+
+pub(crate) async fn look(
+    past: &mut dyn Past,
+    facts: &SourceFacts,
+    cut: &Cut,
+    segment: u64,
+) -> Result<Look, JournalError> {
+    let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
+    let rows = past.links(&facts.streams, from, through).await?;
+    let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
+    let mut states: Vec<Link> = rows.iter().map(|row| row.link(facts.is_settled(row))).collect();
+    let expired = cut.expired(segment, &states);
+    let is_free =
+        |link: &Link, expired: bool| expired && facts.is_free(link) && !letters.contains_key(&link.seq);
+    let mut may_go: Vec<bool> =
+        states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
+    complete(past, facts, cut, through, &mut states, &mut may_go).await?;
+    Ok(Look { rows, states, expired, may_go, letters })
+}
+
+/// Adds what lies in later segments of objects that have ended, where it has to go with what
+/// is here.
+async fn complete(
+    past: &mut dyn Past,
+    facts: &SourceFacts,
+    cut: &Cut,
+    through: Seq,
+    states: &mut Vec<Link>,
+    may_go: &mut Vec<bool>,
+) -> Result<(), JournalError> {
+    let is_first = |link: &Link| link.seq >= link.end.newest && !link.end.live && link.end.tail > through;
+    let firsts = states.iter().zip(may_go.iter());
+    let mut ended: BTreeMap<i64, Seq> = BTreeMap::new();
+    for (link, _) in firsts.filter(|(link, may_go)| **may_go && is_first(link)) {
+        ended.entry(link.object).or_insert(link.seq);
+    }
+    let mut more = Vec::new();
+    for (object, _) in ended {
+        let rows = past.links_to(object, through + 1, WHOLE + 1).await?;
+        if rows.len() <= WHOLE {
+            more.extend(rows);
+        }
+    }
+    more.sort_by_key(|row| row.seq);
+    let letters: HashMap<Seq, bool> = match more.last() {
+        Some(last) => past.letters_between(through + 1, last.seq).await?.into_iter().collect(),
+        None => HashMap::new(),
+    };
+    for row in more {
+        let link = row.link(facts.is_settled(&row));
+        // Alone in its segment it may be within the count or the size: that is the segment's
+        // to say, so here only the age counts. What is not beyond it keeps the object a while.
+        let expired = cut.is_certain(link.seq / SEGMENT, &link);
+        may_go.push(expired && facts.is_free(&link) && !letters.contains_key(&link.seq));
+        states.push(link);
+    }
+    Ok(())
+}
+
+/// What all plugins hold of a source.
+fn holds(
+    plugins: &[(String, Progress)],
+    source: &str,
+    tallies: &[Tally],
+    in_hand: Option<u64>,
+    now_ms: u64,
+) -> Vec<Hold> {
+    let each = plugins.iter();
+    let of = |(name, progress): &(String, Progress)| {
+        decide::holds(name, progress, source, tallies, in_hand, now_ms)
+    };
+    each.flat_map(of).collect()
+}
+
+fn is_of(progress: &Progress, source: &str, seq: Seq) -> bool {
+    if progress.sources.is_empty() {
+        return seq > progress.start;
+    }
+    progress.sources.iter().any(|start| {
+        &*start.source == source && seq > start.after && start.until.is_none_or(|until| seq <= until)
+    })
+}
+
+pub(super) fn is_untold(progress: &Progress, source: &str, seq: Seq) -> bool {
+    seq > progress.cursor && is_of(progress, source, seq)
+}
+
+/// What these states are to each plugin.
+pub(super) fn count(plugins: &[(String, Progress)], source: &str, taken: &[Link]) -> BTreeMap<String, Taken> {
+    let mut counts = BTreeMap::new();
+    for (name, progress) in plugins {
+        let mut of_it = Taken::default();
+        for link in taken.iter().filter(|link| is_of(progress, source, link.seq)) {
+            match is_untold(progress, source, link.seq) {
+                true => of_it.untold += 1,
+                false => of_it.finished += 1,
+            }
+        }
+        if of_it != Taken::default() {
+            counts.insert(name.clone(), of_it);
+        }
+    }
+    counts
+}
+
+/// Whether all that a removal was decided on is as it was. Nobody else writes, so that what is found
+/// here holds until its transaction.
+pub(crate) async fn is_still_so(past: &mut dyn Past, removal: &Removal) -> Result<bool, JournalError> {
+    let seqs: Vec<Seq> = removal.taken.iter().map(|link| link.seq).collect();
+    let (Some(first), Some(last)) = (seqs.iter().min(), seqs.iter().max()) else { return Ok(false) };
+    // Done already, by a caller that was gone before it was told.
+    if past.there(&seqs).await? != seqs.len() {
+        return Ok(false);
+    }
+    let streams = past.streams_of(&removal.source).await?;
+    let ended = past.still_ended(&removal.streams, &removal.ends).await?;
+    if streams.len() != removal.streams.len() || ended != removal.ends.len() {
+        return Ok(false);
+    }
+    let letters = past.letters_between(*first, *last).await?;
+    if letters.iter().any(|(letter, _)| seqs.contains(letter)) {
+        return Ok(false);
+    }
+    let tallies = match removal.in_hand {
+        Some(_) => past.tallies_of(&removal.streams).await?,
+        None => Vec::new(),
+    };
+    let plugins = past.progress_of_all().await?;
+    let holds = holds(&plugins, &removal.source, &tallies, removal.in_hand, removal.now_ms);
+    let is_held = seqs.iter().any(|seq| holds.iter().any(|hold| hold.covers(*seq)));
+    Ok(!is_held && count(&plugins, &removal.source, &removal.taken) == removal.plugins)
+}

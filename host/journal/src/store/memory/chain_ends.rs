@@ -1,0 +1,288 @@
+//! The ends of the chains of objects that the writer remembers: an object's next state continues there.
+//! The writer keeps one for each live object, so each is small.
+
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::mem;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use kubewitness_core::{ObjectRef, Seq, Version};
+
+/// An object by 96 bits of keyed hashes. The whole name would be 400 bytes for each live object,
+/// and two of a million that meet here are not to be expected in a thousand million years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Mark([u32; 3]);
+
+impl Mark {
+    /// Random enough to find it by.
+    fn hash(self) -> u64 {
+        u64::from(self.0[0]) << 32 | u64::from(self.0[1])
+    }
+}
+
+/// The keys of [`Mark`]s: random, so that nobody can make two objects meet.
+#[derive(Debug, Default)]
+pub(crate) struct Marks(RandomState, RandomState);
+
+impl Marks {
+    pub fn of(&self, source: &str, object: &ObjectRef) -> Mark {
+        self.hashed((source, &object.group, &object.kind, &object.uid))
+    }
+
+    /// Of whoever has the object's name.
+    pub fn of_name(&self, source: &str, object: &ObjectRef) -> Mark {
+        self.hashed((source, &object.group, &object.kind, &object.namespace, &object.name))
+    }
+
+    fn hashed(&self, parts: impl Hash + Copy) -> Mark {
+        let (one, other) = (self.0.hash_one(parts), self.1.hash_one(parts));
+        Mark([(one >> 32) as u32, one as u32, other as u32])
+    }
+}
+
+/// The end of an object's chain.
+#[derive(Debug, Default)]
+pub(crate) struct ChainEnd {
+    mark: Mark,
+    /// Its number in the current epoch.
+    pub object: i64,
+    /// The owner that it was first seen with; 0 for none.
+    pub owner: i64,
+    pub stream: u32,
+    pub checksum: u32,
+    /// The state that was journaled last, 0 before the first.
+    pub seq: Seq,
+    /// The greatest version that was journaled, where it is a number; 0 where it is none or rare.
+    number: u64,
+    pub newest_seq: Seq,
+    pub depth: u8,
+    pub has_document: bool,
+    /// Whether it is kept as a current object.
+    pub live: bool,
+    /// What few objects have.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
+    /// The greatest version, where it is no number.
+    version: Option<Version>,
+    /// The current object of an epoch before this one, which the first certain state replaces.
+    older: Option<Older>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Older {
+    pub object: i64,
+    pub newest: Seq,
+    pub end: Seq,
+}
+
+impl ChainEnd {
+    /// Of an object of which nothing was journaled yet.
+    pub fn of(object: i64, stream: u32, owner: i64) -> Self {
+        Self { object, stream, owner, ..Self::default() }
+    }
+
+    /// How a version stands to the greatest that was journaled; `None` also where there is none.
+    pub fn compare(&self, version: &Version) -> Option<Ordering> {
+        match version.number() {
+            Some(number) if self.number != 0 => Some(number.cmp(&self.number)),
+            _ => version.compare(&self.newest()?),
+        }
+    }
+
+    /// Whether no state with this version can be there.
+    pub fn is_older_than(&self, version: &Version) -> bool {
+        match self.compare(version) {
+            Some(order) => order == Ordering::Greater,
+            None => !self.has_version(),
+        }
+    }
+
+    fn has_version(&self) -> bool {
+        self.number != 0 || self.rare.as_ref().is_some_and(|rare| rare.version.is_some())
+    }
+
+    fn newest(&self) -> Option<Version> {
+        match self.number {
+            0 => self.rare.as_ref()?.version.clone(),
+            number => Some(Version::new(&number.to_string())),
+        }
+    }
+
+    pub fn set_newest(&mut self, version: Option<&Version>, seq: Seq) {
+        self.newest_seq = seq;
+        self.number = version.and_then(Version::number).unwrap_or_default();
+        let other = version.filter(|_| self.number == 0).cloned();
+        if other.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().version = other;
+            self.tidy();
+        }
+    }
+
+    pub fn older(&self) -> Option<Older> {
+        self.rare.as_ref()?.older
+    }
+
+    pub fn set_older(&mut self, older: Option<Older>) {
+        if older.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().older = older;
+            self.tidy();
+        }
+    }
+
+    fn tidy(&mut self) {
+        self.rare.take_if(|rare| rare.version.is_none() && rare.older.is_none());
+    }
+
+    /// What an object of the next epoch has to replace.
+    pub fn as_older(&self) -> Option<Older> {
+        match self.live {
+            true => Some(Older { object: self.object, newest: self.newest_seq, end: self.seq }),
+            false => self.older(),
+        }
+    }
+}
+
+/// All that are remembered. They lie side by side, and the table that finds them holds places.
+#[derive(Debug, Default)]
+pub(crate) struct ChainEnds {
+    places: HashTable<u32>,
+    ends: Vec<ChainEnd>,
+}
+
+impl ChainEnds {
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn place(&self, mark: Mark) -> Option<usize> {
+        let is_it = |place: &u32| self.ends[*place as usize].mark == mark;
+        self.places.find(mark.hash(), is_it).map(|place| *place as usize)
+    }
+
+    pub fn get(&self, mark: Mark) -> Option<&ChainEnd> {
+        self.place(mark).map(|place| &self.ends[place])
+    }
+
+    /// Takes the content out of its place, which [`insert`](Self::insert) fills again.
+    pub fn take(&mut self, mark: Mark) -> Option<ChainEnd> {
+        let place = self.place(mark)?;
+        let empty = ChainEnd { mark, ..ChainEnd::default() };
+        Some(mem::replace(&mut self.ends[place], empty))
+    }
+
+    pub fn insert(&mut self, mark: Mark, end: ChainEnd) {
+        let end = ChainEnd { mark, ..end };
+        let Self { places, ends } = self;
+        let is_it = |place: &u32| ends[*place as usize].mark == mark;
+        match places.entry(mark.hash(), is_it, |place| ends[*place as usize].mark.hash()) {
+            Entry::Occupied(place) => ends[*place.get() as usize] = end,
+            Entry::Vacant(vacant) => {
+                vacant.insert(ends.len() as u32);
+                // Doubling would hold as much room as there is content.
+                if ends.len() == ends.capacity() {
+                    ends.reserve_exact((ends.len() / 8).max(64));
+                }
+                ends.push(end);
+            }
+        }
+    }
+
+    pub fn remove(&mut self, mark: Mark) -> Option<ChainEnd> {
+        let Self { places, ends } = self;
+        let is_it = |place: &u32| ends[*place as usize].mark == mark;
+        let place = places.find_entry(mark.hash(), is_it).ok()?.remove().0;
+        let last = ends.len() as u32 - 1;
+        if place != last {
+            // The last moves into the hole.
+            let hash = ends[last as usize].mark.hash();
+            if let Some(moved) = places.find_mut(hash, |other| *other == last) {
+                *moved = place;
+            }
+        }
+        Some(ends.swap_remove(place as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    fn mark(number: u32) -> Mark {
+        // Two marks of one hash, so that they meet in the table.
+        Mark([0, number / 2, number])
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_found_as_in_a_map(steps in proptest::collection::vec((0..12_u32, 0..3_u8), 0..200)) {
+            let (mut ends, mut model) = (ChainEnds::default(), HashMap::new());
+            for (seq, (number, action)) in (1..).zip(steps) {
+                match action {
+                    0 => {
+                        ends.insert(mark(number), ChainEnd { seq, ..ChainEnd::default() });
+                        model.insert(number, seq);
+                    }
+                    1 => prop_assert_eq!(
+                        ends.remove(mark(number)).map(|end| end.seq),
+                        model.remove(&number)
+                    ),
+                    _ => {
+                        if let Some(end) = ends.take(mark(number)) {
+                            ends.insert(mark(number), end);
+                        }
+                    }
+                }
+                prop_assert_eq!(ends.len(), model.len());
+                for number in 0..12 {
+                    let found = ends.get(mark(number)).map(|end| end.seq);
+                    prop_assert_eq!(found, model.get(&number).copied());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_version_compares_with_the_newest_whether_it_is_a_number_or_not() {
+        let long = "340282366920938463463374607431768211456";
+        for (newest, version, order) in [
+            ("5", "7", Some(Ordering::Greater)),
+            ("7", "7", Some(Ordering::Equal)),
+            (long, "7", Some(Ordering::Less)),
+            ("7", long, Some(Ordering::Greater)),
+            (long, long, Some(Ordering::Equal)),
+            ("abc", "7", None),
+            ("7", "007", None),
+            ("abc", "abc", Some(Ordering::Equal)),
+        ] {
+            let mut end = ChainEnd::default();
+            assert_eq!(end.compare(&Version::new(version)), None);
+            assert!(end.is_older_than(&Version::new(version)));
+            end.set_newest(Some(&Version::new(newest)), 3);
+            assert_eq!(end.compare(&Version::new(version)), order, "{version} and {newest}");
+            assert_eq!(end.is_older_than(&Version::new(version)), order == Some(Ordering::Greater));
+            let older = Older { object: 1, newest: 2, end: 3 };
+            end.set_older(Some(older));
+            assert_eq!(end.compare(&Version::new(version)), order);
+            end.set_older(None);
+            end.set_newest(None, 0);
+            assert!(end.rare.is_none() && !end.has_version());
+        }
+    }
+
+    #[test]
+    fn one_takes_less_than_100_bytes() {
+        assert!(size_of::<ChainEnd>() <= 72, "{} bytes", size_of::<ChainEnd>());
+    }
+}

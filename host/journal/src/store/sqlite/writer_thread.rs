@@ -1,0 +1,170 @@
+//! The connection that writes, and its thread. A whole transaction is one hop to a thread that may
+//! block: with one hop for each statement, threads would spend more time on waking each other than on
+//! rows.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::ports::JournalError;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use tokio::task::JoinError;
+
+use super::fault::classify_written;
+use crate::report::DOUBTFUL;
+use crate::store::rows::Answer;
+
+/// Only a tool that somebody runs on the file can hold its lock: the one writer is us.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// Pages of the WAL after which SQLite moves it into the file: 16 MiB. Pages that change with every
+/// transaction are then moved once for thousands of states, and so rarely does a state wait for it.
+const CHECKPOINT_PAGES: u32 = 4096;
+
+/// Statements that write, each for one row.
+const STATEMENTS: usize = 64;
+
+/// KiB of pages that the writer keeps: whole documents of live objects are replaced in no order.
+const CACHE: i64 = -4096;
+
+/// The WAL's file is cut to this size when it begins anew.
+const WAL_KEPT: i64 = 64 << 20;
+
+/// When a transaction is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sync {
+    /// Before it counts as committed.
+    Full,
+    /// With the next one that is. A kill of the process takes nothing, a loss of power may take the whole of it.
+    Later,
+}
+
+impl Sync {
+    /// Of a WAL: what `FULL` syncs next holds what `NORMAL` wrote before.
+    fn pragma(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Later => "NORMAL",
+        }
+    }
+}
+
+pub(super) struct WriterThread {
+    path: PathBuf,
+    connection: Arc<Mutex<Connection>>,
+    #[cfg(test)]
+    pub most_pages: Option<i64>,
+}
+
+/// Of a file that is there.
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "cache_size", CACHE)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    // These answer with what they were set to.
+    connection.pragma_update_and_check(None, "journal_size_limit", WAL_KEPT, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |_| Ok(()))?;
+    Ok(connection)
+}
+
+fn done<T>(done: Result<rusqlite::Result<T>, JoinError>) -> Answer<T> {
+    let ended =
+        |error| JournalError::Fatal(format!("the journal's writing thread ended: {error}: {DOUBTFUL}"));
+    done.map_err(ended)?.map_err(|error| classify_written(&error))
+}
+
+impl WriterThread {
+    pub async fn open(path: &Path) -> Answer<Self> {
+        let path = path.to_path_buf();
+        let place = path.clone();
+        let connection = done(tokio::task::spawn_blocking(move || connect(&place)).await)?;
+        Ok(Self {
+            path,
+            connection: Arc::new(Mutex::new(connection)),
+            #[cfg(test)]
+            most_pages: None,
+        })
+    }
+
+    /// Work goes on when its caller is dropped, and what is asked for next waits for its end.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let connection = Arc::clone(&self.connection);
+        let locked = move || work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner));
+        done(tokio::task::spawn_blocking(locked).await)
+    }
+
+    /// Everything or nothing.
+    pub async fn transaction<T: Send + 'static>(
+        &self,
+        sync: Sync,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        self.run(move |connection| {
+            if sync != Sync::Full {
+                connection.pragma_update(None, "synchronous", sync.pragma())?;
+            }
+            // A deferred one would be refused when it turns into a writing one.
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            // After an error the connection is opened anew, which sets it as well.
+            if sync != Sync::Full {
+                connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
+            }
+            Ok(done)
+        })
+        .await
+    }
+
+    /// A connection that is not in the middle of anything. What was abandoned has been committed or
+    /// undone once this returns.
+    pub async fn reopen(&self) -> Answer<()> {
+        let path = self.path.clone();
+        #[cfg(test)]
+        let most_pages = self.most_pages;
+        self.run(move |connection| {
+            *connection = connect(&path)?;
+            #[cfg(test)]
+            if let Some(most) = most_pages {
+                connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Moves the WAL into the file and cuts it, unless somebody reads it for longer than that.
+    pub async fn fold(&self, patience: Duration) -> Answer<()> {
+        self.run(move |connection| {
+            connection.busy_timeout(patience)?;
+            let folded = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            connection.busy_timeout(BUSY)?;
+            folded
+        })
+        .await
+    }
+
+    pub async fn close(self) -> Answer<()> {
+        let Some(connection) = Arc::into_inner(self.connection) else { return Ok(()) };
+        let connection = connection.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let closed = tokio::task::spawn_blocking(|| connection.close().map_err(|(_, error)| error)).await;
+        done(closed)
+    }
+
+    /// To close the last connection moves the log into the file and syncs both once more. This connection
+    /// is never closed, so no other one is the last.
+    pub fn abandon(self) {
+        std::mem::forget(self.connection);
+    }
+}

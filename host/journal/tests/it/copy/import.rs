@@ -1,0 +1,692 @@
+//! Tests of imports: what is refused, and what an unfinished import leaves.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::document::{checksum, checksum_behind};
+use kubewitness_core::ports::{Append, Backlog, Witness, Witnessed};
+use kubewitness_core::{Change, ObjectRef, State, Version};
+use kubewitness_journal::{
+    ExportError, ExportQuery, ImportError, Journal, JournalOptions, OpenError, Place, Retention, discard,
+    export, stats, verify_at,
+};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use crate::support::{
+    Desk, Ends, Kind, SOURCE, document, gap, in_source, job, of, on, on_every_store, open_at, options,
+    present, state,
+};
+
+async fn exported(place: &Place) -> String {
+    let (mut out, query) = (Vec::new(), ExportQuery { documents: true, ..ExportQuery::default() });
+    export(place, &query, &mut out).await.unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// An export that was changed, with the sums of whoever knows how they are made.
+#[derive(Clone)]
+struct Forged {
+    header: String,
+    /// Lines, without their sums.
+    states: Vec<Value>,
+    end: Value,
+}
+
+impl Forged {
+    fn of(text: &str) -> Self {
+        let mut lines = text.lines();
+        let header = lines.next().unwrap().to_owned();
+        let mut states: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+        for line in &mut states {
+            line.as_object_mut().unwrap().retain(|key, _| !["sum", "after"].contains(&key.as_str()));
+        }
+        let end = states.pop().unwrap();
+        Self { header, states, end }
+    }
+
+    /// Positions are counted anew: nothing but the story tells.
+    fn renumbered(mut self) -> Self {
+        for (seq, line) in (1..).zip(&mut self.states) {
+            line["state"]["seq"] = seq.into();
+        }
+        self.end["end"]["states"] = self.states.len().into();
+        self
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.header);
+        for line in self.states.iter().chain([&self.end]) {
+            let mut line = line.clone();
+            line["after"] = checksum_behind(0, text.as_bytes()).into();
+            // As `serde_json` sorts them, the document comes first: a reader takes any order.
+            let rest = line.to_string()[1..].to_owned();
+            text.push_str(&format!("{{\"sum\":{},{rest}\n", checksum(rest.as_bytes())));
+        }
+        text
+    }
+}
+
+async fn import(text: &str) -> (Desk, Result<u64, ImportError>) {
+    let desk = Desk::new().await;
+    let done = desk.journal.import(&mut BufReader::new(text.as_bytes())).await;
+    (desk, done.map(|done| done.states))
+}
+
+async fn refusal(text: &str) -> String {
+    import(text).await.1.unwrap_err().to_string()
+}
+
+/// Again, with the same file or another.
+async fn go_on(desk: Desk, text: &str) -> (Desk, Result<u64, ImportError>) {
+    desk.journal.close().await.unwrap();
+    let Desk { folder, place, .. } = desk;
+    let options = JournalOptions { continues_import: true, ..options() };
+    let journal = Journal::open_at(&place, options).await.unwrap();
+    let done = journal.import(&mut BufReader::new(text.as_bytes())).await;
+    (Desk { folder, place, journal }, done.map(|done| done.states))
+}
+
+/// 600 states of 8 objects, in more than one batch; ends, a gap, something late, two epochs.
+async fn story() -> Desk {
+    let desk = Desk::new().await;
+    for round in 0..70u64 {
+        let states = (0..8).map(|n| present(&job(n), round * 8 + n as u64 + 10)).collect();
+        desk.append(states).await;
+    }
+    desk.append(vec![state(&job(0), Change::Gone, "700"), gap(&job(3), "600", "710")]).await;
+    desk.append(vec![state(&job(3), Change::Left, "710"), present(&job(1), 3)]).await;
+    for epoch in [0, 1] {
+        let versions = (1..=18).map(|v| in_source("pods", epoch, &job(9), Change::Present, &v.to_string()));
+        desk.journal.append(of("pods", epoch, versions.collect())).await.unwrap();
+    }
+    let checkpoint = Some(Version::new("720"));
+    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    desk
+}
+
+async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_is_taken_in() {
+    let desk = story().await;
+    let whole = Forged::of(&exported(&desk.place).await);
+    let mut reversed = whole.clone();
+    reversed.states.reverse();
+    let told = refusal(&reversed.text()).await;
+    assert!(
+        told.starts_with(
+            "line 3: its state contradicts the lines before: its position, 599, is not after 600"
+        ),
+        "{told}"
+    );
+    let told = refusal(&reversed.renumbered().text()).await;
+    assert!(told.starts_with("line 3: its state contradicts the lines before: version 17 of"), "{told}");
+    let mut epochs = whole.clone();
+    epochs.states.swap(564, 582);
+    let told = refusal(&epochs.renumbered().text()).await;
+    assert!(told.starts_with("line 567: ") && told.contains("epoch 0 of pods follows epoch 1"), "{told}");
+
+    // Two states of one object, in another batch than the first.
+    let mut swapped = whole.clone();
+    swapped.states.swap(400, 408);
+    let told = refusal(&swapped.text()).await;
+    assert!(told.starts_with("line 403: ") && told.contains("is not after"), "{told}");
+    let (taken, refused) = import(&swapped.renumbered().text()).await;
+    let told = refused.unwrap_err().to_string();
+    assert!(told.starts_with("line 410: its state contradicts the lines before: version"), "{told}");
+    assert!(told.contains("is not marked late") && told.contains("--continue"), "{told}");
+    assert!(*taken.journal.newest().borrow() <= 408);
+
+    let mut twice = whole.clone();
+    twice.states.insert(300, twice.states[299].clone());
+    let told = refusal(&twice.renumbered().text()).await;
+    assert!(told.starts_with("line 302: the journal has a state with its id already"), "{told}");
+    let mut late = whole.clone();
+    late.states[50]["state"]["late"] = true.into();
+    let told = refusal(&late.text()).await;
+    assert!(told.starts_with("line 52: ") && told.contains("is marked late"), "{told}");
+}
+
+async fn a_state_that_no_store_or_watch_writes_is_refused() {
+    let desk = story().await;
+    let whole = Forged::of(&exported(&desk.place).await);
+    let told = |place: usize, change: fn(&mut Value)| {
+        let mut forged = whole.clone();
+        change(&mut forged.states[place]["state"]);
+        async move { refusal(&forged.text()).await }
+    };
+    let gap = whole.states.iter().position(|line| line["state"]["change"] == "gap").unwrap();
+    for (place, change, said) in [
+        (
+            7,
+            (|state| state["id"] = "jobs/0/batch/Job/x/1".into()) as fn(&mut Value),
+            "is not that of its version",
+        ),
+        (7, |state| state["object"]["uid"] = "".into(), "its object has no uid"),
+        (7, |state| state["source"] = "".into(), "its source has no name"),
+        (
+            7,
+            |state| state["source"] = "x".repeat(2000).into(),
+            "its source has no name, or one of more than 1024",
+        ),
+        (7, |state| state["resource_version"] = "9".repeat(2000).into(), "its version has more than"),
+        (15, |state| state["object"]["name"] = "other".into(), "has the name `train-7`, and its state says"),
+        (gap, |state| state["id"] = "jobs/0/batch/Job/x/gap:1-2".into(), "has other bounds"),
+    ] {
+        let refused = told(place, change).await;
+        assert!(refused.starts_with(&format!("line {}: ", place + 2)) && refused.contains(said), "{refused}");
+    }
+    let mut many = whole.clone();
+    let source = |n: u32| serde_json::json!({"source": format!("s{n}"), "epoch": 0, "checkpoint": "1"});
+    many.end["end"]["sources"] = (0..10_001).map(source).collect();
+    let told = refusal(&many.text()).await;
+    assert!(told.starts_with("line 602: it names more than 10000 sources"), "{told}");
+}
+
+/// None of their bytes is changed: only what each line says of those before it tells.
+async fn unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_them() {
+    let one = exported(&story().await.place).await;
+    let desk = story().await;
+    desk.append(vec![present(&job(6), 800)]).await;
+    let other = exported(&desk.place).await;
+    let [one, other] = [&one, &other].map(|text| text.lines().collect::<Vec<_>>());
+    // Of another journal, which differs in one document.
+    let mut foreign = Forged::of(&one.join("\n"));
+    let document = foreign.states[9]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
+    foreign.states[9]["document"] = document.into();
+    let foreign = foreign.text();
+    let foreign: Vec<_> = foreign.lines().collect();
+    let glued = [&foreign[..301], &one[301..]].concat();
+    let removed = [&one[..100], &one[101..]].concat();
+    let repeated = [&one[..100], &one[99..]].concat();
+    let mut swapped = one.clone();
+    swapped.swap(564, 200);
+    let ended = [&one[..601], &other[602..]].concat();
+    let last = [&one[..500], &one[601..]].concat();
+    for (lines, number) in
+        [(glued, 302), (removed, 101), (repeated, 101), (swapped, 201), (ended, 602), (last, 501)]
+    {
+        let told = refusal(&format!("{}\n", lines.join("\n"))).await;
+        let said = format!("line {number}: it does not follow the line before");
+        assert!(told.starts_with(&said), "{said}: {told}");
+    }
+    // Two exports of one journal say the same as far as both go: that is no other story.
+    let same = [&one[..300], &other[300..]].concat();
+    import(&format!("{}\n", same.join("\n"))).await.1.unwrap();
+}
+
+async fn an_export_of_a_program_that_chained_no_lines_is_taken_in() {
+    let text = exported(&story().await.place).await;
+    let mut old = text.lines().next().unwrap().replace(",\"chained\":true", "");
+    old.push('\n');
+    for line in text.lines().skip(1) {
+        let (_, rest) = line.split_once("\"after\":").unwrap();
+        let rest = rest.split_once(',').unwrap().1;
+        old.push_str(&format!("{{\"sum\":{},{rest}\n", checksum(rest.as_bytes())));
+    }
+    let (taken, done) = import(&old).await;
+    assert_eq!(done.unwrap(), 600);
+    assert_eq!(exported(&taken.place).await, text);
+    // A header that promises more than the lines hold.
+    let told = refusal(&old.replacen("\"selected\":false", "\"selected\":false,\"chained\":true", 1)).await;
+    assert!(told.starts_with("line 2: it does not say what it stands after"), "{told}");
+}
+
+async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
+    let whole = Forged::of(&exported(&story().await.place).await);
+    for (change, said) in [
+        ((|text| "hello".replace('x', text)) as fn(&str) -> String, "is no object"),
+        (|_| String::new(), "is no object"),
+        (|text| text.replace("ad7a6354", "bd7a6354"), "has the uid"),
+        (|text| text.replace("train-7", "train-8"), "has the name"),
+        (|text| text.replace("team-1", "team-2"), "has the namespace"),
+        (|text| text.replace("resourceVersion\":\"25", "resourceVersion\":\"26"), "has the resourceVersion"),
+    ] {
+        let mut forged = whole.clone();
+        let text = change(forged.states[15]["document"].as_str().unwrap());
+        forged.states[15]["document"] = text.into();
+        let told = refusal(&forged.text()).await;
+        assert!(told.starts_with("line 17: ") && told.contains(said), "{said}: {told}");
+    }
+    // Both say it, and the states before do not.
+    let mut renamed = whole.clone();
+    renamed.states[15]["state"]["object"]["name"] = "other".into();
+    let text = renamed.states[15]["document"].as_str().unwrap().replace("train-7", "other");
+    renamed.states[15]["document"] = text.into();
+    let told = refusal(&renamed.text()).await;
+    assert!(told.starts_with("line 17: ") && told.contains("was not called team-1/other before"), "{told}");
+}
+
+async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
+    let whole = Forged::of(&exported(&story().await.place).await);
+    let line = 602;
+    for (source, epoch, checkpoint, said) in [
+        (SOURCE, 0, "junk".to_owned(), "the checkpoint of jobs is no version: `junk`"),
+        (SOURCE, 0, String::new(), "the checkpoint of jobs is no version"),
+        (SOURCE, 0, "9".repeat(5_000), "has more than 1024 bytes"),
+        (SOURCE, 0, "999999999999".into(), "no server gets so far ahead"),
+        ("pods", 0, "5".into(), "epoch 0 of pods follows epoch 1"),
+        ("", 0, "5".into(), "its source has no name"),
+    ] {
+        let mut forged = whole.clone();
+        forged.end["end"]["sources"] =
+            serde_json::json!([{"source": source, "epoch": epoch, "checkpoint": checkpoint}]);
+        let told = refusal(&forged.text()).await;
+        assert!(told.starts_with(&format!("line {line}: ")) && told.contains(said), "{said}: {told}");
+    }
+    let mut twice = whole.clone();
+    let again = twice.end["end"]["sources"][0].clone();
+    twice.end["end"]["sources"].as_array_mut().unwrap().push(again);
+    assert!(refusal(&twice.text()).await.contains("it names the source jobs twice"));
+    // The checkpoint of a source whose objects are quiet, of one without states, and of a stream.
+    let mut fine = whole.clone();
+    fine.end["end"]["sources"] = serde_json::json!([
+        {"source": SOURCE, "epoch": 0, "checkpoint": "5000000000"},
+        {"source": "nodes", "epoch": 3, "checkpoint": "junk"},
+        {"source": "pods", "epoch": 1, "checkpoint": "reader:b2 0:a1:3:12"},
+    ]);
+    let (taken, done) = import(&fine.text()).await;
+    done.unwrap();
+    taken.assert_sound().await;
+}
+
+async fn an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_away() {
+    let text = exported(&story().await.place).await;
+    let (taken, refused) = import(&text.replacen("Running", "Pending", 1)).await;
+    assert!(refused.unwrap_err().to_string().starts_with("line 2: its checksum does not match"));
+    let report = taken.verify().await;
+    let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+    assert_eq!(codes, ["unfinished"], "{:#?}", report.problems);
+    let Desk { folder: _folder, place, journal } = taken;
+    journal.close().await.unwrap();
+    discard(&place).await.unwrap();
+    // What is no export at all leaves nothing to throw away.
+    let (taken, refused) = import("hello\n").await;
+    refused.unwrap_err();
+    taken.assert_sound().await;
+}
+
+/// Not even what stands in the same batch behind it.
+async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
+    let desk = story().await;
+    let mut twice = Forged::of(&exported(&desk.place).await);
+    let late = twice.states.iter().position(|line| line["state"]["late"] == true).unwrap();
+    let again = twice.states[late].clone();
+    twice.states.insert(late + 3, again);
+    let (taken, refused) = import(&twice.renumbered().text()).await;
+    let told = refused.unwrap_err().to_string();
+    assert!(
+        told.starts_with(&format!("line {}: the journal has a state with its id already", late + 5)),
+        "{told}"
+    );
+    assert_eq!(*taken.journal.newest().borrow(), late as u64 + 3);
+}
+
+async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
+    let desk = story().await;
+    let text = exported(&desk.place).await;
+    let at = text.match_indices('\n').nth(500).unwrap().0;
+    let mut damaged = text.clone().into_bytes();
+    damaged[at + 100] ^= 1;
+    let (taken, refused) = import(&String::from_utf8(damaged).unwrap()).await;
+    let told = refused.unwrap_err().to_string();
+    assert!(told.starts_with("line 502: its checksum does not match"), "{told}");
+
+    let report = taken.verify().await;
+    assert!(!report.ok && report.problems.len() == 1, "{:#?}", report.problems);
+    assert_eq!(report.problems[0].code, "unfinished");
+    assert!(
+        report.problems[0].message.contains("--continue") && report.problems[0].message.contains("--discard")
+    );
+    assert!(stats(&taken.place, &Default::default(), 0).await.unwrap().unfinished);
+    let refused = export(&taken.place, &ExportQuery::default(), &mut Vec::new()).await.unwrap_err();
+    assert!(matches!(&refused, ExportError::Open(OpenError::Unfinished { .. })), "{refused}");
+    taken.journal.close().await.unwrap();
+    let run = Journal::open_at(&taken.place, options()).await.err().unwrap();
+    assert!(matches!(run, OpenError::Unfinished { .. }), "{run}");
+    // A program that knows of no mark takes it for a format that it doesn't know.
+    let format = match Kind::here() {
+        Kind::Sqlite => taken.ask("SELECT user_version FROM pragma_user_version").await,
+        _ => taken.ask("SELECT format FROM kw_journal").await,
+    };
+    assert!(format.parse::<i64>().unwrap() > 1_000_000, "{format}");
+
+    let (again, done) = go_on(taken, &text).await;
+    assert_eq!(done.unwrap(), 600);
+    again.assert_sound().await;
+    assert!(!stats(&again.place, &Default::default(), 0).await.unwrap().unfinished);
+    assert_eq!(exported(&again.place).await, text);
+    let again = again.reopen().await;
+    let full = go_on(again, &text).await.1.unwrap_err();
+    assert!(matches!(full, ImportError::NotEmpty(600)), "{full}");
+}
+
+async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
+    let desk = story().await;
+    let text = exported(&desk.place).await;
+    let cut: String = text.split_inclusive('\n').take(550).collect();
+    let (taken, refused) = import(&cut).await;
+    assert!(refused.unwrap_err().to_string().starts_with("line 551: the file ends here"));
+    let there = *taken.journal.newest().borrow();
+    assert!((256..550).contains(&there), "{there}");
+
+    let mut other = Forged::of(&text);
+    other.states[99]["state"]["status"]["phase"] = "Pending".into();
+    let (taken, refused) = go_on(taken, &other.text()).await;
+    let told = refused.unwrap_err().to_string();
+    assert!(
+        told.starts_with("line 101: its state is not the one that the journal has at position 100"),
+        "{told}"
+    );
+    let mut other = Forged::of(&text);
+    let document = other.states[99]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
+    other.states[99]["document"] = document.into();
+    let (taken, refused) = go_on(taken, &other.text()).await;
+    assert!(refused.unwrap_err().to_string().starts_with("line 101: "));
+    let mut shorter = Forged::of(&text);
+    shorter.states.truncate(100);
+    let (taken, refused) = go_on(taken, &shorter.renumbered().text()).await;
+    let told = refused.unwrap_err().to_string();
+    assert!(told.starts_with(&format!("line 102: the journal has {there} states already")), "{told}");
+    assert_eq!(*taken.journal.newest().borrow(), there, "none of these took anything in");
+
+    let (again, done) = go_on(taken, &text).await;
+    assert_eq!(done.unwrap(), 600);
+    again.assert_sound().await;
+}
+
+async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
+    let desk = story().await;
+    let text = exported(&desk.place).await;
+    let refused = discard(&desk.place).await.unwrap_err();
+    let in_use = matches!(refused, OpenError::InUse(_) | OpenError::Held { .. });
+    assert!(in_use, "{refused}");
+    let Desk { folder, place, journal } = desk;
+    journal.close().await.unwrap();
+    let refused = discard(&place).await.unwrap_err();
+    assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
+    assert_eq!(exported(&place).await, text);
+    drop(folder);
+
+    let cut: String = text.split_inclusive('\n').take(400).collect();
+    let (taken, refused) = import(&cut).await;
+    refused.unwrap_err();
+    let Desk { folder, place, journal } = taken;
+    assert!(discard(&place).await.is_err(), "while it is open");
+    journal.close().await.unwrap();
+    discard(&place).await.unwrap();
+    let refused = discard(&place).await.unwrap_err();
+    assert!(matches!(refused, OpenError::NothingToDiscard { .. }), "{refused}");
+    if Kind::here() == Kind::Sqlite {
+        let left: Vec<_> =
+            folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["journal.db.lock"]);
+    }
+    let again = Desk { journal: open_at(&place).await, folder, place };
+    assert_eq!(again.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
+    again.assert_sound().await;
+}
+
+/// What retention took or a selection leaves out is no contradiction.
+async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late_for_it() {
+    let desk = Desk::new().await;
+    for states in [vec![present(&job(0), 10)], vec![present(&job(0), 9)], vec![present(&job(0), 11)]] {
+        let checkpoint = Some(Version::new("20"));
+        desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
+    }
+    let keep = RetentionSpec { count: Some(2), ..RetentionSpec::default() };
+    assert_eq!(Retention::new(desk.journal.clone(), SOURCE).pass(&keep).await.unwrap().states, 1);
+    desk.assert_sound().await;
+    let states = desk.journal.read(0, 10).await.unwrap();
+    assert!(states.len() == 2 && states[0].late);
+    let (again, done) = import(&exported(&desk.place).await).await;
+    assert_eq!(done.unwrap(), 2);
+    again.assert_sound().await;
+    // At positions of its own it is once more as whole as it can be.
+    let (once_more, done) = import(&exported(&again.place).await).await;
+    assert_eq!(done.unwrap(), 2);
+    once_more.assert_sound().await;
+}
+
+async fn a_journal_whose_states_contradict_each_other_is_found_by_the_proof() {
+    let desk = Desk::new().await;
+    desk.append(vec![present(&job(0), 5), state(&job(0), Change::Gone, "6"), present(&job(0), 7)]).await;
+    desk.append(vec![gap(&job(1), "9", "4")]).await;
+    let foreign = document(&job(3), "20");
+    desk.append(vec![Witnessed { document: foreign, ..present(&job(2), 20) }]).await;
+    desk.append(vec![present(&job(4), 30), present(&job(4), 35), gap(&job(4), "30", "40")]).await;
+    desk.append(vec![present(&job(5), 50), state(&job(5), Change::Gone, "45")]).await;
+    let former = Arc::new(ObjectRef { uid: "former".into(), ..(*job(6)).clone() });
+    desk.append(vec![present(&former, 60), present(&job(6), 61), present(&former, 62)]).await;
+    let checkpoint = Some(Version::new("junk"));
+    desk.journal.append(Append { checkpoint, ..of(SOURCE, 0, Vec::new()) }).await.unwrap();
+    let report = desk.verify().await;
+    let found: Vec<_> = report.problems.iter().map(|problem| (problem.code.as_str(), problem.seq)).collect();
+    let expected = [
+        ("order", Some(3)),
+        ("gap", Some(4)),
+        ("document", Some(5)),
+        ("gap", Some(8)),
+        ("order", Some(10)),
+        ("order", Some(13)),
+        ("checkpoint", None),
+    ];
+    assert_eq!(found, expected, "{:#?}", report.problems);
+}
+
+// ---- killed ------------------------------------------------------------------------------
+
+/// Set for the child: the path of its journal, or the address.
+const PATH: &str = "KUBEWITNESS_TEST_IMPORT_JOURNAL";
+
+fn place_of(text: &str) -> Place {
+    Place::server(text).unwrap_or_else(|_| Place::file(text.as_ref()))
+}
+
+/// Says how much of its input it was given.
+struct Telling<R>(R);
+
+impl<R: Read> Read for Telling<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "read {read}").and_then(|()| out.flush())?;
+        Ok(read)
+    }
+}
+
+/// Not a test of its own: what the child runs. Without the variable it does nothing.
+#[test]
+fn child_imports_until_it_is_killed() {
+    let Ok(path) = std::env::var(PATH) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let journal = open_at(&place_of(&path)).await;
+        journal.import(&mut BufReader::new(Telling(std::io::stdin()))).await.unwrap();
+    });
+}
+
+async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
+    let desk = story().await;
+    let text = exported(&desk.place).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = match Kind::here().server() {
+        None => folder.path().join("journal.db").to_str().unwrap().to_owned(),
+        Some(server) => server.create_database().unwrap(),
+    };
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "copy::import::child_imports_until_it_is_killed", "--nocapture"])
+        .env(PATH, &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // All but the last lines: what it was given it has taken in, but for the batch in its hands.
+    let given = text.len() - 2_000;
+    // The pipe stays open: the child waits for the rest. What it says meanwhile is little.
+    let (mut stdin, told) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    stdin.write_all(&text.as_bytes()[..given]).unwrap();
+    let mut read = 0;
+    for line in BufReader::new(told).lines() {
+        let line = line.unwrap();
+        read += line.rsplit_once("read ").and_then(|(_, bytes)| bytes.trim().parse().ok()).unwrap_or(0);
+        if read >= given {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+
+    let place = place_of(&path);
+    let report = verify_at(&place).await.unwrap();
+    let codes: Vec<_> = report.problems.iter().map(|problem| problem.code.as_str()).collect();
+    assert_eq!(codes, ["unfinished"], "{:#?}", report.problems);
+    assert!(report.states_checked >= 256, "{}", report.states_checked);
+    let options = JournalOptions { continues_import: true, ..options() };
+    let journal = Journal::open_at(&place, options).await.unwrap();
+    assert_eq!(journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap().states, 600);
+    journal.close().await.unwrap();
+    assert!(verify_at(&place).await.unwrap().ok);
+    assert_eq!(exported(&place).await, text);
+}
+
+on_every_store!(
+    lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_is_taken_in,
+    a_state_that_no_store_or_watch_writes_is_refused,
+    unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_them,
+    an_export_of_a_program_that_chained_no_lines_is_taken_in,
+    a_document_of_another_object_or_version_than_its_state_is_refused,
+    a_checkpoint_from_which_no_watch_can_go_on_is_refused,
+    an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_away,
+    what_only_the_store_knows_to_be_there_is_found_where_it_stands,
+    an_import_that_failed_is_not_whole_until_it_went_on_to_its_end,
+    an_import_goes_on_with_the_file_that_it_began_with_and_no_other,
+    what_an_import_left_is_thrown_away_and_a_whole_journal_never,
+    a_story_without_its_beginning_is_taken_in_also_where_something_was_late_for_it,
+    a_journal_whose_states_contradict_each_other_is_found_by_the_proof,
+    an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on,
+);
+
+// ---- whatever a writer writes, and what becomes of it ------------------------------------
+
+#[derive(Clone, Debug)]
+enum Forgery {
+    Reverse,
+    Swap(usize, usize),
+    Repeat(usize, usize),
+    Drop(usize),
+    Late(usize),
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    prop_oneof![
+        Just(Forgery::Reverse),
+        (0..64_usize, 0..64_usize).prop_map(|(one, other)| Forgery::Swap(one, other)),
+        (0..64_usize, 0..64_usize).prop_map(|(one, place)| Forgery::Repeat(one, place)),
+        (0..64_usize).prop_map(Forgery::Drop),
+        (0..64_usize).prop_map(Forgery::Late),
+    ]
+}
+
+fn states_of(lines: &[Value]) -> Vec<State> {
+    lines.iter().map(|line| serde_json::from_value(line["state"].clone()).unwrap()).collect()
+}
+
+fn is_version(state: &State) -> bool {
+    matches!(state.change, Change::Present | Change::Left)
+}
+
+/// Whether no honest writer could have written this; what is not judged here may be either.
+fn is_refused(states: &[State]) -> bool {
+    let mut ids = HashSet::new();
+    if !states.iter().all(|state| ids.insert(state.id.clone())) {
+        return true;
+    }
+    let mut newest: std::collections::HashMap<&str, u64> = Default::default();
+    states.iter().any(|state| {
+        let version = state.resource_version.number();
+        let before = newest.get(state.object.uid.as_str()).copied();
+        let is_older = version.zip(before).is_some_and(|(version, before)| version < before);
+        if let Some(version) = version.filter(|_| state.change != Change::Gap && !state.late && !is_older) {
+            newest.insert(&state.object.uid, version);
+        }
+        is_version(state) && is_older != state.late
+    })
+}
+
+async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, changes: Vec<Forgery>) {
+    let desk = Desk::new().await;
+    let mut ends = Ends::default();
+    for batch in batches {
+        let batch = batch.into_iter().filter(|one| ends.may_come(*one));
+        let states = batch.map(|(object, change, version)| {
+            let text = version.to_string();
+            match change {
+                0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
+                1 => state(&job(object), Change::Left, &text),
+                2 => gap(&job(object), &text, &(version + 5).to_string()),
+                _ => present(&job(object), version),
+            }
+        });
+        desk.append(states.collect()).await;
+    }
+    desk.assert_sound().await;
+    let text = exported(&desk.place).await;
+    let (again, done) = import(&text).await;
+    done.unwrap();
+    again.assert_sound().await;
+    assert_eq!(exported(&again.place).await, text);
+
+    for change in changes {
+        let mut forged = Forged::of(&text);
+        let count = forged.states.len();
+        if count == 0 {
+            return;
+        }
+        match change {
+            Forgery::Reverse => forged.states.reverse(),
+            Forgery::Swap(one, other) => forged.states.swap(one % count, other % count),
+            Forgery::Repeat(one, place) => {
+                forged.states.insert(place % count, forged.states[one % count].clone());
+            }
+            Forgery::Drop(one) => drop(forged.states.remove(one % count)),
+            Forgery::Late(one) => {
+                let late = &mut forged.states[one % count]["state"]["late"];
+                *late = (!late.as_bool().unwrap()).into();
+            }
+        }
+        let forged = forged.renumbered();
+        let (taken, done) = import(&forged.text()).await;
+        let is_refused = is_refused(&states_of(&forged.states));
+        assert!(!is_refused || done.is_err(), "{change:?} was taken in");
+        match done {
+            Ok(_) => {
+                // Then it is a story as good as any, and nothing was made of it but what it says.
+                taken.assert_sound().await;
+                let said = states_of(&Forged::of(&exported(&taken.place).await).states);
+                assert_eq!(said, states_of(&forged.states));
+            }
+            Err(_) => {
+                let report = taken.verify().await;
+                let is_marked = report.problems.iter().any(|problem| problem.code == "unfinished");
+                assert!(is_marked || report.states_checked == 0);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_written_is_taken_in_and_what_contradicts_itself_is_not(
+        batches in proptest::collection::vec(proptest::collection::vec((0usize..4, 0u8..10, 1u64..30), 1..12), 1..6),
+        changes in proptest::collection::vec(forgery(), 1..4),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let body = whatever_is_written_is_taken_in(batches, changes);
+        runtime.block_on(on(Kind::Sqlite, "import::whatever_is_written_is_taken_in", body));
+    }
+}

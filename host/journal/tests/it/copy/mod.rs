@@ -1,0 +1,4 @@
+//! A journal is exported, and read into another one.
+
+mod export;
+mod import;

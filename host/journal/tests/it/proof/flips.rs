@@ -1,0 +1,245 @@
+//! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
+
+use kubewitness_core::ports::{Backlog, Witness};
+use kubewitness_journal::{ExportQuery, Place, export, verify};
+
+use crate::proof::damage::sound;
+use crate::support::{Desk, Kind, SOURCE, on_every_store, open};
+
+/// A table with the columns of its key. One that is missing here fails the test.
+const TABLES: [(&str, &str); 18] = [
+    ("streams", "id"),
+    ("kinds", "id"),
+    ("objects", "id"),
+    ("owned", "owner, object"),
+    ("statuses", "id"),
+    ("anchors", "id"),
+    ("states", "seq"),
+    ("current", "object"),
+    ("snapshots", "object"),
+    ("tallies", "segment, stream"),
+    ("gaps", "id"),
+    ("poison", "id"),
+    ("discrepancies", "stream, number"),
+    ("plugins", "name"),
+    ("letters", "plugin, seq"),
+    ("taken", "plugin"),
+    ("kv", "plugin"),
+    ("replays", "id"),
+];
+
+/// The number by which a person asks.
+const HARMLESS: [(&str, &str); 2] = [("gaps", "id"), ("poison", "id")];
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// Only of an object that has ended is it told how; this is the fifth.
+const ENDED: (&str, [&str; 2], u64) = ("objects", ["tail", "newest"], 4);
+
+/// A value as a literal that its store takes, with one bit turned round. `found` is `i` and a number, `b`
+/// or `t` and hexadecimal digits, and `n` or `m` where no number or no bytes are there.
+fn changed(found: &str, random: &mut Random) -> String {
+    let (kind, value) = found.split_at(1);
+    let literal = |hex: &str| match (Kind::here(), kind) {
+        (Kind::Postgres, _) => format!("decode('{hex}', 'hex')"),
+        (_, "t") => format!("CAST(x'{hex}' AS TEXT)"),
+        _ => format!("x'{hex}'"),
+    };
+    match kind {
+        "n" => "7".into(),
+        "m" => literal("31"),
+        "i" => (value.parse::<i64>().unwrap() ^ 1 << random.below(16)).to_string(),
+        _ if value.is_empty() => literal("31"),
+        _ => {
+            let mut digits: Vec<char> = value.chars().collect();
+            // Of the lower half of a byte, so that a text stays one.
+            let place = random.below(digits.len() as u64 / 2) as usize * 2 + 1;
+            let digit = digits[place].to_digit(16).unwrap() ^ 1 << random.below(3);
+            digits[place] = char::from_digit(digit, 16).unwrap();
+            literal(&digits.into_iter().collect::<String>())
+        }
+    }
+}
+
+async fn columns(desk: &Desk, table: &str) -> Vec<String> {
+    let of = |schema| {
+        format!("information_schema.columns WHERE table_schema = {schema} AND table_name = 'kw_{table}'")
+    };
+    let list = match Kind::here() {
+        Kind::Sqlite => format!("SELECT group_concat(name, ',') FROM pragma_table_info('{table}')"),
+        Kind::Postgres => format!(
+            "SELECT string_agg(column_name, ',' ORDER BY ordinal_position) FROM {}",
+            of("current_schema()")
+        ),
+        Kind::MariaDb | Kind::Mysql => {
+            format!("SELECT group_concat(column_name ORDER BY ordinal_position) FROM {}", of("database()"))
+        }
+    };
+    desk.ask(&list).await.split(',').map(str::to_owned).collect()
+}
+
+/// Tables of the journal.
+async fn tables(desk: &Desk) -> i64 {
+    let text = match Kind::here() {
+        Kind::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
+        Kind::Postgres => {
+            "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema() \
+             AND table_name LIKE 'kw\\_%'"
+        }
+        Kind::MariaDb | Kind::Mysql => {
+            "SELECT count(*) FROM information_schema.tables WHERE table_schema = database() \
+             AND table_name LIKE 'kw\\_%'"
+        }
+    };
+    // A server's journal has four more, which say who writes and watches.
+    desk.ask(text).await.parse::<i64>().unwrap() - if Kind::here() == Kind::Sqlite { 0 } else { 4 }
+}
+
+async fn value(desk: &Desk, table: &str, column: &str, place: &str) -> String {
+    let read = match Kind::here() {
+        Kind::Sqlite => format!(
+            "CASE typeof({column}) WHEN 'null' THEN 'n' WHEN 'integer' THEN 'i' || {column} \
+             WHEN 'text' THEN 't' || hex({column}) ELSE 'b' || hex({column}) END"
+        ),
+        Kind::Postgres => format!(
+            "CASE WHEN {column} IS NULL AND pg_typeof({column}) = 'bigint'::regtype THEN 'n' \
+             WHEN {column} IS NULL THEN 'm' WHEN pg_typeof({column}) = 'bigint'::regtype \
+             THEN 'i' || {column}::text ELSE 'b' || substr({column}::text, 3) END"
+        ),
+        Kind::MariaDb | Kind::Mysql => {
+            let name = format!("kw_{table}");
+            let kind = format!(
+                "SELECT data_type FROM information_schema.columns WHERE table_schema = database() \
+                 AND table_name = '{name}' AND column_name = '{column}'"
+            );
+            match desk.ask(&kind).await.as_str() {
+                "bigint" => format!("coalesce(concat('i', {column}), 'n')"),
+                _ => format!("coalesce(concat('b', hex({column})), 'm')"),
+            }
+        }
+    };
+    let prefix = Kind::here().prefix();
+    desk.ask(&format!("SELECT {read} FROM {prefix}{table} {place}")).await
+}
+
+/// Each column of each table, in a row that is chosen at random.
+async fn a_changed_value_of_any_column_is_found() {
+    let desk = sound().await;
+    desk.run("INSERT INTO @taken (plugin, finished, untold, sum) VALUES ('audit', 0, 0, 0)").await;
+    desk.assert_sound().await;
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    assert_eq!(tables(&desk).await, TABLES.len() as i64, "a table is not covered here");
+    let (mut missed, mut tried) = (Vec::new(), 0);
+    for (table, key) in TABLES {
+        let name = format!("{}{table}", Kind::here().prefix());
+        let rows: u64 = desk.ask(&format!("SELECT count(*) FROM {name}")).await.parse().unwrap();
+        assert!(rows > 0, "{table} is empty: its columns were not tried");
+        desk.keep(&name).await;
+        for column in columns(&desk, table).await {
+            let row = match ENDED {
+                (of, columns, row) if of == table && columns.contains(&column.as_str()) => row,
+                _ => random.below(rows),
+            };
+            let place = format!("ORDER BY {key} LIMIT 1 OFFSET {row}");
+            let found = value(&desk, table, &column, &place).await;
+            let new = changed(&found, &mut random);
+            // Named, since MySQL reads no table that it changes.
+            let chosen = format!("SELECT {key} FROM (SELECT {key} FROM {name} {place}) AS chosen");
+            let update = format!("UPDATE {name} SET {column} = {new} WHERE ({key}) = ({chosen})");
+            tried += 1;
+            // They differ in little: each of the two takes every other column.
+            if matches!((Kind::here(), tried % 2), (Kind::MariaDb, 0) | (Kind::Mysql, 1)) {
+                continue;
+            }
+            desk.run(&update).await;
+            if desk.verify().await.ok && !HARMLESS.contains(&(table, column.as_str())) {
+                missed.push(update);
+            }
+            desk.put_back(&name).await;
+        }
+        desk.let_go().await;
+    }
+    assert!(missed.is_empty(), "these were not found:\n{}", missed.join("\n"));
+    desk.assert_sound().await;
+}
+
+on_every_store!(a_changed_value_of_any_column_is_found);
+
+/// All that a journal tells.
+async fn told(path: &std::path::Path) -> Result<String, String> {
+    let mut out = Vec::new();
+    let query = ExportQuery { documents: true, ..ExportQuery::default() };
+    export(&Place::file(path), &query, &mut out).await.map_err(|error| error.to_string())?;
+    let journal = open(path.to_path_buf()).await;
+    let beside = format!(
+        "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
+        journal.progress("audit").await,
+        journal.dead_letters("audit").await,
+        journal.kv("audit").await,
+        journal.replays(None).await,
+        journal.gaps().await,
+        journal
+            .poison(None, 10)
+            .await
+            .map(|poison| poison.into_iter().map(|one| (one.error, one.raw)).collect::<Vec<_>>()),
+        journal.epochs().await,
+        journal.untold().await,
+        journal.warm(SOURCE).await.map(|warm| warm
+            .objects
+            .into_iter()
+            .map(|one| (one.object, one.seq))
+            .collect::<Vec<_>>()),
+    );
+    journal.close().await.map_err(|error| error.to_string())?;
+    Ok(format!("{}{beside}", String::from_utf8_lossy(&out)))
+}
+
+/// `KUBEWITNESS_FLIPS` says how many; a failure prints what replays it.
+#[tokio::test]
+async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
+    let flips = std::env::var("KUBEWITNESS_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(150u64);
+    let seed = std::env::var("KUBEWITNESS_FLIP").ok().and_then(|text| text.parse().ok());
+    let desk = sound().await;
+    let bytes = std::fs::read(desk.path()).unwrap();
+    let expected = told(&desk.path()).await.unwrap();
+    let path = desk.path().with_file_name("flipped.db");
+    let (mut found, mut harmless) = (0, 0);
+    for flip in seed.map_or(0..flips, |seed| seed..seed + 1) {
+        let mut random = Random(0x2545_F491_4F6C_DD1D ^ flip.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        // Most of so small a file is room; what is written is seldom zero.
+        let mut place = random.below(bytes.len() as u64) as usize;
+        while bytes[place] == 0 && random.below(8) > 0 {
+            place = random.below(bytes.len() as u64) as usize;
+        }
+        let bit = random.below(8);
+        let mut flipped = bytes.clone();
+        flipped[place] ^= 1 << bit;
+        std::fs::write(&path, &flipped).unwrap();
+        if verify(&path).await.is_ok_and(|report| report.ok) {
+            let told = told(&path).await;
+            assert!(
+                told.as_ref() == Ok(&expected),
+                "bit {bit} of byte {place} was not found and changes what is told: KUBEWITNESS_FLIP={flip} cargo test \
+                 -p kubewitness-journal a_bit_of_the_file"
+            );
+            harmless += 1;
+        } else {
+            found += 1;
+        }
+        for beside in ["-wal", "-shm", ".lock"] {
+            // Not all are there each time.
+            drop(std::fs::remove_file(format!("{}{beside}", path.display())));
+        }
+    }
+    println!("{found} were found, {harmless} changed nothing, of {} bytes", bytes.len());
+    assert!(seed.is_some() || found > flips / 4, "{found} of {flips} were found");
+}

@@ -1,0 +1,187 @@
+//! The query of the page of jobs, and the addresses of related queries.
+
+use axum::http::Uri;
+use kubewitness_core::order::{Order, UnknownOrder};
+use kubewitness_core::views::{Gone, ObjectQuery};
+use kubewitness_core::{calendar, kinds};
+
+use crate::answer::params::Params;
+use crate::answer::{Problem, time};
+use crate::pages::parts::encode;
+
+/// Rows of a page.
+pub(super) const ROWS: usize = 100;
+
+pub(super) const RANGES: [(&str, &str); 5] = [
+    ("", "any time"),
+    ("hour", "the last hour"),
+    ("day", "the last day"),
+    ("week", "the last week"),
+    ("custom", "the times below"),
+];
+
+const PARAMETERS: [&str; 12] = [
+    "kind",
+    "namespace",
+    "labelSelector",
+    "phase",
+    "search",
+    "gone",
+    "range",
+    "since",
+    "until",
+    "at",
+    "sort",
+    "cursor",
+];
+
+fn unknown_order(error: &UnknownOrder) -> Problem {
+    Problem::invalid(format!("{error}."), "Choose an order by a click on the head of its column.")
+}
+
+pub(super) struct JobsQuery {
+    /// As it was typed; `all` for every kind.
+    pub kind: String,
+    pub namespace: Option<String>,
+    pub labels: Option<String>,
+    pub phase: Option<&'static str>,
+    pub search: Option<String>,
+    pub gone: Gone,
+    pub range: &'static str,
+    pub since: Option<String>,
+    pub until: Option<String>,
+    pub at: Option<String>,
+    pub order: Order,
+    pub cursor: Option<String>,
+}
+
+impl JobsQuery {
+    pub fn read(uri: &Uri) -> Result<Self, Problem> {
+        let params = Params::read(uri, &PARAMETERS)?;
+        let range = params.text("range").unwrap_or_default();
+        let Some((range, _)) = RANGES.into_iter().find(|(known, _)| *known == range) else {
+            return Err(Problem::invalid(
+                format!("`{range}` is no range of time."),
+                "The ranges are hour, day, week, and custom with `since` and `until`.",
+            ));
+        };
+        let since = params.owned("since");
+        let until = params.owned("until");
+        let gone = match params.gone()? {
+            // A time of the end asks for those that have ended.
+            Gone::No if !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
+            gone => gone,
+        };
+        let at = params.owned("at");
+        let order = match params.text("sort") {
+            Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
+            None => Order::default(),
+        };
+        // What was there at a moment is asked for in its own order.
+        let order = if at.is_none() { order } else { Order::default() };
+        Ok(Self {
+            kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
+            namespace: params.owned("namespace"),
+            labels: params.owned("labelSelector"),
+            phase: params.phase()?,
+            search: params.owned("search"),
+            gone,
+            range,
+            since,
+            until,
+            at,
+            order,
+            cursor: params.owned("cursor"),
+        })
+    }
+
+    pub fn every_kind(&self) -> bool {
+        self.kind.eq_ignore_ascii_case("all")
+    }
+
+    pub fn is_of_events(&self) -> bool {
+        kinds::is_kind("", "Event", &self.kind)
+    }
+
+    /// Whether it is about what is there now, and so is kept up to date.
+    pub fn is_now(&self) -> bool {
+        self.at.is_none() && self.gone != Gone::Only && self.cursor.is_none()
+    }
+
+    /// Without what only narrows: every object of the kind that is there.
+    pub fn is_narrowed(&self) -> bool {
+        self.namespace.is_some()
+            || self.labels.is_some()
+            || self.phase.is_some()
+            || self.search.is_some()
+            || self.is_of_time()
+    }
+
+    pub fn is_of_time(&self) -> bool {
+        self.gone != Gone::No || self.at.is_some()
+    }
+
+    pub fn query(&self, now_ms: u64) -> ObjectQuery {
+        let hours = match self.range {
+            "hour" => Some(1),
+            "day" => Some(24),
+            "week" => Some(7 * 24),
+            _ => None,
+        };
+        let since = hours.map(|hours: u64| calendar::rfc3339(now_ms.saturating_sub(hours * 3_600_000)));
+        let typed = |text: &Option<String>| text.as_deref().map(time::typed);
+        ObjectQuery {
+            kind: Some(self.kind.clone()),
+            namespace: self.namespace.clone(),
+            label_selector: self.labels.clone(),
+            phase: self.phase.map(str::to_owned),
+            search: self.search.clone(),
+            gone: self.gone,
+            since: typed(&self.since).or(since),
+            until: typed(&self.until),
+            at: typed(&self.at),
+            sort: self.sort().map(str::to_owned),
+            cursor: self.cursor.clone(),
+            details: true,
+            limit: Some(ROWS),
+            ..ObjectQuery::default()
+        }
+    }
+
+    /// As an address says it; left out where it goes without saying.
+    pub fn sort(&self) -> Option<&'static str> {
+        Some(self.order.word()).filter(|_| self.order != Order::default())
+    }
+
+    /// The address of this page with another value of one parameter; of the first page, unless that is the cursor.
+    pub fn address(&self, name: &str, value: Option<&str>) -> String {
+        let gone = match self.gone {
+            Gone::No => None,
+            Gone::Too => Some("true"),
+            Gone::Only => Some("only"),
+        };
+        let mut address = String::from("/");
+        let pairs = [
+            ("kind", Some(self.kind.as_str())),
+            ("namespace", self.namespace.as_deref()),
+            ("labelSelector", self.labels.as_deref()),
+            ("phase", self.phase),
+            ("search", self.search.as_deref()),
+            ("gone", gone),
+            ("range", Some(self.range).filter(|range| !range.is_empty())),
+            ("since", self.since.as_deref()),
+            ("until", self.until.as_deref()),
+            ("at", self.at.as_deref()),
+            ("sort", self.sort()),
+            ("cursor", None),
+        ];
+        for (known, kept) in pairs {
+            let value = if known == name { value } else { kept };
+            if let Some(value) = value {
+                let sign = if address.len() == 1 { '?' } else { '&' };
+                address.push_str(&format!("{sign}{known}={}", encode(value)));
+            }
+        }
+        address
+    }
+}

@@ -1,0 +1,550 @@
+//! Decides what a viewer may see. It asks the API server.
+//!
+//! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
+//! has the name now: an object that is older than it belongs to one that had the name before.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::StatusCode;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use kubewitness_core::kinds;
+use kubewitness_core::ports::{Attempt, Shown, VisibleObjects, Watched};
+use kubewitness_core::views::{
+    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery,
+    PoisonView, TimelineQuery, TimelineView, ViewError, Views,
+};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
+
+use crate::access::ages::Ages;
+use crate::access::{Act, Unanswered, Viewer};
+use crate::answer::{Problem, codes};
+use crate::app::App;
+
+/// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
+const NAMESPACES: usize = 256;
+/// Rows that are read for those who may not see all of them.
+const MOST_READ: usize = 10_000;
+/// Reviews that one answer has under way.
+const AT_ONCE: usize = 8;
+/// Decisions that one answer or stream holds.
+const DECISIONS: usize = 4096;
+/// The longest name that Kubernetes gives.
+const NAME_BYTES: usize = 253;
+
+/// A stream shows what a list shows, so it takes the right to list, and not the one to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Verb {
+    Get,
+    List,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    Everywhere,
+    /// For what was created at this moment or later.
+    Since(u64),
+    Nowhere,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Spot {
+    verb: Verb,
+    group: String,
+    kind: String,
+    namespace: String,
+}
+
+pub(crate) struct Visibility {
+    pub(super) views: Arc<dyn Views>,
+    pub(super) viewer: Viewer,
+    ages: Arc<Ages>,
+    witnessed: Vec<Watched>,
+    decided: Mutex<HashMap<Spot, Right>>,
+}
+
+impl Visibility {
+    pub(crate) fn new(app: &App, viewer: &Viewer) -> Self {
+        Self {
+            witnessed: app.views.watched(),
+            views: app.views.clone(),
+            viewer: viewer.clone(),
+            ages: app.ages.clone(),
+            decided: Mutex::default(),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        matches!(self.viewer, Viewer::Everybody)
+    }
+
+    /// Whether they may see how the controller works.
+    pub(crate) async fn is_operators(&self) -> Result<bool, Problem> {
+        Ok(self.viewer.may(Act::SeeStatus, "").await?)
+    }
+
+    // ---- objects -----------------------------------------------------------------------------
+
+    /// One object. `seq` is one of its states, where one is known.
+    pub(crate) async fn sees(
+        &self,
+        verb: Verb,
+        object: &ObjectRef,
+        seq: Option<Seq>,
+    ) -> Result<bool, Problem> {
+        if self.is_whole() {
+            return Ok(true);
+        }
+        let right = self.right(verb, &object.group, &object.kind, &object.namespace).await?;
+        self.reaches(right, object, seq).await
+    }
+
+    /// The same by a right that may be for this name alone.
+    async fn gets(&self, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
+        if self.sees(Verb::Get, object, seq).await? {
+            return Ok(true);
+        }
+        let ObjectRef { group, kind, namespace, name, .. } = object;
+        if name.is_empty() || name.len() > NAME_BYTES {
+            return Ok(false);
+        }
+        let attempt = self.attempt(Verb::Get, group, kind, namespace, name);
+        let right = match namespace.is_empty() {
+            false => self.since(&attempt).await?,
+            true if self.viewer.allows(&attempt).await? => Right::Everywhere,
+            true => Right::Nowhere,
+        };
+        self.reaches(right, object, seq).await
+    }
+
+    /// Whether anything in a list could be theirs there. It is asked before anything is looked up: then neither the
+    /// answer nor the time that it takes tells what there is. Without a namespace, or for a kind that no source
+    /// witnesses any more, only what is found tells.
+    pub(crate) async fn could_list(
+        &self,
+        kind: Option<&str>,
+        namespace: Option<&str>,
+    ) -> Result<bool, Problem> {
+        let Some(namespace) = namespace.filter(|_| !self.is_whole()) else { return Ok(true) };
+        let mut is_known = false;
+        for Watched { group, kind, .. } in self.of_kind(kind) {
+            is_known = true;
+            if self.right(Verb::List, group, kind, namespace).await? != Right::Nowhere {
+                return Ok(true);
+            }
+        }
+        Ok(!is_known)
+    }
+
+    fn of_kind(&self, kind: Option<&str>) -> impl Iterator<Item = &Watched> {
+        self.witnessed
+            .iter()
+            .filter(move |known| kind.is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind)))
+    }
+
+    async fn reaches(&self, right: Right, object: &ObjectRef, seq: Option<Seq>) -> Result<bool, Problem> {
+        let since_ms = match right {
+            Right::Everywhere => return Ok(true),
+            Right::Nowhere => return Ok(false),
+            Right::Since(ms) => ms,
+        };
+        let created = self.ages.created_ms(&*self.views, object, seq).await?;
+        Ok(created.is_some_and(|created_ms| created_ms >= since_ms))
+    }
+
+    /// A resource in the whole cluster, by the source that witnesses it.
+    pub(crate) async fn sees_source(&self, verb: Verb, source: &str) -> Result<bool, Problem> {
+        if self.is_whole() {
+            return Ok(true);
+        }
+        let Some(known) = self.witnessed.iter().find(|known| known.source == source) else {
+            return Ok(false);
+        };
+        Ok(self.right(verb, &known.group, &known.kind, "").await? == Right::Everywhere)
+    }
+
+    async fn right(&self, verb: Verb, group: &str, kind: &str, namespace: &str) -> Result<Right, Unanswered> {
+        let spot = Spot { verb, group: group.into(), kind: kind.into(), namespace: namespace.into() };
+        let known = self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(&spot).copied();
+        if let Some(right) = known {
+            return Ok(right);
+        }
+        let right = self.decide(&spot).await?;
+        let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        if decided.len() >= DECISIONS {
+            decided.clear();
+        }
+        decided.insert(spot, right);
+        Ok(right)
+    }
+
+    async fn decide(&self, Spot { verb, group, kind, namespace }: &Spot) -> Result<Right, Unanswered> {
+        if self.viewer.allows(&self.attempt(*verb, group, kind, "", "")).await? {
+            return Ok(Right::Everywhere);
+        }
+        if namespace.is_empty() || namespace.len() > NAME_BYTES {
+            return Ok(Right::Nowhere);
+        }
+        self.since(&self.attempt(*verb, group, kind, namespace, "")).await
+    }
+
+    async fn since(&self, attempt: &Attempt) -> Result<Right, Unanswered> {
+        Ok(self.viewer.namespace_since_ms(attempt).await?.map_or(Right::Nowhere, Right::Since))
+    }
+
+    fn attempt(&self, verb: Verb, group: &str, kind: &str, namespace: &str, name: &str) -> Attempt {
+        let known = self.witnessed.iter().find(|known| known.group == group && known.kind == kind);
+        let resource = known.map(|known| known.resource.clone());
+        Attempt {
+            verb: match verb {
+                Verb::Get => "get".into(),
+                Verb::List => "list".into(),
+            },
+            group: group.into(),
+            // A source that was taken out leaves its history.
+            resource: resource.unwrap_or_else(|| kinds::plural(&kind.to_lowercase())),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// Whether all that was seen so far may still be seen. A stream asks now and then.
+    pub(crate) async fn still_holds(&self) -> Result<bool, Unanswered> {
+        let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));
+        for (spot, right) in seen.into_iter().filter(|(_, right)| *right != Right::Nowhere) {
+            let Spot { verb, group, kind, namespace } = &spot;
+            if self.right(*verb, group, kind, namespace).await? != right {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    // ---- answers -----------------------------------------------------------------------------
+
+    /// What a list may find. `None`: everything.
+    pub(crate) async fn within(&self, query: &ObjectQuery) -> Result<Option<VisibleObjects>, Problem> {
+        if self.is_whole() {
+            return Ok(None);
+        }
+        let is_asked = |known: &&Watched| {
+            query.source.as_ref().is_none_or(|source| *source == known.source)
+                && query.kind.as_ref().is_none_or(|kind| kinds::is_kind(&known.group, &known.kind, kind))
+        };
+        let mut within = VisibleObjects::default();
+        let mut looked = BTreeSet::new();
+        let past = query.gone != Gone::No || query.at.is_some();
+        for known in self.witnessed.iter().filter(is_asked) {
+            let shown = match self.right(Verb::List, &known.group, &known.kind, "").await? {
+                Right::Everywhere => Shown::Everything,
+                _ => Shown::Namespaces(
+                    self.namespaces(known, query.namespace.as_deref(), past, &mut looked).await?,
+                ),
+            };
+            within.sources.insert(known.source.clone(), shown);
+        }
+        Ok(Some(within))
+    }
+
+    async fn namespaces(
+        &self,
+        known: &Watched,
+        asked: Option<&str>,
+        past: bool,
+        looked: &mut BTreeSet<String>,
+    ) -> Result<BTreeMap<String, u64>, Problem> {
+        let names = match asked {
+            Some(name) => [name.to_owned()].into(),
+            None => self.views.namespaces(&known.source, past, NAMESPACES + 1).await?,
+        };
+        looked.extend(names.iter().cloned());
+        if looked.len() > NAMESPACES {
+            return Err(too_wide());
+        }
+        let rights = stream::iter(names).map(async |name| {
+            let right = self.right(Verb::List, &known.group, &known.kind, &name).await?;
+            Ok::<_, Problem>((name, right))
+        });
+        let rights: Vec<_> = rights.buffer_unordered(AT_ONCE).try_collect().await?;
+        let since = |(name, right)| match right {
+            Right::Since(ms) => Some((name, ms)),
+            Right::Everywhere => Some((name, 0)),
+            Right::Nowhere => None,
+        };
+        Ok(rights.into_iter().filter_map(since).collect())
+    }
+
+    /// The kinds and namespaces in which an object of this name may be theirs. A story is cut to so many states, and
+    /// those of a foreign object of the same name would be seen by what they leave out. `None`: everything may be.
+    pub(crate) async fn kinds_of(&self, query: &TimelineQuery) -> Result<Option<Vec<KindWithin>>, Problem> {
+        let (Some(name), None, false) = (&query.name, &query.uid, self.is_whole()) else { return Ok(None) };
+        let (mut theirs, mut is_known) = (Vec::new(), false);
+        for known in self.of_kind(query.kind.as_deref()) {
+            is_known = true;
+            let namespaces = match self.right(Verb::Get, &known.group, &known.kind, "").await? {
+                Right::Everywhere => None,
+                _ => Some(self.namespaces_of(known, query.namespace.as_deref(), name).await?),
+            };
+            if namespaces.as_ref().is_none_or(|all| !all.is_empty()) {
+                theirs.push(KindWithin { group: known.group.clone(), kind: known.kind.clone(), namespaces });
+            }
+        }
+        // Of a kind that no source witnesses any more, nobody knows where it was.
+        Ok(is_known.then_some(theirs))
+    }
+
+    /// Those in which they may get an object of this name. It has none if it is of the whole cluster.
+    async fn namespaces_of(
+        &self,
+        known: &Watched,
+        asked: Option<&str>,
+        name: &str,
+    ) -> Result<BTreeSet<String>, Problem> {
+        let names = match asked {
+            Some(namespace) => [namespace.to_owned()].into(),
+            None => {
+                let mut names = self.views.namespaces(&known.source, true, NAMESPACES + 1).await?;
+                if names.len() > NAMESPACES {
+                    return Err(too_wide());
+                }
+                names.insert(String::new());
+                names
+            }
+        };
+        let is_theirs = stream::iter(names).map(async |namespace| {
+            let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
+            let is_theirs = right != Right::Nowhere || self.may_get_by_name(known, &namespace, name).await?;
+            Ok::<_, Problem>(is_theirs.then_some(namespace))
+        });
+        let found: Vec<_> = is_theirs.buffer_unordered(AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn may_get_by_name(&self, known: &Watched, namespace: &str, name: &str) -> Result<bool, Problem> {
+        if name.is_empty() || name.len() > NAME_BYTES || namespace.len() > NAME_BYTES {
+            return Ok(false);
+        }
+        let attempt = self.attempt(Verb::Get, &known.group, &known.kind, namespace, name);
+        match namespace.is_empty() {
+            true => Ok(self.viewer.allows(&attempt).await?),
+            false => Ok(self.since(&attempt).await? != Right::Nowhere),
+        }
+    }
+
+    /// How far plugins are is for operators, and so are their names.
+    pub(crate) async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
+        let has_details = page.objects.iter().any(|view| view.details.is_some());
+        if has_details && !self.is_operators().await? {
+            page.objects
+                .iter_mut()
+                .filter_map(|view| view.details.as_mut())
+                .for_each(|told| told.plugins.clear());
+        }
+        if !self.is_whole() {
+            self.keep_seen_events(&mut page.objects).await?;
+        }
+        Ok(page)
+    }
+
+    /// What an Event tells is for whoever may also get the object that it is about.
+    async fn keep_seen_events(&self, objects: &mut [ObjectView]) -> Result<(), Problem> {
+        let events = objects.iter_mut().filter_map(|view| view.details.as_mut()?.event.take());
+        let events = self.of_events(events.collect()).await?.into_iter();
+        let mut seen: HashMap<String, EventView> =
+            events.map(|event| (event.object.uid.clone(), event)).collect();
+        for view in objects {
+            if let Some(details) = &mut view.details {
+                details.event = seen.remove(&view.object.uid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
+    pub(crate) async fn of_story(&self, story: TimelineView) -> Result<TimelineView, Problem> {
+        if self.is_whole() {
+            return Ok(story);
+        }
+        let states = self.of_states(story.states, true).await?;
+        let related = self.of_states(story.related, false).await?;
+        let events = match states.is_empty() {
+            true => Vec::new(),
+            false => self.of_events(story.events).await?,
+        };
+        let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
+        let mut reports = story.reports;
+        reports.retain(|report| theirs.contains(&*report.uid));
+        Ok(TimelineView { states, related, events, reports })
+    }
+
+    /// Events that they may get, about objects that they may get.
+    async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
+        let mut seen: HashMap<String, bool> = HashMap::new();
+        let mut shown = Vec::new();
+        for event in events {
+            if !self.sees(Verb::Get, &event.object, Some(event.seq)).await? {
+                continue;
+            }
+            let sees_object = match seen.get(&event.about.uid) {
+                Some(known) => *known,
+                None => {
+                    let sees = self.gets(&event.about, None).await?;
+                    seen.insert(event.about.uid.clone(), sees);
+                    sees
+                }
+            };
+            if sees_object {
+                shown.push(event);
+            }
+        }
+        Ok(shown)
+    }
+
+    async fn of_states(&self, states: Vec<Arc<State>>, by_name: bool) -> Result<Vec<Arc<State>>, Problem> {
+        // A state whose document says when its object was created.
+        let mut tells: HashMap<&str, &State> = HashMap::new();
+        for state in &states {
+            let told = tells.entry(&state.object.uid).or_insert(state);
+            if told.change != Change::Present {
+                *told = state;
+            }
+        }
+        let mut seen: HashMap<String, bool> = HashMap::new();
+        for (uid, state) in tells {
+            let is_seen = match by_name {
+                true => self.gets(&state.object, Some(state.seq)).await?,
+                false => self.sees(Verb::Get, &state.object, Some(state.seq)).await?,
+            };
+            seen.insert(uid.to_owned(), is_seen);
+        }
+        Ok(states.into_iter().filter(|state| seen.get(&state.object.uid) == Some(&true)).collect())
+    }
+
+    /// The state at a position, where they may get its object.
+    pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<Arc<State>>, Problem> {
+        let states = self.views.states_after(seq.saturating_sub(1), 1).await?;
+        match states.into_iter().find(|state| state.seq == seq) {
+            Some(state) if self.is_whole() || self.gets(&state.object, Some(seq)).await? => Ok(Some(state)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The document at a position, for them to read. One that is not there and one that is not for them are told
+    /// in the same words.
+    pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
+        if self.is_whole() {
+            return Ok(self.views.document(seq).await?);
+        }
+        let missing = || {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                format!("There is no document at position {seq} that you may see."),
+                "It may not have been witnessed yet, be older than what the journal keeps, or take the right to `get` \
+                 its object.",
+            )
+        };
+        let state = self.state_at(seq).await?.ok_or_else(missing)?;
+        let document = self.views.document(seq).await.map_err(Problem::from);
+        let document = document.map_err(|problem| match problem.status {
+            StatusCode::NOT_FOUND => missing(),
+            _ => problem,
+        })?;
+        self.viewer.has_read(&state.object, seq);
+        Ok(document)
+    }
+
+    /// A gap of a whole source is for those who may list its resource in the whole cluster: it hides how much of
+    /// whose is missing.
+    pub(crate) async fn sees_gap(&self, gap: &Gap) -> Result<bool, Problem> {
+        match &gap.object {
+            Some(object) => self.sees(Verb::List, object, None).await,
+            None => self.sees_source(Verb::List, &gap.source).await,
+        }
+    }
+
+    /// Rows to read for so many that are shown.
+    pub(crate) fn rows(&self, limit: usize) -> usize {
+        if self.is_whole() { limit } else { MOST_READ }
+    }
+
+    /// Of the gaps that were read those that they may see, and no more than so many.
+    pub(crate) async fn gaps(&self, found: Vec<Gap>, limit: usize) -> Result<Vec<Gap>, Problem> {
+        let is_cut = found.len() >= MOST_READ && !self.is_whole();
+        let mut seen = Vec::new();
+        for gap in found {
+            if seen.len() < limit && self.sees_gap(&gap).await? {
+                seen.push(gap);
+            }
+        }
+        // Less than all would be taken for all.
+        if is_cut && seen.len() < limit { Err(too_wide()) } else { Ok(seen) }
+    }
+
+    /// A plugin that is not there is told to operators alone: its name is theirs.
+    pub(crate) async fn letters(
+        &self,
+        plugin: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetterView>, Problem> {
+        let tells = self.is_whole() || self.is_operators().await?;
+        let found = match self.views.dead_letters(plugin).await {
+            Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
+            found => found?,
+        };
+        let mut seen = Vec::new();
+        for view in found {
+            if seen.len() < limit && self.sees(Verb::List, &view.object, Some(view.letter.seq)).await? {
+                seen.push(view);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Bytes that are no object are of no namespace that could be believed.
+    pub(crate) async fn poison(
+        &self,
+        found: Vec<PoisonView>,
+        limit: usize,
+    ) -> Result<Vec<PoisonView>, Problem> {
+        let mut seen = Vec::new();
+        for view in found {
+            if seen.len() < limit && self.sees_source(Verb::List, &view.source).await? {
+                seen.push(view);
+            }
+        }
+        Ok(seen)
+    }
+
+    pub(crate) async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, Problem> {
+        if self.is_whole() {
+            return Ok(self.views.poison_raw(number).await?);
+        }
+        self.viewer.must(Act::SeeStatus, "").await?;
+        let missing = || {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                format!("There is no poison message with the number {number} that you may see."),
+                "It takes the right to `get` the objects of its source in the whole cluster.",
+            )
+        };
+        let query = PoisonQuery { limit: Some(MOST_READ), ..PoisonQuery::default() };
+        let all = self.views.poison(&query).await?;
+        let view = all.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
+        match self.sees_source(Verb::Get, &view.source).await? {
+            true => {
+                let raw = self.views.poison_raw(number).await?;
+                self.viewer.has_read_poison(&view.source, number);
+                Ok(raw)
+            }
+            false => Err(missing()),
+        }
+    }
+}
+
+fn too_wide() -> Problem {
+    Problem::of(
+        codes::TOO_WIDE,
+        "You may not look into all namespaces, and there are too many to ask about one by one.",
+        format!("Name one with `namespace`. Without it, no more than {NAMESPACES} are looked through."),
+    )
+}

@@ -1,0 +1,430 @@
+//! The query of `get`, and the layout of its answer.
+
+use anyhow::Result;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::status::phase;
+use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
+use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
+
+use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
+use crate::commands::Usage;
+use crate::commands::api::client::PAGE;
+use crate::commands::print::{Table, age};
+
+/// Of which time the objects are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Now,
+    /// As they ended.
+    Gone,
+    At(u64),
+}
+
+/// What a question comes to, and how its answer is laid out.
+pub(super) struct GetQuery {
+    pub query: ObjectQuery,
+    pub output: GetOutput,
+    pub when: When,
+    pub limit: usize,
+    pub watch: bool,
+    /// As it was typed.
+    kind: String,
+    every_kind: bool,
+}
+
+impl GetQuery {
+    /// The kind may have a name behind a slash.
+    pub fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
+        let (kind, name) = match (kind.split_once('/'), name) {
+            (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => (kind, Some(name)),
+            (Some(_), _) => {
+                return Err(Usage::error(format!(
+                    "`{kind}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7"
+                )));
+            }
+            (None, name) => (kind, name),
+        };
+        let every_kind = kind.eq_ignore_ascii_case("all");
+        if kind.is_empty() {
+            return Err(Usage::error("no kind was named: write one such as jobs, or all"));
+        }
+        let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
+        let at = list.at.map(Moment::ms);
+        let query = ObjectQuery {
+            source: list.source.clone(),
+            kind: Some(kind.to_owned()),
+            namespace: list.namespace.clone(),
+            name: name.map(str::to_owned),
+            label_selector: list.selector.clone(),
+            search: list.search.clone(),
+            index: list.index.clone(),
+            phase: list.phase.clone(),
+            gone: match list.gone {
+                None => Gone::No,
+                Some(WhichGone::Only) => Gone::Only,
+                Some(WhichGone::Too) => Gone::Too,
+            },
+            since: time(list.since),
+            until: time(list.until),
+            at: at.map(calendar::rfc3339),
+            sort: list.sort.clone(),
+            details: (list.output == GetOutput::Wide || is_of_events(kind)) && !list.watch,
+            ..ObjectQuery::default()
+        };
+        let when = match (at, list.gone) {
+            (Some(ms), _) => When::At(ms),
+            (None, Some(_)) => When::Gone,
+            (None, None) => When::Now,
+        };
+        let (output, limit, watch) = (list.output, list.limit, list.watch);
+        Ok(Self { query, output, when, limit, watch, kind: kind.to_owned(), every_kind })
+    }
+
+    /// As many as a stream begins with.
+    pub fn first_page(&self) -> usize {
+        self.limit.min(PAGE)
+    }
+
+    /// Whether its answer is one document rather than a list.
+    pub fn is_one(&self) -> bool {
+        self.query.name.is_some()
+    }
+
+    pub fn nobody(&self) -> String {
+        let name = self.query.name.as_deref().unwrap_or_default();
+        let place = self.query.namespace.as_ref().map(|place| format!(" in namespace {place}"));
+        let (kind, place) = (&self.kind, place.unwrap_or_default());
+        let is = match self.when {
+            When::Now => "is not there".to_owned(),
+            When::Gone => "did not end".to_owned(),
+            When::At(ms) => format!("was not there at {}", Zone::here().show(ms)),
+        };
+        let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
+        format!(
+            "{kind}/{name} {is}{place}, does not match, or you may not list it: `kubewitness timeline {kind}/{name} -n {namespace}` \
+             tells whether it was"
+        )
+    }
+
+    pub fn table(&self) -> Table {
+        let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
+        header.extend(match self.when {
+            When::Now => &["CHANGED"][..],
+            When::Gone => &["ENDED"],
+            When::At(_) => &["OBSERVED", "KNOWN"],
+        });
+        if is_of_events(&self.kind) {
+            header[2] = "TYPE";
+        }
+        if self.every_kind {
+            header.insert(0, "KIND");
+        }
+        if self.output == GetOutput::Wide {
+            header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
+            header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
+        }
+        Table::new(&header).whole(self.output == GetOutput::Wide)
+    }
+
+    pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
+        let (object, status) = (&view.object, &view.status);
+        let shown = match change {
+            Change::Present | Change::Gone => status.phase.clone(),
+            other => format!("{} ({})", status.phase, other.as_str()),
+        };
+        let event = view.details.as_ref().and_then(|details| details.event.as_ref());
+        let (shown, reason) = match event {
+            Some(event) => (event.kind.clone(), format!("{} {}", event.reason, event.repeated())),
+            None if kinds::is_event(&object.group, &object.kind) => Default::default(),
+            None => (shown, reason(status, change)),
+        };
+        let ready =
+            if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
+        let attempt = if status.attempt > 0 { status.attempt.to_string() } else { String::new() };
+        let mut row = vec![
+            object.namespace.clone(),
+            object.name.clone(),
+            shown,
+            ready,
+            attempt,
+            reason.trim_end().to_owned(),
+        ];
+        match self.when {
+            When::Now => row.push(since(&view.observed_at)),
+            When::Gone => row.push(view.ended_at.as_deref().map(local).unwrap_or_default()),
+            When::At(_) => {
+                row.push(local(&view.observed_at));
+                row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
+            }
+        }
+        if self.every_kind {
+            row.insert(0, object.kind.clone());
+        }
+        if self.output == GetOutput::Wide {
+            row.extend(details(view));
+            row.push(view.source.clone());
+            row.push(view.resource_version.clone());
+            row.push(status.exit_code.map(|code| code.to_string()).unwrap_or_default());
+            row.push(
+                view.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
+            );
+            row.push(object.uid.clone());
+            // What an Event says is no status of its own.
+            let event = view.details.as_ref().and_then(|details| details.event.as_ref());
+            row.push(event.map_or(&status.message, |event| &event.message).clone());
+        }
+        table.row(row);
+    }
+
+    pub fn table_of(&self, objects: &[ObjectView]) -> String {
+        let mut table = self.table();
+        for view in objects {
+            let is_deleted = view.ended_at.is_some() && view.status.phase == phase::DELETED;
+            self.row(&mut table, view, if is_deleted { Change::Gone } else { Change::Present });
+        }
+        if table.is_empty() { "nothing matches\n".into() } else { table.render() }
+    }
+}
+
+/// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
+/// changes has none of it.
+fn details(view: &ObjectView) -> [String; 6] {
+    let Some(details) = &view.details else { return Default::default() };
+    let more = if details.cut { ">" } else { "" };
+    let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
+    let time = |ms: u64| if ms > 0 { format!("{more}{}", age(ms as f64 / 1000.0)) } else { String::new() };
+    [
+        details.created_at.as_deref().map(since).unwrap_or_default(),
+        time(details.queued_ms),
+        time(details.running_ms),
+        format!("{more}{}", details.restarts),
+        details.submitter.clone().unwrap_or_default(),
+        told.collect::<Vec<_>>().join(" "),
+    ]
+}
+
+fn is_of_events(kind: &str) -> bool {
+    kinds::is_kind("", "Event", kind)
+}
+
+/// As kubectl writes it and takes it.
+pub(super) fn name(object: &ObjectRef) -> String {
+    let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
+    format!("{kind}{dot}{}/{}", object.group, object.name)
+}
+
+/// The reason of what is gone is the phase in which it went, which is not what it is in.
+fn reason(status: &Status, change: Change) -> String {
+    match change {
+        Change::Gone if !status.reason.is_empty() => format!("was {}", status.reason),
+        _ => status.reason.clone(),
+    }
+}
+
+/// How long ago a time was; the time itself where it is not known.
+fn since(at: &str) -> String {
+    match calendar::moment(at) {
+        Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
+        None => at.to_owned(),
+    }
+}
+
+/// A time of the API as the reader's clock shows it; the text itself where it is no time.
+fn local(at: &str) -> String {
+    calendar::parse(at).map_or_else(|| at.to_owned(), |ms| Zone::here().show(ms))
+}
+
+/// Whether a state of the live stream is about what was asked for, as far as the stream can tell.
+pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
+    let kind = |wanted: &String| kinds::is_kind(&object.group, &object.kind, wanted);
+    query.source.as_ref().is_none_or(|wanted| wanted == source)
+        && query.kind.as_ref().is_none_or(kind)
+        && query.namespace.as_ref().is_none_or(|wanted| *wanted == object.namespace)
+        && query.name.as_ref().is_none_or(|wanted| *wanted == object.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kubewitness_core::status::Rules;
+    use kubewitness_core::views::{DetailsView, EventView, ThenView};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::commands::api::client::parameters;
+
+    fn asked(arguments: &[&str]) -> Result<GetQuery> {
+        let line = ["kubewitness", "get"].iter().chain(arguments);
+        let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
+        GetQuery::of_kind(&args.kind, args.name.as_deref(), &args.list)
+    }
+
+    #[test]
+    fn a_question_is_put_as_to_kubectl() {
+        let asked_for =
+            asked(&["po", "-n", "a", "-l", "team=a,!old", "--index", "node=w1", "--phase", "Running"]);
+        let told = parameters(&asked_for.unwrap().query);
+        let told: Vec<_> = told.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(
+            told,
+            ["kind=po", "namespace=a", "labelSelector=team=a,!old", "index=node=w1", "phase=Running"]
+        );
+        for arguments in [&["job", "x"][..], &["job/x"], &["job/x", "-A"]] {
+            let query = asked(arguments).unwrap().query;
+            assert_eq!((query.kind.as_deref(), query.name.as_deref()), (Some("job"), Some("x")));
+        }
+        assert_eq!(asked(&["all"]).unwrap().query.kind.as_deref(), Some("all"));
+        for wrong in [&["job/"][..], &["/x"], &["job/x", "y"], &[""]] {
+            assert!(asked(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(Cli::try_parse_from(["kubewitness", "get", "jobs", "-A", "-n", "x"]).is_err());
+    }
+
+    fn view(source: &str, name: &str) -> ObjectView {
+        ObjectView {
+            source: source.into(),
+            object: ObjectRef {
+                group: "batch".into(),
+                kind: "Job".into(),
+                namespace: "a".into(),
+                name: name.into(),
+                uid: "u".into(),
+                ..ObjectRef::default()
+            },
+            owner: None,
+            resource_version: "7".into(),
+            status: Status { phase: "Running".into(), ready: 1, total: 2, ..Status::default() },
+            seq: 1,
+            observed_at: "not a time".into(),
+            ..ObjectView::default()
+        }
+    }
+
+    #[test]
+    fn a_question_about_another_time_names_it() {
+        let asked_for = asked(&["jobs", "--at", "2026-11-24T03:00:00Z", "--search", "llama"]).unwrap();
+        assert_eq!(asked_for.when, When::At(1_795_489_200_000));
+        let told = parameters(&asked_for.query);
+        assert_eq!(
+            told[1..],
+            [("search", "llama".to_owned()), ("at", "2026-11-24T03:00:00.000Z".to_owned())],
+            "{told:?}"
+        );
+        for (which, value) in [("--gone", "only"), ("--gone=only", "only"), ("--gone=too", "true")] {
+            let asked_for = asked(&["jobs", which, "--since", "2026-11-20T00:00:00Z"]).unwrap();
+            let told = parameters(&asked_for.query);
+            assert!(told.contains(&("gone", value.to_owned())) && asked_for.when == When::Gone, "{told:?}");
+        }
+        for wrong in [
+            &["--since", "2h"][..],
+            &["--gone", "-w"],
+            &["--gone", "--at", "2h"],
+            &["--at", "2h", "-w"],
+            &["--at", "noon"],
+            &["--gone=maybe"],
+        ] {
+            let line = ["kubewitness", "get", "jobs"].iter().chain(wrong);
+            assert!(Cli::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_another_time_says_when_and_how_well_it_is_known() {
+        let then = ThenView { known: "missing".into(), ..ThenView::default() };
+        let seen = ObjectView { then: Some(then), ..view("jobs", "x") };
+        let text = asked(&["jobs", "--at", "2h"]).unwrap().table_of(&[seen]);
+        assert!(text.contains("OBSERVED     KNOWN\n") && text.contains("not a time   missing\n"), "{text}");
+        let ended = ObjectView {
+            ended_at: Some("not a time either".into()),
+            status: Rules::deleted(&view("jobs", "x").status),
+            ..view("jobs", "x")
+        };
+        let text = asked(&["jobs", "--gone"]).unwrap().table_of(&[ended, view("jobs", "y")]);
+        assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
+        assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
+        assert!(asked(&["job", "x"]).unwrap().nobody().contains("timeline job/x -n NAMESPACE"));
+        assert!(asked(&["job/x", "--gone"]).unwrap().is_one());
+    }
+
+    #[test]
+    fn a_row_says_no_more_than_is_known() {
+        let text = asked(&["jobs"]).unwrap().table_of(&[view("jobs", "x\u{1b}")]);
+        assert_eq!(
+            text,
+            "NAMESPACE   NAME   PHASE     READY   ATTEMPT   REASON   CHANGED\n\
+             a           x·     Running   1/2                        not a time\n"
+        );
+        let text = asked(&["all", "-o", "wide"]).unwrap().table_of(&[view("jobs", "x")]);
+        assert!(text.starts_with("KIND   NAMESPACE") && text.contains("UID"), "{text}");
+        let told = DetailsView {
+            created_at: Some("not a time".into()),
+            queued_ms: 240_000,
+            running_ms: 7_800_000,
+            restarts: 2,
+            submitter: Some("ada@example.com".into()),
+            cut: true,
+            plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
+            event: None,
+        };
+        let told = ObjectView { details: Some(told), ..view("jobs", "x") };
+        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
+        let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(columns.contains("AGE QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
+        assert!(
+            columns.contains("not a time >4 m >2 h >2 ada@example.com audit:delivered sql:dead"),
+            "{text}"
+        );
+        assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
+        let event =
+            EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+        let text = asked(&["ev"]).unwrap();
+        assert!(text.query.details, "what an Event tells is a detail");
+        let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
+        let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
+            "{text}"
+        );
+        let event =
+            EventView { kind: "Warning".into(), message: "out of tea".into(), ..EventView::default() };
+        let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+        let wide = asked(&["ev", "-o", "wide"]).unwrap();
+        let text = wide.table_of(&[ObjectView { details, ..view("events", "x") }]);
+        assert!(text.trim_end().ends_with("out of tea"), "{text}");
+    }
+
+    #[test]
+    fn what_is_gone_is_not_in_the_phase_in_which_it_went() {
+        let mut gone = view("jobs", "x");
+        gone.status = Rules::deleted(&Status { phase: "Pending".into(), ..gone.status });
+        let asked = asked(&["jobs"]).unwrap();
+        let mut table = asked.table();
+        asked.row(&mut table, &gone, Change::Gone);
+        let text = table.render();
+        assert!(text.contains("Deleted") && text.contains("was Pending"), "{text}");
+    }
+
+    #[test]
+    fn names_are_those_that_kubectl_takes() {
+        assert_eq!(name(&view("jobs", "x").object), "job.batch/x");
+        let pod = ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() };
+        assert_eq!(name(&pod), "pod/p");
+    }
+
+    #[test]
+    fn a_state_of_the_stream_is_chosen_by_what_it_is_about() {
+        let object = view("jobs", "x").object;
+        for (arguments, fits) in [
+            (&["jobs"][..], true),
+            (&["jobs.batch", "x", "-n", "a", "--source", "jobs"], true),
+            (&["all"], true),
+            (&["pods"], false),
+            (&["jobs", "y"], false),
+            (&["jobs", "-n", "b"], false),
+            (&["jobs", "--source", "other"], false),
+        ] {
+            assert_eq!(concerns(&asked(arguments).unwrap().query, "jobs", &object), fits, "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `-w` of commands that show figures: asks again at intervals, and prints the answer when it has changed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::commands::print;
+use crate::commands::{End, Ended};
+
+/// Between two looks. A person waits no longer for a change.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Shows what `look` finds; with `watch`, goes on until Ctrl-C. A controller that goes away in between is told once
+/// and asked again.
+pub async fn poll(watch: bool, look: impl AsyncFn() -> Result<String>) -> Ended {
+    let mut shown = None;
+    let mut is_away = false;
+    loop {
+        match look().await {
+            Ok(found) => {
+                is_away = false;
+                if shown.as_ref() != Some(&found) {
+                    let apart = if shown.is_some() { "\n" } else { "" };
+                    print::text(&format!("{apart}{found}"))?;
+                    shown = Some(found);
+                }
+            }
+            Err(error) if shown.is_some() && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
+                if !std::mem::replace(&mut is_away, true) {
+                    eprintln!("kubewitness: {error:#}; it is asked again until Ctrl-C");
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if !watch {
+            return Ok(End::Fine);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

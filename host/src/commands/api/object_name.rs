@@ -1,0 +1,139 @@
+//! How people name an object: KIND/NAME, KIND NAME or a uid.
+
+use anyhow::Result;
+use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::{ObjectRef, kinds};
+
+use crate::commands::Usage;
+
+/// Where kubectl looks for an object, too, unless it is told otherwise.
+const NAMESPACE: &str = "default";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ObjectName {
+    Uid(String),
+    Object { kind: String, name: String },
+}
+
+impl ObjectName {
+    /// Reads the words of a command line; what follows the object is left over.
+    pub fn read(words: &[String]) -> Result<(Self, &[String])> {
+        let (first, rest) = words.split_first().ok_or_else(|| no_object(""))?;
+        match (first.split_once('/'), rest.split_first()) {
+            (Some((kind, name)), _) => Ok((Self::of(kind, name, first)?, rest)),
+            (None, _) if is_uid(first) => Ok((Self::Uid(first.clone()), rest)),
+            (None, Some((name, rest))) if !first.is_empty() => Ok((Self::of(first, name, first)?, rest)),
+            // A uid that no API server makes is still one.
+            (None, None) if !first.is_empty() => Ok((Self::Uid(first.clone()), rest)),
+            (None, _) => Err(no_object(first)),
+        }
+    }
+
+    /// The object that all the words name together.
+    pub fn only(words: &[String]) -> Result<Self> {
+        match Self::read(words)? {
+            (named, []) => Ok(named),
+            (_, [more, ..]) => {
+                Err(Usage::error(format!("`{more}` is one word too many: write KIND/NAME or KIND NAME")))
+            }
+        }
+    }
+
+    fn of(kind: &str, name: &str, typed: &str) -> Result<Self> {
+        if kind.is_empty() || name.is_empty() || name.contains('/') {
+            return Err(no_object(typed));
+        }
+        Ok(Self::Object { kind: kind.to_owned(), name: name.to_owned() })
+    }
+
+    /// Its story. The namespace is the usual one where none is named.
+    pub fn timeline(&self, namespace: Option<&str>, limit: usize) -> TimelineQuery {
+        let limit = Some(limit);
+        match self.clone() {
+            Self::Uid(uid) => TimelineQuery { uid: Some(uid), limit, ..TimelineQuery::default() },
+            Self::Object { kind, name } => TimelineQuery {
+                kind: Some(kind),
+                namespace: Some(namespace.unwrap_or(NAMESPACE).to_owned()),
+                name: Some(name),
+                limit,
+                ..TimelineQuery::default()
+            },
+        }
+    }
+
+    /// Whether it is this object, in this namespace or, as for kubectl, in none.
+    pub fn is(&self, object: &ObjectRef, namespace: Option<&str>) -> bool {
+        match self {
+            Self::Uid(uid) => object.uid == *uid,
+            Self::Object { kind, name } => {
+                object.name == *name
+                    && kinds::is_kind(&object.group, &object.kind, kind)
+                    && (object.namespace.is_empty() || object.namespace == namespace.unwrap_or(NAMESPACE))
+            }
+        }
+    }
+
+    /// For people: what they typed, and where it is looked for.
+    pub fn told(&self, namespace: Option<&str>) -> String {
+        match self {
+            Self::Uid(uid) => uid.clone(),
+            Self::Object { kind, name } => {
+                format!("{kind}/{name} in namespace {}", namespace.unwrap_or(NAMESPACE))
+            }
+        }
+    }
+}
+
+fn no_object(typed: &str) -> anyhow::Error {
+    Usage::error(format!(
+        "`{typed}` names no object: write KIND/NAME or KIND NAME, such as job/train-7, or a uid"
+    ))
+}
+
+/// As the API server makes them. A kind has no digits between hyphens.
+pub(super) fn is_uid(text: &str) -> bool {
+    let parts: Vec<_> = text.split('-').map(str::len).collect();
+    parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn an_object_is_named_by_kind_and_name_in_one_word_or_two_or_by_uid() {
+        let job = ObjectName::Object { kind: "job".into(), name: "train".into() };
+        let uid = "0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10";
+        for (line, named, rest) in [
+            ("job/train", job.clone(), 0),
+            ("job train", job.clone(), 0),
+            ("job/train 12 15", job.clone(), 2),
+            ("job train 12 15", job.clone(), 2),
+            (uid, ObjectName::Uid(uid.into()), 0),
+            (&format!("{uid} 12 15"), ObjectName::Uid(uid.into()), 2),
+            ("8a3c-uid", ObjectName::Uid("8a3c-uid".into()), 0),
+        ] {
+            let words = words(line);
+            let read = ObjectName::read(&words).unwrap();
+            assert_eq!((read.0, read.1.len()), (named, rest), "{line}");
+        }
+        for wrong in ["job/", "/x", "", "job/a/b", "job a/b"] {
+            let told = ObjectName::read(&words(wrong)).unwrap_err();
+            assert!(told.is::<Usage>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
+        }
+        assert!(ObjectName::only(&words("job/train again")).unwrap_err().to_string().contains("`again`"));
+    }
+
+    #[test]
+    fn an_object_without_a_namespace_is_meant_too() {
+        let node = ObjectRef { kind: "Node".into(), name: "w1".into(), ..ObjectRef::default() };
+        let named = ObjectName::only(&words("node/w1")).unwrap();
+        assert!(named.is(&node, None) && named.is(&node, Some("a")));
+        let elsewhere = ObjectRef { namespace: "b".into(), ..node };
+        assert!(!named.is(&elsewhere, Some("a")) && named.is(&elsewhere, Some("b")));
+    }
+}

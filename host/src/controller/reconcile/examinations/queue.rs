@@ -1,0 +1,212 @@
+//! Decides what is examined, what is no longer, and how long a look at the configuration waits for it. Pure: time is
+//! a parameter, and the work is done elsewhere.
+//!
+//! Each look at the configuration is a round. What a round asks for is begun, or goes on. What it does not ask for has
+//! been replaced by a newer document or taken out, and ends.
+
+use std::time::Duration;
+
+use crate::controller::plugins::Question;
+
+/// Almost every component is in the cache, and its examination takes milliseconds. A look at the configuration waits so
+/// long for those that have just begun; what takes longer goes on beside it.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Queue<A> {
+    /// In the order of their arrival.
+    cases: Vec<Case<A>>,
+    begun: u64,
+}
+
+struct Case<A> {
+    number: u64,
+    question: Question,
+    begun: Now,
+    answer: Option<A>,
+    is_asked: bool,
+}
+
+/// By both clocks: one for decisions, one for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    pub elapsed: Duration,
+    pub ms: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub number: u64,
+    /// The caller begins the work under this number.
+    pub is_new: bool,
+}
+
+/// Nobody asks for it any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left {
+    pub number: u64,
+    /// The examination that compiles the same component. Compiling goes on for it.
+    pub heir: Option<u64>,
+}
+
+impl<A> Default for Queue<A> {
+    fn default() -> Self {
+        Self { cases: Vec::new(), begun: 0 }
+    }
+}
+
+impl<A> Queue<A> {
+    pub fn begin_round(&mut self) {
+        for case in &mut self.cases {
+            case.is_asked = false;
+        }
+    }
+
+    pub fn ask(&mut self, question: Question, now: Now) -> Asked {
+        if let Some(case) = self.cases.iter_mut().find(|case| case.question == question) {
+            case.is_asked = true;
+            return Asked { number: case.number, is_new: false };
+        }
+        self.begun += 1;
+        let number = self.begun;
+        self.cases.push(Case { number, question, begun: now, answer: None, is_asked: true });
+        Asked { number, is_new: true }
+    }
+
+    /// An answer that comes after its question was left is of no use.
+    pub fn answer(&mut self, number: u64, answer: A) {
+        if let Some(case) = self.cases.iter_mut().find(|case| case.number == number) {
+            case.answer = Some(answer);
+        }
+    }
+
+    /// The answer, once. Whoever asks again has it examined again.
+    pub fn take(&mut self, number: u64) -> Option<A> {
+        let index = self.cases.iter().position(|case| case.number == number && case.answer.is_some())?;
+        self.cases.remove(index).answer
+    }
+
+    pub fn end_round(&mut self) -> Vec<Left> {
+        let (kept, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.cases).into_iter().partition(|case| case.is_asked);
+        self.cases = kept;
+        let heir = |left: &Case<A>| {
+            let is_heir =
+                |case: &&Case<A>| case.answer.is_none() && case.question.compiles_the_same(&left.question);
+            self.cases.iter().find(is_heir).map(|case| case.number)
+        };
+        left.iter().map(|case| Left { number: case.number, heir: heir(case) }).collect()
+    }
+
+    /// How long a look at the configuration waits: until all have an answer, but for none longer than its patience.
+    pub fn patience(&self, now: Now) -> Option<Duration> {
+        let open = self.cases.iter().filter(|case| case.answer.is_none());
+        let left = |case: &Case<A>| {
+            PATIENCE
+                .checked_sub(now.elapsed.saturating_sub(case.begun.elapsed))
+                .filter(|left| !left.is_zero())
+        };
+        open.filter_map(left).max()
+    }
+
+    /// Since when the question waits for its answer, and the component that it is about.
+    pub fn open(&self, number: u64) -> Option<(u64, &str)> {
+        let case = self.cases.iter().find(|case| case.number == number && case.answer.is_none())?;
+        Some((case.begun.ms, &case.question.mark))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kubewitness_core::config::{ComponentsSpec, ModulesSpec};
+
+    use super::*;
+    use crate::config::manifest::{Entry, Origin};
+
+    fn question(text: &str, digest: &str) -> Question {
+        let origin = Origin { place: "a.yaml".into(), first_line: 1, folder: None };
+        let entry = Entry { config_map: "a".into(), origin, text: text.into(), binary: BTreeMap::new() };
+        Question {
+            entry,
+            mark: digest.into(),
+            shadow_mark: None,
+            limits: ComponentsSpec::default(),
+            modules: ModulesSpec::default(),
+        }
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { elapsed: Duration::from_millis(ms), ms: 1_000_000 + ms }
+    }
+
+    /// One round that asks for these.
+    fn round(queue: &mut Queue<&'static str>, ms: u64, questions: &[Question]) -> (Vec<Asked>, Vec<Left>) {
+        queue.begin_round();
+        let asked = questions.iter().map(|question| queue.ask(question.clone(), at(ms))).collect();
+        (asked, queue.end_round())
+    }
+
+    #[test]
+    fn the_same_question_is_begun_once_and_keeps_its_arrival() {
+        let mut queue = Queue::default();
+        let slow = question("slow", "s");
+        let (asked, _) = round(&mut queue, 0, std::slice::from_ref(&slow));
+        assert_eq!(asked, [Asked { number: 1, is_new: true }]);
+        let (asked, left) = round(&mut queue, 70_000, &[question("other", "o"), slow]);
+        assert_eq!(asked, [Asked { number: 2, is_new: true }, Asked { number: 1, is_new: false }]);
+        assert!(left.is_empty());
+        assert_eq!(queue.open(1), Some((1_000_000, "s")), "since it was asked first");
+    }
+
+    #[test]
+    fn a_newer_document_replaces_the_one_that_is_examined() {
+        let mut queue = Queue::default();
+        round(&mut queue, 0, &[question("old", "old")]);
+        let (asked, left) = round(&mut queue, 1, &[question("new", "new")]);
+        assert_eq!(asked, [Asked { number: 2, is_new: true }]);
+        assert_eq!(left, [Left { number: 1, heir: None }], "another component: compiling the old one ends");
+        queue.answer(1, "too late");
+        assert_eq!((queue.take(1), queue.open(1)), (None, None));
+        let (_, left) = round(&mut queue, 2, &[]);
+        assert_eq!(left, [Left { number: 2, heir: None }], "it was taken out");
+    }
+
+    #[test]
+    fn a_newer_document_with_the_same_component_goes_on_with_compiling_it() {
+        let mut queue = Queue::default();
+        round(&mut queue, 0, &[question("batch: 1", "same")]);
+        let (_, left) = round(&mut queue, 1, &[question("batch: 2", "same")]);
+        assert_eq!(left, [Left { number: 1, heir: Some(2) }]);
+        let raised = ComponentsSpec { locals: 7, ..ComponentsSpec::default() };
+        let (_, left) = round(&mut queue, 2, &[Question { limits: raised, ..question("batch: 2", "same") }]);
+        assert_eq!(left, [Left { number: 2, heir: None }], "within other limits it is compiled anew");
+    }
+
+    #[test]
+    fn an_answer_is_had_once_and_a_further_question_is_begun_again() {
+        let mut queue = Queue::default();
+        let asked = question("a", "a");
+        round(&mut queue, 0, std::slice::from_ref(&asked));
+        assert_eq!(queue.take(1), None, "there is none yet");
+        queue.answer(1, "refused");
+        assert_eq!(queue.open(1), None);
+        assert_eq!(queue.take(1), Some("refused"));
+        assert_eq!(queue.take(1), None);
+        assert_eq!(queue.ask(asked, at(10)), Asked { number: 2, is_new: true });
+    }
+
+    #[test]
+    fn a_round_waits_for_what_has_just_begun_and_not_for_what_takes_long() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.patience(at(0)), None);
+        round(&mut queue, 0, &[question("slow", "s")]);
+        assert_eq!(queue.patience(at(0)), Some(PATIENCE));
+        assert_eq!(queue.patience(at(999)), Some(Duration::from_millis(1)));
+        assert_eq!(queue.patience(at(1000)), None, "it goes on beside everything else");
+        round(&mut queue, 60_000, &[question("slow", "s"), question("quick", "q")]);
+        assert_eq!(queue.patience(at(60_400)), Some(Duration::from_millis(600)));
+        queue.answer(2, "fits");
+        assert_eq!(queue.patience(at(60_400)), None);
+    }
+}

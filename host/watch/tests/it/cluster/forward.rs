@@ -1,0 +1,200 @@
+//! A way to a pod through an API server that is made for the test: the simulated one has nothing behind its pods.
+
+use futures::{SinkExt, StreamExt};
+use kubewitness_watch::{Forward, ForwardError, SignedIn};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+
+use crate::*;
+
+const PORT: u16 = 9000;
+const PROTOCOL: &str = "v4.channel.k8s.io";
+
+/// Lists these pods, and lets whoever asks for a way to one of them talk to somebody who says it all again in
+/// capitals. Returns its address.
+async fn server(list: (u16, Value), may_forward: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let list = list.clone();
+            tokio::spawn(answer(socket, list, may_forward));
+        }
+    });
+    format!("http://{address}")
+}
+
+async fn answer(mut socket: TcpStream, (code, list): (u16, Value), may_forward: bool) {
+    let mut head = [0; 4096];
+    let read = socket.peek(&mut head).await.unwrap();
+    let head = String::from_utf8_lossy(&head[..read]).into_owned();
+    assert!(head.to_lowercase().contains("authorization: bearer t\r\n"), "{head}");
+    let forwards = head.starts_with("GET /api/v1/namespaces/kubewitness/pods/kubewitness-0/portforward?");
+    if forwards && may_forward {
+        assert!(head.contains("ports=9000"), "{head}");
+        return talk(socket).await;
+    }
+    let lists =
+        "GET /api/v1/namespaces/kubewitness/pods?labelSelector=app.kubernetes.io%2Fname%3Dkubewitness";
+    assert!(forwards || head.starts_with(lists), "{head}");
+    let (code, body) = if forwards { (403, refusal()) } else { (code, list) };
+    let body = body.to_string();
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    socket.write_all(answer.as_bytes()).await.unwrap();
+    // What was peeked at is read, so that the end of the connection takes nothing from the answer.
+    drop(socket.read(&mut [0; 4096]).await);
+}
+
+#[allow(clippy::result_large_err)] // The library wants it so.
+async fn talk(socket: TcpStream) {
+    let chooses = |_: &Request, mut response: Response| {
+        response.headers_mut().insert("Sec-WebSocket-Protocol", PROTOCOL.parse().unwrap());
+        Ok(response)
+    };
+    let mut way = tokio_tungstenite::accept_hdr_async(socket, chooses).await.unwrap();
+    let [low, high] = PORT.to_le_bytes();
+    for channel in [0, 1] {
+        way.send(Message::binary(vec![channel, low, high])).await.unwrap();
+    }
+    while let Some(Ok(message)) = way.next().await {
+        let Message::Binary(bytes) = message else { continue };
+        let mut said = bytes.to_vec();
+        said[1..].make_ascii_uppercase();
+        way.send(Message::binary(said)).await.unwrap();
+    }
+}
+
+fn refusal() -> Value {
+    json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure", "code": 403,
+        "reason": "Forbidden", "message": "User \"ann\" cannot do that"})
+}
+
+fn pods(ready: &str) -> (u16, Value) {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kubewitness-0"},
+        "spec": {"containers": [{"name": "kubewitness",
+            "ports": [{"name": "health", "containerPort": 8788}, {"name": "portal", "containerPort": PORT}]}]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+    (
+        200,
+        json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [pod]}),
+    )
+}
+
+async fn signed_in(server: &str, user: Value) -> SignedIn {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    std::fs::write(&path, config.to_string()).unwrap();
+    SignedIn::by(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap()
+}
+
+async fn forward(server: &str) -> Result<Forward, ForwardError> {
+    Forward::to_portal(&signed_in(server, json!({"token": "t"})).await, "kubewitness").await
+}
+
+#[tokio::test]
+async fn each_connection_has_a_way_of_its_own_into_the_pod() {
+    let server = server(pods("True"), true).await;
+    let forward = forward(&server).await.unwrap();
+    let address = forward.url().strip_prefix("http://").unwrap().to_owned();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(forward.serve(stop.clone()));
+    let mut sockets = Vec::new();
+    for word in ["one", "two", "six"] {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(word.as_bytes()).await.unwrap();
+        sockets.push((word, socket));
+    }
+    for (word, socket) in &mut sockets {
+        let mut answer = [0; 3];
+        tokio::time::timeout(Duration::from_secs(10), socket.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(answer, word.to_uppercase().as_bytes());
+    }
+    stop.cancel();
+    serving.await.unwrap();
+    assert!(TcpStream::connect(&address).await.is_err(), "the way is gone");
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named() {
+    let refused = |told: ForwardError, right: &str| {
+        assert!(matches!(told, ForwardError::Forbidden { .. }), "{told}");
+        assert!(told.to_string().contains(right) && told.to_string().contains("--server"), "{told}");
+    };
+    refused(forward(&server((403, refusal()), true).await).await.err().unwrap(), "list pods");
+    refused(
+        forward(&server(pods("True"), false).await).await.err().unwrap(),
+        "get and create pods/portforward",
+    );
+}
+
+#[tokio::test]
+async fn without_a_pod_that_is_ready_there_is_no_way() {
+    let told = forward(&server(pods("False"), true).await).await.err().unwrap();
+    assert!(matches!(&told, ForwardError::NoPod { namespace, .. } if namespace == "kubewitness"), "{told}");
+}
+
+#[tokio::test]
+async fn the_token_is_the_one_that_requests_carry() {
+    let nowhere = "http://127.0.0.1:1";
+    let token = async |user: Value| signed_in(nowhere, user).await.token().await.unwrap();
+    assert_eq!(token(json!({"token": "t"})).await.as_deref(), Some("t"));
+    assert_eq!(token(json!({"username": "ann", "password": "p"})).await, None);
+    assert_eq!(token(json!({})).await, None);
+    let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}"#;
+    let exec = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo",
+        "args": [credential], "interactiveMode": "Never"}});
+    assert_eq!(token(exec).await.as_deref(), Some("made"));
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up_after_its_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let asked = tokio::time::timeout(Duration::from_secs(20), forward(&address)).await;
+    let told = asked.expect("10 s are the bound").err().unwrap();
+    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+}
+
+#[tokio::test]
+async fn a_list_of_pods_that_is_too_large_is_refused() {
+    let mut list = pods("True");
+    list.1["items"][0]["metadata"]["annotations"] = json!({"a": "x".repeat(5 << 20)});
+    let told = forward(&server(list, true).await).await.err().unwrap();
+    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+}
+
+#[tokio::test]
+async fn more_connections_than_the_bound_wait_until_one_ends() {
+    let forward = forward(&server(pods("True"), true).await).await.unwrap();
+    let address = forward.url().strip_prefix("http://").unwrap().to_owned();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(forward.serve(stop.clone()));
+    let says = async |socket: &mut TcpStream, within: Duration| {
+        let mut answer = [0; 3];
+        tokio::time::timeout(within, socket.read_exact(&mut answer)).await.is_ok_and(|read| read.is_ok())
+    };
+    let mut sockets = Vec::new();
+    for _ in 0..33 {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(b"one").await.unwrap();
+        sockets.push(socket);
+    }
+    let mut last = sockets.pop().unwrap();
+    for socket in &mut sockets {
+        assert!(says(socket, Duration::from_secs(20)).await, "32 are carried at once");
+    }
+    assert!(!says(&mut last, Duration::from_millis(300)).await, "the next one waits");
+    sockets.pop();
+    assert!(says(&mut last, Duration::from_secs(20)).await, "it has the place of the one that ended");
+    stop.cancel();
+    serving.await.unwrap();
+}

@@ -1,0 +1,110 @@
+//! Whom the notification plugin tells of a state: decisions a second, of outcomes and of progress. The peer, in the same
+//! run, is a plugin that decides nothing: the call alone.
+
+#[path = "../shared/granted.rs"]
+mod granted;
+#[allow(dead_code, reason = "each benchmark uses its part")]
+#[path = "../shared/support.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use bytes::Bytes;
+use granted::{backing, delivery};
+use kubewitness_bench::{job, ratio, wanted};
+use kubewitness_capability::Backing;
+use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
+use kubewitness_core::ports::{Delivery, Documents, Handler, JournalError, Verdict};
+use kubewitness_core::{ObjectRef, Seq, Status};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use serde_json::{Value, json};
+
+/// States of one call, as many as the example for people has.
+const BATCH: u64 = 256;
+const ROUND: Duration = Duration::from_secs(2);
+const ROUNDS: usize = 3;
+
+fn main() -> Result<()> {
+    if !wanted("decisions") {
+        return Ok(());
+    }
+    rustls::crypto::ring::default_provider().install_default().ok();
+    tokio::runtime::Runtime::new()?.block_on(run())
+}
+
+async fn run() -> Result<()> {
+    println!(
+        "decisions: calls of {BATCH} states of as many Jobs, each with its document, the best of {ROUNDS} rounds"
+    );
+    let nothing = json!({"command": "done"});
+    let people = json!({
+        "channels": [{"name": "ops", "kind": "slack"}, {"name": "vision", "kind": "feishu"}],
+        "routes": [{"to": ["ops"], "phases": ["Failed"], "namespaces": ["prod-*", "team-1*"]}],
+        "namespaces": {"team-7": {"to": ["vision"]}},
+    });
+    let peer = decisions("probe", &nothing, "Failed").await?;
+    println!("  the call alone   {peer:>8.0} states/s");
+    for (what, phase) in [("outcomes", "Failed"), ("progress", "Running")] {
+        let rate = decisions("notification", &people, phase).await?;
+        println!("  {what:<16} {rate:>8.0} decisions/s  {} of the peer's", ratio(rate, peer));
+    }
+    Ok(())
+}
+
+/// The same states come again and again: a plugin decides each time, and notes nothing new.
+async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> {
+    let folder = tempfile::tempdir()?;
+    let url = json!("http://127.0.0.1:9");
+    let settings = json!({"destinations": [{"name": "slack", "url": url}, {"name": "feishu", "url": url}]});
+    let http = json!([{"name": "ops", "destination": "slack"}, {"name": "vision", "destination": "feishu"}]);
+    let plugin = json!({"grants": {"http": http, "kv": true}, "config": config});
+    let backing = Backing { documents: Arc::new(Jobs), ..backing() };
+    let grants = granted::grants(&settings, &plugin, folder.path(), backing).await?;
+
+    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
+    let bytes = support::component(component).into();
+    let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
+    let plugin = component.plugin("bench", &LimitsSpec::default(), grants)?;
+    let batch: Vec<Delivery> = (1..=BATCH).map(|seq| of_phase(seq, phase)).collect();
+    let mut best: f64 = 0.0;
+    for _ in 0..ROUNDS {
+        let (began, mut done) = (Instant::now(), 0);
+        while began.elapsed() < ROUND {
+            let verdicts = plugin.handle(&batch).await.context("a call")?.verdicts;
+            ensure!(verdicts.iter().all(|verdict| *verdict == Verdict::Done), "{verdicts:?}");
+            done += verdicts.len();
+        }
+        best = best.max(done as f64 / began.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn of_phase(seq: Seq, phase: &str) -> Delivery {
+    let mut delivery = delivery(seq);
+    let state = Arc::make_mut(&mut delivery.state);
+    let (namespace, name) = (format!("team-{}", seq % 20), format!("train-{seq:05}"));
+    let (group, version, kind, uid) = ("batch".into(), "v1".into(), "Job".into(), format!("uid-{seq}"));
+    state.object = Arc::new(ObjectRef { group, version, kind, namespace, name, uid });
+    state.status = Arc::new(Status { phase: phase.into(), ..Status::default() });
+    delivery
+}
+
+struct Jobs;
+
+#[async_trait]
+impl Documents for Jobs {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(Some(job(seq as usize, 1, seq).into()))
+    }
+
+    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(None)
+    }
+
+    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,211 @@
+//! Watch → cache → queue, with nothing durable behind: the real source over loopback TCP, a
+//! witness that only numbers the states, and lanes from which a worker takes them. In the same
+//! run, on the same stream: kube-runtime's reflector, and client-go where it is installed.
+
+#[path = "../shared/canned.rs"]
+mod canned;
+#[path = "../shared/peers.rs"]
+mod peers;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use canned::Canned;
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::api::batch::v1::Job;
+use kubewitness_bench::{JOBS, PATIENCE, ratio, updates, wanted};
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{DeliverySpec, SourceSpec};
+use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
+use kubewitness_core::ports::{Append, Appended, JournalError, Progress, Verdict, Warm, Witness};
+use kubewitness_core::state::State;
+use kubewitness_core::status::Rules;
+use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// What a plugin is handed at once.
+const BATCH: usize = 64;
+
+#[allow(clippy::disallowed_methods)]
+fn main() -> Result<()> {
+    if !wanted("queue") {
+        return Ok(());
+    }
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let updates = updates()?;
+    // As a task, as in the host: the thread that waits for the runtime is woken by a system call.
+    tokio::runtime::Runtime::new()?.block_on(async { tokio::spawn(run(updates)).await? })
+}
+
+async fn run(updates: usize) -> Result<()> {
+    println!("queue: watch → cache → queue, {updates} updates of {JOBS} Jobs, nothing durable");
+    let ours = ours(updates).await?;
+    println!("  kubewitness  {ours:>10.0} states/s");
+    let peer = kube_runtime_peer(updates).await?;
+    println!("  kube-runtime {peer:>10.0} states/s  {}", ratio(ours, peer));
+    if let Some(peer) = peers::client_go(JOBS, updates, PATIENCE).await? {
+        println!("  client-go    {peer:>10.0} states/s  {} (goal: 10)", ratio(ours, peer));
+    }
+    Ok(())
+}
+
+/// Reading is a task of its own, as in the host.
+#[allow(clippy::disallowed_methods)]
+async fn ours(updates: usize) -> Result<f64> {
+    let canned = Canned::start(JOBS, updates).await?;
+    let folder = tempfile::tempdir()?;
+    let options =
+        ConnectOptions { kubeconfig: Some(canned.kubeconfig(folder.path())?), ..ConnectOptions::default() };
+    let connection = connect(&options).await?;
+    let queue = Arc::new(Queue::new((JOBS + updates) as u64));
+    let (source, handle) = Source::new(
+        &connection,
+        SourceSpec::of("jobs", "batch/v1", "Job"),
+        Arc::clone(&queue) as Arc<dyn Witness>,
+        Arc::new(SystemClock::default()),
+        Arc::new(Rules::builtin()),
+        Listers::default(),
+    );
+    let stop = CancellationToken::new();
+    let work = async {
+        let started = canned.first_watch(PATIENCE);
+        let (started, ()) = tokio::join!(started, queue.drain());
+        let elapsed = started?.elapsed();
+        stop.cancel();
+        Ok::<_, anyhow::Error>(elapsed)
+    };
+    let Split { reading, making, appending } = source.split(stop.clone());
+    let (reading, appending) = (tokio::spawn(reading), tokio::spawn(appending));
+    let (ended, elapsed) = tokio::join!(making, async { tokio::time::timeout(PATIENCE, work).await });
+    ended?;
+    reading.await?;
+    appending.await?;
+    ensure!(handle.view().objects == JOBS, "the cache has {} objects", handle.view().objects);
+    Ok(updates as f64 / elapsed.context("not done")??.as_secs_f64())
+}
+
+/// A witness that keeps nothing, and the lanes behind it.
+struct Queue {
+    total: u64,
+    seq: AtomicU64,
+    lanes: Mutex<Lanes>,
+    room: Notify,
+    work: Notify,
+}
+
+impl Queue {
+    fn new(total: u64) -> Self {
+        let options = LaneOptions::new("bench", &DeliverySpec::default());
+        Self {
+            total,
+            seq: AtomicU64::new(0),
+            lanes: Mutex::new(Lanes::new(options, &Progress::default())),
+            room: Notify::new(),
+            work: Notify::new(),
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes and finishes what is there until everything was.
+    async fn drain(&self) {
+        let mut finished = 0;
+        while finished < self.total {
+            let taken = {
+                let mut lanes = self.lanes();
+                let batch = lanes.take(Duration::ZERO, BATCH);
+                for delivery in &batch {
+                    lanes.finish(delivery.state.seq, Verdict::Done, Now::default());
+                }
+                batch.len() as u64
+            };
+            finished += taken;
+            if taken == 0 {
+                self.work.notified().await;
+            } else {
+                self.room.notify_one();
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Witness for Queue {
+    async fn append(&self, append: Append) -> Result<Appended, JournalError> {
+        let (mut seqs, mut states) = (Vec::new(), Vec::new());
+        for state in append.states {
+            let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+            seqs.push(Some(seq));
+            states.push(Arc::new(State {
+                id: state.id,
+                seq,
+                source: Arc::clone(&append.source),
+                epoch: append.epoch,
+                change: state.change,
+                object: state.object,
+                owner: state.owner,
+                resource_version: state.resource_version,
+                status: state.status,
+                previous: state.previous,
+                observed_ms: state.observed_ms,
+                late: false,
+            }));
+        }
+        let mut states = states.into_iter().peekable();
+        while states.peek().is_some() {
+            {
+                let mut lanes = self.lanes();
+                let room = lanes.room();
+                states.by_ref().take(room).for_each(|state| lanes.push(state, Duration::ZERO));
+            }
+            self.work.notify_one();
+            if states.peek().is_some() {
+                self.room.notified().await;
+            }
+        }
+        Ok(Appended { seqs, newest: self.seq.load(Ordering::Relaxed), ..Appended::default() })
+    }
+
+    async fn warm(&self, _: &str) -> Result<Warm, JournalError> {
+        Ok(Warm::default())
+    }
+}
+
+/// A typed reflector, whose changes go by name to a worker that looks each up in the store.
+#[allow(clippy::disallowed_methods)]
+async fn kube_runtime_peer(updates: usize) -> Result<f64> {
+    let canned = Canned::start(JOBS, updates).await?;
+    let client = kube::Client::try_from(kube::Config::new(canned.url().parse()?))?;
+    let (reader, writer) = kube_runtime::reflector::store::<Job>();
+    let watcher = kube_runtime::watcher(kube::Api::all(client), kube_runtime::watcher::Config::default());
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(kubewitness_core::limits::LANE_WINDOW);
+    let worker = tokio::spawn(async move {
+        let mut found = 0_usize;
+        while let Some(name) = receiver.recv().await {
+            found += usize::from(reader.get(&name).is_some());
+        }
+        found
+    });
+    let changes = kube_runtime::reflector(writer, watcher);
+    pin_mut!(changes);
+    let mut told = 0;
+    while told < JOBS + updates {
+        use kube_runtime::watcher::Event;
+        let event = tokio::time::timeout(PATIENCE, changes.next()).await.context("the peer hangs")?;
+        if let Event::Apply(job) | Event::InitApply(job) = event.context("the peer's stream ended")?? {
+            told += 1;
+            sender.send(kube_runtime::reflector::ObjectRef::from_obj(&job)).await?;
+        }
+    }
+    drop(sender);
+    let found = worker.await?;
+    let elapsed: Duration = Instant::now() - canned.first_watch(PATIENCE).await?;
+    ensure!(found >= updates, "the peer found {found} of {updates}");
+    Ok(updates as f64 / elapsed.as_secs_f64())
+}

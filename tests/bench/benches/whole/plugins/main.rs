@@ -1,0 +1,34 @@
+//! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred, and
+//! the pause while one version replaces another. Each stands beside a peer in the same run.
+
+#[path = "../../shared/canned.rs"]
+mod canned;
+mod crowd;
+#[path = "../../shared/host.rs"]
+mod host;
+mod instances;
+#[allow(dead_code, reason = "each benchmark uses its part")]
+#[path = "../../shared/support.rs"]
+mod support;
+mod swap;
+
+use anyhow::Result;
+use kubewitness_bench::wanted;
+
+fn main() -> Result<()> {
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let runtime = tokio::runtime::Runtime::new()?;
+    if wanted("plugins-instances") {
+        runtime.block_on(instances::run())?;
+    }
+    if wanted("plugins-start") {
+        runtime.block_on(crowd::start())?;
+    }
+    if wanted("plugins-memory") {
+        runtime.block_on(crowd::memory())?;
+    }
+    if wanted("plugins-swap") {
+        runtime.block_on(swap::run())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The commands as people and scripts call them, those for authors of plugins among them.
+
+pub mod authors;
+mod doctor;
+mod examples;
+mod figures;
+mod live;
+mod manners;
+mod shells;
+mod trying;

@@ -1,0 +1,10 @@
+//! What plugins do outside of the host: requests, messages, ledgers, and their way into a bucket.
+
+pub mod bucket;
+mod destinations;
+mod mailing;
+mod notifying;
+mod persons;
+mod posts;
+mod seals;
+mod shipping;

@@ -1,0 +1,110 @@
+//! What plugins do is seen: in the API, on the command line, as metrics, on the portal's page and in the log.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::{CallsView, StatusView};
+use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+use serde_json::Value;
+
+use crate::limits::hostile::{FOR_PROBE, hostile};
+use crate::support::{create_job, example_copy, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(120);
+
+fn calls(status: &StatusView, name: &str) -> CallsView {
+    let plugin = status.plugins.iter().find(|plugin| plugin.name == name);
+    plugin.map(|plugin| plugin.calls.clone()).unwrap_or_default()
+}
+
+/// The value of a sample of the page of metrics.
+fn metric(page: &str, sample: &str) -> Result<f64> {
+    let line = page.lines().find_map(|line| line.strip_prefix(sample));
+    line.with_context(|| format!("no {sample} in {page}"))?.trim().parse().context(sample.to_owned())
+}
+
+/// The record that the plugin wrote, as the log has it.
+fn record(log: &str, plugin: &str) -> Result<Value> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut records = lines.filter(|line| line["target"] == "plugin" && line["fields"]["plugin"] == plugin);
+    records.next().with_context(|| format!("nothing of {plugin} in {log}"))
+}
+
+async fn seen(run: &mut Kubewitness) -> Result<()> {
+    let both = |status: &StatusView| {
+        let (trapping, sleeping) = (calls(status, "trapping").ended, calls(status, "sleeping").ended);
+        let good = [calls(status, "persistence").ended.answered, calls(status, "talking").ended.answered];
+        trapping.trapped > 0 && sleeping.timed_out > 0 && good.iter().all(|answered| *answered > 0)
+    };
+    let status = run.status_when(WITHIN, "a trap and a time-out", both).await?;
+    let (trapping, sleeping) = (calls(&status, "trapping"), calls(&status, "sleeping"));
+    ensure!(trapping.ended.timed_out == 0 && trapping.ended.answered == 0, "{trapping:?}");
+    ensure!(sleeping.ended.trapped == 0 && sleeping.guest_seconds >= 0.2, "{sleeping:?}");
+    let end = |calls: &CallsView| calls.last_failure.as_ref().map(|failure| failure.end.clone());
+    ensure!(end(&trapping).as_deref() == Some("trapped"), "{trapping:?}");
+    ensure!(end(&sleeping).as_deref() == Some("timed-out"), "{sleeping:?}");
+    let good = calls(&status, "persistence");
+    ensure!(good.last_answered_at.is_some() && good.last_failure.is_none(), "{good:?}");
+    ensure!(good.host_calls["sql"] > 0 && good.host_seconds > 0.0 && good.peak_memory > 0, "{good:?}");
+    ensure!(good.compile_seconds > 0.0 && good.bytes_in > 0 && good.bytes_out > 0, "{good:?}");
+
+    let (_, page) = run.get("/metrics").await?;
+    for (plugin, end, none) in [("trapping", "trapped", "timed-out"), ("sleeping", "timed-out", "trapped")] {
+        let of = |end: &str| format!("kubewitness_plugin_calls_total{{plugin=\"{plugin}\",end=\"{end}\"}}");
+        ensure!(metric(&page, &of(end))? > 0.0 && metric(&page, &of(none))? == 0.0, "{plugin}: {page}");
+        let at = format!("kubewitness_plugin_last_failure_timestamp_seconds{{plugin=\"{plugin}\"}}");
+        ensure!(metric(&page, &at)? > 1.7e9, "{page}");
+    }
+    for line in page.lines().filter(|line| line.starts_with("kubewitness_plugin_")) {
+        let labels: Vec<_> =
+            line.split(['{', ',']).skip(1).filter_map(|label| label.split_once('=')).collect();
+        let known =
+            |(label, _): &(&str, &str)| ["plugin", "end", "verdict", "capability", "result"].contains(label);
+        ensure!(labels.iter().all(known), "a label of {line}");
+    }
+
+    let (_, page) = run.get("/plugins").await?;
+    for told in ["Last good call", "a trap", "a time-out", "Peak memory", " of 32 MiB"] {
+        ensure!(page.contains(told), "{told} is not in {page}");
+    }
+
+    let server = format!("http://{}", run.address());
+    let (code, stdout, stderr) = command(&["plugins", "-o", "wide", "--server", &server]).await?;
+    for told in
+        ["TRAPS", "TIMEOUTS", "PEAK MEMORY", "(trapped): the plugin trapped", "(timed-out): the plugin ran"]
+    {
+        ensure!(code == Some(0) && stdout.contains(told), "{told} is not in {code:?} {stdout}{stderr}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_and_a_guests_log_is_a_record() {
+    in_scratch("plugin-calls", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;
+        for (name, harm) in [("trapping", "trap"), ("sleeping", "sleep 600000"), ("talking", "clock")] {
+            write(&config, &format!("{name}.yaml"), &hostile(name, "probe.wasm", harm))?;
+        }
+        create_job(&simulator, "one").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config),
+            data: scratch.folder("data")?,
+            args: vec!["--log-json".into()],
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        seen(&mut run).await?;
+        let log = run.process().stderr();
+        let record = record(&log, "talking")?;
+        ensure!(record["level"] == "INFO" && record["fields"]["message"] == "probe", "{record}");
+        let data: Value = serde_json::from_str(record["fields"]["data"].as_str().unwrap_or_default())?;
+        ensure!(data["command"] == "clock" && data["answer"].is_string(), "{record}");
+        run.stop().await
+    })
+    .await;
+}

@@ -1,0 +1,231 @@
+//! A real component that traps, loops and eats memory on some states: those alone are parked, and
+//! an operator shows, filters, replays and drops them from the command line.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::portal::browser::{Browser, has_driver};
+use crate::support::{create_job, example_copy, plugin_manifest, proofs, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// It does to each job what the message of its status says, and sees no job that is called `quiet`.
+const PROBE: &str = "module: {file: probe.wasm}
+subscribe:
+  - source: jobs
+    mode: every
+    start: beginning
+    filter: state.phase == 'Failed' && object.metadata.name != 'quiet'
+grants:
+  kv: true
+  lister: [jobs]
+  sql: [{name: main, database: second}]
+  http: [{name: nobody, destination: nobody}]
+  ledger: [{name: notes, ledger: notes}]
+limits: {call: 3s, memory: 32Mi}
+delivery: {batch: 64, retries: 1, backoff: 10ms}";
+
+const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
+      destinations:
+        - {name: nobody, url: 'http://127.0.0.1:9'}
+";
+
+const HARMS: [(&str, &str, &str); 4] = [
+    ("traps", "trap", "trapped"),
+    ("loops", "loop", "longer than its limit"),
+    ("eats", "eat 512", "more memory than its limit"),
+    ("skips", "missing", "verdicts for 1 states"),
+];
+
+async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<()> {
+    create_job(simulator, name).await?;
+    let path = format!("/apis/batch/v1/namespaces/default/jobs/{name}");
+    let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
+    let at = "2026-11-21T12:00:00Z";
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "Told", "message": message,
+               "lastProbeTime": at, "lastTransitionTime": at})
+    };
+    job["status"] = json!({"startTime": at, "failed": 1, "conditions": [condition("FailureTarget"), condition("Failed")]});
+    let (code, answer) = simulator.request(Method::PUT, &format!("{path}/status"), Some(&job)).await?;
+    ensure!(code == 200, "the status of {name} answered {code}: {answer}");
+    Ok(())
+}
+
+async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
+    let config = example_copy(scratch)?;
+    let host = std::fs::read_to_string(config.join("host.yaml"))?;
+    write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;
+    write(&config, "probe.yaml", &plugin_manifest("probe", PROBE))?;
+    let simulator = simulator(scratch).await?;
+    for good in ["one", "two", "three", "four"] {
+        fails_with(&simulator, good, "done").await?;
+    }
+    for (name, command, _) in HARMS {
+        fails_with(&simulator, name, command).await?;
+    }
+    fails_with(&simulator, "quiet", "trap").await?;
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    Ok((simulator, options))
+}
+
+/// Whether a batch with a culprit in it failed as a whole, and then a call of one state alone.
+fn splits(log: &str) -> bool {
+    let failed = log.lines().filter(|line| line.contains("a call failed"));
+    let mut sizes = failed.filter_map(|line| {
+        let (_, rest) = line.split_once("states=")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok()
+    });
+    sizes.any(|states| states > 1) && sizes.any(|states| states == 1)
+}
+
+fn named<'v>(letters: &'v Value, name: &str) -> &'v Value {
+    let all = letters.as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().find(|letter| letter["object"]["name"] == name).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_and_they_are_replayed_or_dropped()
+ {
+    in_scratch("letters", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let four = |status: &StatusView| {
+            status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4 && p.waiting == 0)
+        };
+        let status = run.status_when(WITHIN, "four dead letters", four).await?;
+        let probe = status.plugins.iter().find(|plugin| plugin.name == "probe").expect("it is there");
+        ensure!(probe.delivered == 4 && probe.observed == 9 && probe.filtered == 1, "{probe:?}");
+        ensure!(probe.filter_errors == 0, "{probe:?}");
+
+        let server = format!("http://{}", run.address());
+        let list = async || command_json(&["deadletters", "list", "--server", &server, "-o", "json"]).await;
+        let letters = list().await?;
+        let log = run.process().stderr();
+        ensure!(splits(&log), "no call of several states failed before one of a single state: {log}");
+        for (name, _, error) in HARMS {
+            let letter = named(&letters, name);
+            let tries = letter["tries"].as_array().map_or(0, Vec::len);
+            ensure!(letter["attempts"] == 2 && tries == 2, "{letter}");
+            ensure!(letter["error"].as_str().is_some_and(|text| text.contains(error)), "{letter}");
+        }
+        let seq = named(&letters, "traps")["seq"].to_string();
+        let (_, shown, _) = command(&["deadletters", "show", &seq, "--server", &server]).await?;
+        ensure!(
+            shown.contains("tries     2") && shown.contains("TRY") && shown.contains("trapped"),
+            "{shown}"
+        );
+
+        let (code, _, told) =
+            command(&["deadletters", "replay", "--plugin", "probe", "--server", &server]).await?;
+        ensure!(code == Some(2) && told.contains("--reason"), "a reason is needed: {told}");
+        let by_error = [
+            "--plugin",
+            "probe",
+            "--error",
+            "more memory",
+            "--reason",
+            "more of it",
+            "--who",
+            "ada",
+            "--server",
+            &server,
+        ];
+        let replay = |more: &[&'static str]| {
+            let words: Vec<String> = ["deadletters", "replay"]
+                .iter()
+                .chain(&by_error)
+                .chain(more)
+                .map(ToString::to_string)
+                .collect();
+            async move { command(&words.iter().map(String::as_str).collect::<Vec<_>>()).await }
+        };
+        let (_, told, _) = replay(&["--dry-run"]).await?;
+        ensure!(told == "1 would be replayed\n", "{told}");
+        let (code, told, progress) = replay(&["--wait"]).await?;
+        ensure!(told == "1 being replayed\n" && progress.contains("1 of 1 tried again"), "{told}{progress}");
+        ensure!(code == Some(4) && progress.contains("4 parked now"), "it fails again: {code:?} {progress}");
+        ensure!(named(&list().await?, "eats")["attempts"] == 4, "and all of its tries are counted");
+
+        let drop = ["deadletters", "drop", "--plugin", "probe", "--reason", "no use", "--server", &server];
+        let (code, _, told) = command(&drop).await?;
+        ensure!(code == Some(2) && told.contains("say --all"), "{code:?} {told}");
+        let all: Vec<&str> = drop.into_iter().chain(["--all"]).collect();
+        let both: Vec<&str> = all.iter().copied().chain(["--seq", "1"]).collect();
+        let (code, _, told) = command(&both).await?;
+        ensure!(code == Some(2) && told.contains("--all"), "{code:?} {told}");
+        let (_, told, _) = command(&all).await?;
+        ensure!(told == "4 dropped\n", "{told}");
+        ensure!(list().await? == json!([]), "they are not listed any more");
+        let records = command_json(&["deadletters", "records", "--server", &server, "-o", "json"]).await?;
+        let told: Vec<_> =
+            records.as_array().into_iter().flatten().map(|r| (&r["what"], &r["why"])).collect();
+        ensure!(
+            told == [(&json!("drop"), &json!("no use")), (&json!("replay"), &json!("more of it"))],
+            "{records}"
+        );
+        // Who says nothing is told as the system knows them.
+        ensure!(records[1]["who"] == "ada" && records[0]["who"] != "api", "{records}");
+
+        let until_told = until(WITHIN, "the figures to say so", async || {
+            let status = run.status().await?;
+            let of = status.plugins.iter().find(|plugin| plugin.name == "probe");
+            Ok(of.filter(|probe| probe.dropped == 4).cloned())
+        });
+        let probe = until_told.await?;
+        let sum = probe.delivered + probe.filtered + probe.dead + probe.waiting;
+        ensure!(probe.observed == sum && probe.dead == 4, "{probe:?}");
+        run.stop().await?;
+        proofs(&options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script() {
+    if !has_driver("letters::a_dead_letter_is_chosen").await {
+        return;
+    }
+    in_scratch("letters-browser", async |scratch| {
+        let (_simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let four = |status: &StatusView| status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4);
+        run.status_when(WITHIN, "four dead letters", four).await?;
+        let portal = format!("http://{}", run.address());
+        let list = async || command_json(&["deadletters", "list", "--server", &portal, "-o", "json"]).await;
+        let seq = named(&list().await?, "traps")["seq"].to_string();
+        let browser = Browser::start(scratch.path()).await?;
+        browser.without_scripts().await?;
+        browser.open(&format!("{portal}/deadletters?plugin=probe")).await?;
+        let press = async |button: &str, wanted: &str| {
+            let choose = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";
+            let fill = format!("of('[value=\"{seq}\"]').checked = true; of('[name=reason]').value = 'it is mended';");
+            browser.script(&format!("{choose} {fill} of('{button}').click()")).await?;
+            let told = async || Ok(browser.text().await?.contains(wanted).then_some(()));
+            until(WITHIN, wanted, told).await
+        };
+        press("[name=dry_run]", "1 would be taken; nothing was changed").await?;
+        ensure!(named(&list().await?, "traps")["attempts"] == 2, "nothing was changed");
+        press("button.strong", "1 state was taken back").await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("What was done") && text.contains("it is mended"), "{text}");
+        let again = async || Ok((named(&list().await?, "traps")["attempts"] == 4).then_some(()));
+        until(WITHIN, "the letter that fails again", again).await?;
+        ensure!(named(&list().await?, "loops")["attempts"] == 2, "no other one was taken");
+        browser.close().await?;
+        run.stop().await
+    })
+    .await;
+}

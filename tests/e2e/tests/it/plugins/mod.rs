@@ -1,0 +1,13 @@
+//! The life of a plugin: it is started, called, paused, replaced and taken out. What it does outside of the host is
+//! in `effects`.
+
+mod calls;
+mod forgetting;
+mod letters;
+mod pausing;
+pub mod probing;
+mod registries;
+mod rollback;
+mod shadows;
+mod ticking;
+mod versions;

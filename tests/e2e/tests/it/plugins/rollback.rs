@@ -1,0 +1,63 @@
+//! A new version that fails its first calls is taken back: the version before goes on, and no state is lost or parked.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{Kubewitness, in_scratch, until};
+
+use crate::plugins::probing::{Lab, message, probe};
+use crate::support::create_job;
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn has(status: &StatusView, state: &str, delivered: u64) -> bool {
+    probe(status).is_some_and(|it| it.state == state && it.delivered == delivered && it.dead == 0)
+}
+
+#[tokio::test]
+async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_parked() {
+    in_scratch("rollback", async |scratch| {
+        let lab = Lab::new(scratch, "").await?;
+        lab.version("{command: done}")?;
+        let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
+        create_job(&lab.simulator, "one").await?;
+        run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
+
+        lab.version("{command: trap}")?;
+        let taken = lab.taken();
+        until(WITHIN, "the version to be taken", async || {
+            // The first version is active a moment before it is kept.
+            Ok(std::fs::read_to_string(&taken).is_ok_and(|text| text.contains("trap")).then_some(()))
+        })
+        .await?;
+        for name in ["two", "three", "four", "five"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        let taken_back = |status: &StatusView| {
+            let message = message(status);
+            has(status, "degraded", 5) && message.contains("was taken back") && message.contains("trapped")
+        };
+        run.status_when(WITHIN, "the version before to go on", taken_back).await?;
+        // It stays so, also after a restart: the bad version is tried once more and taken back again.
+        run.kill().await?;
+        let mut run = Kubewitness::start("again", &lab.options, scratch.path())?;
+        for name in ["six", "seven", "eight", "nine"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        let still = |status: &StatusView| {
+            let message = message(status);
+            has(status, "degraded", 9) && message.contains("was taken back")
+        };
+        run.status_when(WITHIN, "the version before after a restart", still).await?;
+        // Another document is tried.
+        lab.version("{command: done again}")?;
+        run.status_when(WITHIN, "the mended version", |status| has(status, "active", 9)).await?;
+        create_job(&lab.simulator, "ten").await?;
+        run.status_when(WITHIN, "the last job", |status| has(status, "active", 10)).await?;
+        let states = run.status().await?;
+        ensure!(probe(&states).is_some_and(|it| it.observed == 10), "{states:?}");
+        run.stop().await
+    })
+    .await;
+}

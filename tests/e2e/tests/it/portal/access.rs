@@ -1,0 +1,264 @@
+//! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/examples/access` alone. The
+//! controller has the rights that the manifests give its account.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_in, in_scratch, skip, tls,
+    until_ok,
+};
+use serde_json::{Value, json};
+
+use crate::deployment::cluster::Lab;
+
+const WITHIN: Duration = Duration::from_secs(90);
+const AUDIENCE: &str = "kubewitness.dev";
+
+/// A cluster with two teams, and a controller that asks who somebody is.
+struct World<'a> {
+    lab: Lab<'a>,
+    kubewitness: Kubewitness,
+}
+
+/// Exit code, standard output, standard error.
+type Told = (Option<i32>, String, String);
+
+impl<'a> World<'a> {
+    async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
+        let Some(lab) = Lab::of("examples/access", scratch, &format!("access::{test}")).await? else {
+            return Ok(None);
+        };
+        for (team, person) in [("team-a", "ann"), ("team-b", "bob")] {
+            lab.kubectl.ok(&["create", "namespace", team]).await?;
+            lab.kubectl.ok(&["-n", team, "create", "serviceaccount", person]).await?;
+            bind(&lab, team, person).await?;
+            lab.kubectl.ok_with(&["-n", team, "create", "-f", "-"], &job(team)).await?;
+        }
+        let options = RunOptions {
+            kubeconfig: lab.kubeconfig("service-account.kubeconfig", false).await?,
+            data: scratch.folder("data")?,
+            args: ["--auth", "kubernetes", "--log-reads"].map(str::to_owned).into(),
+            ..RunOptions::default()
+        };
+        let kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
+        Ok(Some(Self { lab, kubewitness }))
+    }
+
+    /// What a command prints for whoever has this token.
+    async fn ask(&self, token: &str, arguments: &[&str]) -> Result<Told> {
+        let url = format!("http://{}", self.kubewitness.address());
+        let line: Vec<_> = arguments.iter().copied().chain(["--server", &url]).collect();
+        let token = (!token.is_empty()).then(|| ("KUBEWITNESS_TOKEN".to_owned(), token.to_owned()));
+        command_in(&line, token.as_slice()).await
+    }
+
+    async fn token(&self, team: &str, person: &str) -> Result<String> {
+        self.lab.token_of(team, person, &[AUDIENCE]).await
+    }
+
+    /// The jobs that somebody sees, by name.
+    async fn jobs(&self, token: &str) -> Result<Vec<String>> {
+        let (code, stdout, stderr) = self.ask(token, &["jobs", "-o", "json"]).await?;
+        ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+        let jobs: Vec<Value> = serde_json::from_str(&stdout).context("the jobs")?;
+        Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
+        until_ok(WITHIN, "the jobs that a person may see", async || {
+            let jobs = self.jobs(token).await?;
+            ensure!(jobs == wanted, "{jobs:?} and not {wanted:?}");
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn bind(lab: &Lab<'_>, team: &str, person: &str) -> Result<()> {
+    let account = format!("--serviceaccount={team}:{person}");
+    let binding = ["-n", team, "create", "rolebinding", person, "--clusterrole=kubewitness-viewer", &account];
+    lab.kubectl.ok(&binding).await.map(drop)
+}
+
+fn job(team: &str) -> String {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": format!("train-{team}")},
+        "spec": {"template": template}})
+    .to_string()
+}
+
+fn refused(told: &Told, what: &str) -> Result<()> {
+    let (code, stdout, stderr) = told;
+    ensure!(*code == Some(1) && stdout.is_empty() && stderr.contains(what), "{code:?}: {stdout}{stderr}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_person_sees_what_kubernetes_lets_them_until_it_no_longer_does() {
+    let test = "each_person_sees_what_kubernetes_lets_them_until_it_no_longer_does";
+    in_scratch("access", async |scratch| {
+        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let (ann, bob) = (world.token("team-a", "ann").await?, world.token("team-b", "bob").await?);
+        world.sees(&ann, &["train-team-a"]).await?;
+        world.sees(&bob, &["train-team-b"]).await?;
+        // A token of a kubeconfig is as good.
+        world.sees(&world.lab.token_of("team-a", "ann", &[]).await?, &["train-team-a"]).await?;
+        let story = ["timeline", "job/train-team-b", "-n", "team-b"];
+        let (code, stdout, _) = world.ask(&bob, &story).await?;
+        ensure!(code == Some(0) && stdout.contains("train-team-b"), "{code:?}: {stdout}");
+        refused(&world.ask(&ann, &story).await?, "nothing was witnessed of job/train-team-b")?;
+
+        refused(&world.ask("", &["jobs"]).await?, "kubectl create token ACCOUNT --audience kubewitness.dev")?;
+        refused(&world.ask("nobody's", &["jobs"]).await?, "KUBEWITNESS_TOKEN=")?;
+        let elsewhere = world.lab.token_of("team-a", "ann", &["vault.example.com"]).await?;
+        refused(&world.ask(&elsewhere, &["jobs"]).await?, "KUBEWITNESS_TOKEN=")?;
+
+        world.lab.kubectl.ok(&["-n", "team-a", "delete", "rolebinding", "ann"]).await?;
+        world.sees(&ann, &[]).await?;
+        world.sees(&bob, &["train-team-b"]).await?;
+        world.lab.kubectl.ok(&["-n", "team-b", "delete", "serviceaccount", "bob"]).await?;
+        until_ok(WITHIN, "a token to be worth nothing", async || {
+            refused(&world.ask(&bob, &["jobs"]).await?, "KUBEWITNESS_TOKEN=")
+        })
+        .await?;
+        world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_made_again_shows_nothing_of_the_one_before() {
+    let test = "a_namespace_that_is_made_again_shows_nothing_of_the_one_before";
+    in_scratch("access", async |scratch| {
+        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        let bob = world.token("team-b", "bob").await?;
+        world.sees(&bob, &["train-team-b"]).await?;
+        world.lab.kubectl.ok(&["delete", "namespace", "team-b"]).await?;
+        // Ages are told in whole seconds.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.lab.kubectl.ok(&["create", "namespace", "team-b"]).await?;
+        world.lab.kubectl.ok(&["-n", "team-b", "create", "serviceaccount", "eve"]).await?;
+        bind(&world.lab, "team-b", "eve").await?;
+        let eve = world.token("team-b", "eve").await?;
+        world.sees(&eve, &[]).await?;
+        let story = ["timeline", "job/train-team-b", "-n", "team-b"];
+        refused(&world.ask(&eve, &story).await?, "nothing was witnessed of job/train-team-b")?;
+        world.lab.kubectl.ok_with(&["-n", "team-b", "create", "-f", "-"], &job("again")).await?;
+        world.sees(&eve, &["train-again"]).await?;
+        // Neither is what is gone, nor what was there: only what is of this namespace.
+        let gone = async || {
+            let url = format!("http://{}/api/v1/objects?kind=Job&gone=only", world.kubewitness.address());
+            let answer = kubewitness_harness::http().get(url).bearer_auth(&eve).send().await?;
+            let jobs: Vec<Value> = answer.json().await?;
+            anyhow::Ok(
+                jobs.iter()
+                    .filter_map(|job| job["object"]["name"].as_str().map(str::to_owned))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        ensure!(gone().await?.is_empty(), "{:?}", gone().await?);
+        world.lab.kubectl.ok(&["-n", "team-b", "delete", "job", "train-again"]).await?;
+        until_ok(WITHIN, "the job that is gone", async || {
+            ensure!(gone().await? == ["train-again"], "{:?}", gone().await?);
+            Ok(())
+        })
+        .await?;
+        world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_operator_sees_how_it_works_and_no_object() {
+    let test = "an_operator_sees_how_it_works_and_no_object";
+    in_scratch("access", async |scratch| {
+        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        world.lab.kubectl.ok(&["-n", "team-a", "create", "serviceaccount", "olaf"]).await?;
+        let binding = ["create", "clusterrolebinding", "olaf", "--clusterrole=kubewitness-operator"];
+        world.lab.kubectl.ok(&[&binding[..], &["--serviceaccount=team-a:olaf"]].concat()).await?;
+        let (ann, olaf) = (world.token("team-a", "ann").await?, world.token("team-a", "olaf").await?);
+        world.sees(&ann, &["train-team-a"]).await?;
+        world.sees(&olaf, &[]).await?;
+        until_ok(WITHIN, "an operator to see all plugins", async || {
+            let (code, stdout, stderr) = world.ask(&olaf, &["plugins"]).await?;
+            ensure!(code == Some(0) && stdout.contains("persistence"), "{code:?}: {stdout}{stderr}");
+            Ok(())
+        })
+        .await?;
+        refused(&world.ask(&ann, &["plugins"]).await?, "kubewitness.dev")?;
+        let replay = ["deadletters", "replay", "--plugin", "persistence", "--reason", "mended", "--dry-run"];
+        let (code, stdout, stderr) = world.ask(&olaf, &replay).await?;
+        ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+        refused(&world.ask(&ann, &replay).await?, "kubewitness.dev")?;
+        world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn over_https_a_command_knows_the_portal_by_its_certificate() {
+    let test = "access::over_https_a_command_knows_the_portal_by_its_certificate";
+    if !tls::is_installed() {
+        return skip(test, "openssl is not on the PATH");
+    }
+    in_scratch("access", async |scratch| {
+        let made = tls::make(&scratch.folder("tls")?)?;
+        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
+        let file = |path: &Path| path.to_string_lossy().into_owned();
+        let key = scratch.path().join("session-key");
+        std::fs::write(&key, "07".repeat(32))?;
+        let mut args = vec!["--auth".to_owned(), "kubernetes".to_owned()];
+        args.extend([
+            "--tls-cert".to_owned(),
+            file(&made.certificate),
+            "--tls-key".to_owned(),
+            file(&made.key),
+        ]);
+        args.extend(["--session-key-file".to_owned(), file(&key)]);
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            data: scratch.folder("data")?,
+            args,
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
+        let url = format!("https://{}", kubewitness.address());
+        let token = ("KUBEWITNESS_TOKEN".to_owned(), simulator.token().to_owned());
+        let known = ("SSL_CERT_FILE".to_owned(), file(&made.authority));
+        until_ok(WITHIN, "an answer over HTTPS", async || {
+            let (code, _, stderr) =
+                command_in(&["status", "--server", &url], &[token.clone(), known.clone()]).await?;
+            ensure!(code == Some(0), "{code:?}: {stderr}");
+            Ok(())
+        })
+        .await?;
+        refused(&command_in(&["status", "--server", &url], &[known]).await?, "KUBEWITNESS_TOKEN=")?;
+        let (code, _, stderr) = command_in(&["status", "--server", &url], &[token]).await?;
+        ensure!(code == Some(1) && stderr.contains("certificate"), "{code:?}: {stderr}");
+        kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_address_that_others_reach_is_refused_where_nobody_signs_in() {
+    in_scratch("access", async |scratch| {
+        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        for args in [vec![], vec!["--auth", "none"]] {
+            let mut command = options.command("0.0.0.0:0")?;
+            let output = command.args(args).env("HOME", scratch.path()).output();
+            let output = tokio::time::timeout(WITHIN, output).await.context("it runs")??;
+            let told = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.code() == Some(1) && told.contains("--auth kubernetes"), "{told}");
+        }
+        Ok(())
+    })
+    .await;
+}

@@ -1,0 +1,393 @@
+//! The portal in a real browser: scripts run under its policy, the live stream connects, and the
+//! pages hold what the API says.
+//!
+//! The driver is asked by hand: these tests need four of its requests, and the crate `fantoccini` would bring eight
+//! crates with it, among them the tables of ICU.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
+    until,
+};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::watching::holes::{Lab, a_hole};
+
+const DRIVER: &str = "chromedriver";
+pub const WITHIN: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_browser_shows_jobs_live_the_story_of_one_and_the_plugins() {
+    if !has_driver("browser::a_browser_shows_jobs_live").await {
+        return;
+    }
+    in_scratch("browser", async |scratch| {
+        at_a_playground(scratch, &[], async |_, portal| look(scratch, portal).await).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_in() {
+    if !has_driver("browser::a_browser_shows_a_hole").await {
+        return;
+    }
+    in_scratch("browser-gaps", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        a_hole(&mut lab, "train-1").await?;
+        let gaps: Vec<Value> =
+            http().get(format!("{}/api/v1/gaps?kind=job", lab.url())).send().await?.json().await?;
+        let gap = gaps.first().context("a gap")?;
+        let (after, uid) =
+            (gap["after"].as_str().context("after")?, gap["object"]["uid"].as_str().context("uid")?);
+        let browser = Browser::start(scratch.path()).await?;
+
+        browser.open(&format!("{}/gaps", lab.url())).await?;
+        let text = browser.text().await?;
+        for words in ["Job/train-1", "Compacted", after, "the whole source", "Replaced histories"] {
+            ensure!(text.contains(words), "{words} is not in {text}");
+        }
+        // By keyboard: the link of the hole's object is reached with the tab key's order and leads on.
+        let link = format!("document.querySelector('main td.object a[href$=\"{uid}\"]')");
+        let reached =
+            browser.script(&format!("{link}.focus(); return document.activeElement === {link}")).await?;
+        ensure!(reached == true, "the link can be focused");
+        browser.script(&format!("{link}.click()")).await?;
+        let story = async || Ok(browser.text().await?.contains("Every state").then_some(()));
+        until(WITHIN, "the object's page", story).await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("Compacted") && text.contains(&format!("{after} …")), "{text}");
+        let drawn = browser.script("return document.querySelectorAll('svg .hole').length").await?;
+        ensure!(drawn.as_u64() >= Some(2), "the hole is drawn: {drawn}");
+
+        browser.open(&format!("{}/sources", lab.url())).await?;
+        let text = browser.text().await?;
+        ensure!(text.contains("jobs") && text.contains("synced") && text.contains("1 expired"), "{text}");
+        browser.close().await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// Whether a browser can be steered here. Where it can't, the test is skipped.
+pub async fn has_driver(test: &str) -> bool {
+    let has = Command::new(DRIVER).arg("--version").output().await.is_ok();
+    if !has {
+        skip(test, "chromedriver is not on the PATH");
+    }
+    has
+}
+
+/// Looks at a playground, which then ends and has lost nothing.
+pub async fn at_a_playground(
+    scratch: &Scratch,
+    more: &[&str],
+    look: impl AsyncFnOnce(&mut Process, &str) -> Result<()>,
+) -> Result<()> {
+    let port = free_port()?;
+    let mut playground = playground(scratch, port, more)?;
+    let result = look(&mut playground, &format!("http://127.0.0.1:{port}")).await;
+    let result = result.with_context(|| playground.say());
+    let ended = playground.terminate(WITHIN).await?;
+    result?;
+    ensure!(ended == Ended::Code(0), "the playground ended with {ended:?}; {}", playground.say());
+    Ok(())
+}
+
+pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
+    let mut command = Command::new(kubewitness_binary()?);
+    let listen = format!("127.0.0.1:{port}");
+    command.args(["playground", "--rate", "40", "--seed", "3", "--listen", &listen, "--data"]);
+    command.arg(scratch.path().join("data")).args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
+    Process::start("playground", &mut command, scratch.path())
+}
+
+async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
+    let job = until(WITHIN, "a job that runs", async || some_running_job(portal).await).await?;
+    let name = job["object"]["name"].as_str().context("a name")?;
+    let uid = job["object"]["uid"].as_str().context("a uid")?;
+    let browser = Browser::start(scratch.path()).await?;
+
+    browser.open(&format!("{portal}/")).await?;
+    let live = async || Ok(browser.text().await?.contains("Live").then_some(()));
+    until(WITHIN, "the live stream in the browser", live).await?;
+    // What is counted changes without the page being loaded again.
+    let before = browser.text().await?;
+    let changed = async || Ok((browser.text().await? != before).then_some(()));
+    until(WITHIN, "the page to change by itself", changed).await?;
+
+    browser.open(&format!("{portal}/objects/{uid}")).await?;
+    ensure!(browser.text().await?.contains(name), "one job's story: {}", browser.text().await?);
+    let lanes = browser.script("return document.querySelectorAll('svg rect').length").await?;
+    ensure!(lanes.as_u64() > Some(1), "its phases are drawn: {lanes}");
+
+    ensure!(browser.text().await?.contains("which plugin was told"), "the plugins' lanes");
+    let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
+    ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
+
+    rows_stay(&browser, portal).await?;
+    at_hand(&browser, portal).await?;
+
+    browser.open(&format!("{portal}/plugins")).await?;
+    let text = browser.text().await?;
+    for plugin in ["audit", "notification", "persistence"] {
+        ensure!(text.contains(plugin), "{plugin} is missing: {text}");
+    }
+    browser.close().await
+}
+
+/// What is gone, what was there, and what a reader does by key and by choice.
+async fn at_hand(browser: &Browser, portal: &str) -> Result<()> {
+    let gone = async || {
+        browser.open(&format!("{portal}/?gone=only")).await?;
+        Ok(browser
+            .script("return document.querySelectorAll('tr.gone').length")
+            .await?
+            .as_u64()
+            .filter(|gone| *gone > 0))
+    };
+    until(WITHIN, "a job that is gone", gone).await?;
+    events_are_kept(portal).await?;
+    let key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: '/', bubbles: true}));";
+    let focused = browser.script(&format!("{key} return document.activeElement.id")).await?;
+    ensure!(focused == "search", "the key / leads to the search: {focused}");
+    let help = key.replace("'/'", "'?'");
+    let open = browser.script(&format!("{help} return document.getElementById('keys').open")).await?;
+    ensure!(open == true, "the key ? shows the keys: {open}");
+    let switch = "const theme = document.getElementById('theme'); theme.click(); theme.click();";
+    let theme = browser.script(&format!("{switch} return document.documentElement.dataset.theme")).await?;
+    ensure!(theme == "dark", "the theme is switched: {theme}");
+    browser.open(&format!("{portal}/health")).await?;
+    let kept = browser.script("return document.documentElement.dataset.theme").await?;
+    ensure!(kept == "dark", "and kept: {kept}");
+    ensure!(browser.text().await?.contains("Held beyond retention"), "{}", browser.text().await?);
+    elsewhere(browser, portal).await?;
+    let now = browser.script("return new Date().toISOString()").await?;
+    let now = now.as_str().context("a time")?;
+    browser.open(&format!("{portal}/?at={now}")).await?;
+    let rows = browser.script("return document.querySelectorAll('tbody tr[data-uid]').length").await?;
+    ensure!(rows.as_u64() > Some(0), "what was there a moment ago: {rows}");
+    Ok(())
+}
+
+/// What is new is offered, so that no row moves before it is asked for; and all of it can be paused.
+async fn rows_stay(browser: &Browser, portal: &str) -> Result<()> {
+    browser.open(&format!("{portal}/")).await?;
+    let rows =
+        "return [...document.querySelectorAll('#objects tbody tr')].map((row) => row.dataset.uid).join(' ')";
+    let before = browser.script(rows).await?;
+    let offered = "return !document.getElementById('fresh').hidden";
+    until(WITHIN, "new jobs", async || Ok((browser.script(offered).await? == true).then_some(()))).await?;
+    ensure!(browser.script(rows).await? == before, "rows have moved");
+    let click = "document.getElementById('fresh').click();";
+    let after = browser.script(&format!("{click} {rows}")).await?;
+    let (before, after) = (before.as_str().context("rows")?, after.as_str().context("rows")?);
+    ensure!(after.len() > before.len() && after.ends_with(before), "new rows come first: {before}; {after}");
+    let press = "const live = document.getElementById('live'); live.click(); return live.textContent";
+    let told = browser.script(press).await?;
+    ensure!(told == "Paused", "{told}");
+    browser.script(press).await?;
+    let live = "return document.getElementById('live').textContent";
+    until(WITHIN, "it to go on", async || Ok((browser.script(live).await? == "Live").then_some(()))).await
+}
+
+/// The simulated cluster forgets the Events of a job with the job. Its story has them, and those of its pods.
+async fn events_are_kept(portal: &str) -> Result<()> {
+    let get = async |path: &str| -> Result<Value> {
+        Ok(http().get(format!("{portal}/api/v1/{path}")).send().await?.error_for_status()?.json().await?)
+    };
+    // A job that was deleted while it was queued has none.
+    let told = async || {
+        let gone = get("objects?kind=Job&gone=only").await?;
+        for uid in gone.as_array().into_iter().flatten().filter_map(|job| job["object"]["uid"].as_str()) {
+            let story = get(&format!("timeline?uid={uid}")).await?;
+            let has = |reason| {
+                story["events"].as_array().is_some_and(|all| all.iter().any(|it| it["reason"] == reason))
+            };
+            if has("SuccessfulCreate") && has("Scheduled") {
+                return Ok(Some(uid.to_owned()));
+            }
+        }
+        Ok(None)
+    };
+    let uid = until(WITHIN, "a job that is gone and has Events", told).await?;
+    let (code, stdout, stderr) = command(&["timeline", &uid, "--server", portal]).await?;
+    ensure!(
+        code == Some(0) && stdout.contains("LAST SEEN") && stdout.contains("Scheduled"),
+        "{stdout}{stderr}"
+    );
+    Ok(())
+}
+
+/// A reader in Tokyo sees and types times of Tokyo, with UTC where one is pointed at.
+async fn elsewhere(browser: &Browser, portal: &str) -> Result<()> {
+    browser.zone("Asia/Tokyo").await?;
+    browser.open(&format!("{portal}/?at=2026-11-20+20:30")).await?;
+    let told = "const time = document.querySelector('h1 time'); const at = document.querySelector('[name=at]'); \
+        const sent = new FormData(at.form).get('at'); \
+        return [time.textContent, time.title, at.value, sent, document.getElementById('zone').textContent].join('; ')";
+    let told = browser.script(told).await?;
+    let wanted = "2026-11-21 05:30:00; 2026-11-20 20:30:00 UTC; 2026-11-21 05:30:00; 2026-11-20 20:30:00; Times: Asia/Tokyo";
+    ensure!(told == wanted, "{told}");
+    browser.script("document.getElementById('zone').click()").await?;
+    let told = "return document.querySelector('h1 time').textContent";
+    let utc = async || Ok((browser.script(told).await? == "2026-11-20 20:30:00 UTC").then_some(()));
+    until(WITHIN, "times of UTC again", utc).await?;
+    browser.zone("UTC").await
+}
+
+/// The token of a person, as a playground with `--auth kubernetes` prints it.
+pub async fn token_of(playground: &mut Process, person: &str) -> Result<String> {
+    let of_person = |line: &str| {
+        let (name, rest) = line.trim().split_once(' ')?;
+        let token = rest.split_once("KUBEWITNESS_TOKEN=")?.1.split(' ').next()?;
+        (name == person).then(|| token.to_owned())
+    };
+    playground.line(0, WITHIN, of_person).await
+}
+
+async fn some_running_job(portal: &str) -> Result<Option<Value>> {
+    let answer = http().get(format!("{portal}/api/v1/objects?kind=Job&phase=Running")).send().await;
+    // While it starts, it answers that it does.
+    let Ok(answer) = answer.and_then(reqwest::Response::error_for_status) else { return Ok(None) };
+    let jobs: Vec<Value> = answer.json().await?;
+    Ok(jobs.into_iter().next())
+}
+
+/// A browser that a driver steers, as a person would.
+pub struct Browser {
+    client: reqwest::Client,
+    session: String,
+    _driver: Process,
+}
+
+impl Browser {
+    pub async fn start(scratch: &Path) -> Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(DRIVER);
+        let driver = Process::start("driver", command.arg(format!("--port={port}")), scratch)?;
+        let client = http();
+        let arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            &format!("--user-data-dir={}", scratch.join("browser").display()),
+        ];
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
+        let base = format!("http://127.0.0.1:{port}/session");
+        let made = until(WITHIN, "a browser", async || match client.post(&base).json(&wanted).send().await {
+            Ok(answer) => Ok(Some(answer.json::<Value>().await?)),
+            Err(error) if error.is_connect() => Ok(None),
+            Err(error) => Err(error.into()),
+        });
+        let made = made.await.with_context(|| driver.say())?;
+        let id = made["value"]["sessionId"].as_str().with_context(|| format!("no browser: {made}"))?;
+        let session = format!("{base}/{id}");
+        Ok(Self { client, session, _driver: driver })
+    }
+
+    pub async fn open(&self, url: &str) -> Result<()> {
+        self.ask("url", &json!({"url": url})).await?;
+        Ok(())
+    }
+
+    /// What a script in the page answers. Scripts of a driver are not bound by the page's policy.
+    pub async fn script(&self, script: &str) -> Result<Value> {
+        self.ask("execute/sync", &json!({"script": script, "args": []})).await
+    }
+
+    /// What the browser has told its console since it was asked last.
+    pub async fn console(&self) -> Result<Vec<String>> {
+        let lines = self.ask("se/log", &json!({"type": "browser"})).await?;
+        let lines = lines.as_array().context("the console's lines")?.iter();
+        Ok(lines.filter_map(|line| Some(line["message"].as_str()?.to_owned())).collect())
+    }
+
+    /// What a device of this size shows: a window has a least width.
+    pub async fn resize(&self, width: u32, height: u32) -> Result<()> {
+        self.emulate(
+            "setDeviceMetricsOverride",
+            &json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}),
+        )
+        .await
+    }
+
+    pub async fn zone(&self, name: &str) -> Result<()> {
+        self.emulate("setTimezoneOverride", &json!({"timezoneId": name})).await
+    }
+
+    async fn emulate(&self, what: &str, params: &Value) -> Result<()> {
+        self.devtools(&format!("Emulation.{what}"), params).await
+    }
+
+    /// Scripts of pages do not run from the next page on; those of a driver do.
+    pub async fn without_scripts(&self) -> Result<()> {
+        self.emulate("setScriptExecutionDisabled", &json!({"value": true})).await
+    }
+
+    async fn devtools(&self, command: &str, params: &Value) -> Result<()> {
+        self.ask("goog/cdp/execute", &json!({"cmd": command, "params": params})).await?;
+        Ok(())
+    }
+
+    /// Runs in this window before the scripts of each page that it opens.
+    pub async fn before_each_page(&self, script: &str) -> Result<()> {
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({"source": script})).await
+    }
+
+    /// The window that is looked at.
+    pub async fn window(&self) -> Result<String> {
+        let answer = self.client.get(format!("{}/window", self.session)).send().await?;
+        let answer: Value = answer.error_for_status()?.json().await?;
+        Ok(answer["value"].as_str().context("a window")?.to_owned())
+    }
+
+    /// Opens a window beside the others and looks at it.
+    pub async fn another_window(&self) -> Result<String> {
+        let made = self.ask("window/new", &json!({"type": "window"})).await?;
+        let window = made["handle"].as_str().context("a new window")?.to_owned();
+        self.look_at(&window).await?;
+        Ok(window)
+    }
+
+    pub async fn look_at(&self, window: &str) -> Result<()> {
+        self.ask("window", &json!({"handle": window})).await?;
+        Ok(())
+    }
+
+    /// Closes the window that is looked at.
+    pub async fn close_window(&self) -> Result<()> {
+        self.client.delete(format!("{}/window", self.session)).send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// What a person reads on the page.
+    pub async fn text(&self) -> Result<String> {
+        let text = self.script("return document.body.innerText").await?;
+        Ok(text.as_str().context("the page has no text")?.to_owned())
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.client.post(format!("{}/{path}", self.session)).json(body).send().await?;
+        let (status, answer) = (answer.status(), answer.json::<Value>().await?);
+        ensure!(status.is_success(), "the browser refused {path}: {answer}");
+        Ok(answer["value"].clone())
+    }
+
+    pub async fn close(self) -> Result<()> {
+        self.client.delete(&self.session).send().await?.error_for_status()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! The API against its own description: schemathesis makes requests of it, right ones and wrong ones, and compares each
+//! answer with what the description says of it.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kubewitness_harness::{
+    Process, Scratch, free_port, http, in_scratch, services_folder, skip_where_there_is_no_tool, until,
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::portal::browser::{WITHIN, playground, token_of};
+
+/// Each answer has a code, a form and headers that the description has, and none is the server's fault. Whether a request
+/// is taken can't be asked for: no description says which objects there are, and an empty parameter counts as left out.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
+    response_headers_conformance,unsupported_method,allow_header_conformance";
+/// Of each operation, beside those at the edges of what is allowed, which are always the same.
+const EXAMPLES: &str = "8";
+/// Far more than the requests of one person take: about ten seconds.
+const RUN: Duration = Duration::from_secs(120);
+/// It has no end, and tests of its own.
+const STREAM: &str = "/api/v1/events";
+
+#[tokio::test]
+async fn the_api_answers_as_its_description_says_with_and_without_rights() {
+    let tool = services_folder().map(|folder| folder.join("schemathesis/bin/st"));
+    let Some(tool) = tool.ok().filter(|tool| tool.is_file()) else {
+        let why = "schemathesis can't be had from Python's registry";
+        return skip_where_there_is_no_tool("contract::the_api_answers_as_its_description_says", why);
+    };
+    in_scratch("contract", async |scratch| {
+        let port = free_port()?;
+        let mut playground = playground(scratch, port, &["--auth", "kubernetes"])?;
+        let result = compare(&tool, scratch, &mut playground, &format!("http://127.0.0.1:{port}")).await;
+        let result = result.with_context(|| playground.say());
+        // Plugins may have been paused, so how it ends tells nothing.
+        playground.terminate(WITHIN).await?;
+        result
+    })
+    .await;
+}
+
+async fn compare(tool: &Path, scratch: &Scratch, playground: &mut Process, url: &str) -> Result<()> {
+    let mut tokens = Vec::new();
+    for person in ["linus", "ada"] {
+        tokens.push((person, token_of(playground, person).await?));
+    }
+    let token = &tokens[0].1;
+    // Some objects, so that answers are not empty.
+    until(WITHIN, "jobs", async || {
+        let asked = http().get(format!("{url}/api/v1/objects?kind=Job")).bearer_auth(token).send().await;
+        let Ok(answer) = asked.and_then(reqwest::Response::error_for_status) else { return Ok(None) };
+        Ok((answer.json::<Vec<Value>>().await?.len() > 5).then_some(()))
+    })
+    .await?;
+    let description = http().get(format!("{url}/api/v1/openapi.json")).bearer_auth(token).send().await?;
+    let file = scratch.path().join("openapi.json");
+    std::fs::write(&file, description.error_for_status()?.bytes().await?)?;
+    run(tool, scratch, "nobody", &file, url, None).await?;
+    for (person, token) in &tokens {
+        run(tool, scratch, person, &file, url, Some(token)).await?;
+    }
+    Ok(())
+}
+
+/// Sends the requests in the name of a person, and fails with what schemathesis found.
+async fn run(
+    tool: &Path,
+    scratch: &Scratch,
+    person: &str,
+    file: &Path,
+    url: &str,
+    token: Option<&str>,
+) -> Result<()> {
+    let mut command = Command::new(tool);
+    command.arg("run").arg(file).args(["--url", url, "--exclude-path", STREAM, "--checks", CHECKS]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--workers", "1"]);
+    command.args(["--seed", "1", "--continue-on-failure", "--no-color", "--generation-database", "none"]);
+    command.args(["--request-timeout", "30"]);
+    if let Some(token) = token {
+        command.args(["--header", &format!("Authorization: Bearer {token}")]);
+    }
+    command.current_dir(scratch.path()).stdin(Stdio::null()).kill_on_drop(true);
+    let Ok(output) = tokio::time::timeout(RUN, command.output()).await else {
+        bail!("schemathesis has not come to its end as {person} within {RUN:?}");
+    };
+    let output = output.context("starting schemathesis")?;
+    let (told, fault) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "as {person}:\n{told}{fault}");
+    // Requests that were never sent would pass, too.
+    let sent = told.lines().find_map(|line| line.trim().split_once(" generated, ")?.0.parse::<u32>().ok());
+    ensure!(sent.is_some_and(|sent| sent > 500), "as {person} too few requests were sent: {sent:?}\n{told}");
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! The portal as people and programs meet it: who may see what, its pages in a browser, and its API.
+
+mod access;
+mod accessible;
+pub mod browser;
+mod contract;
+mod dashboard;
+mod scriptless;
+mod secrets;
+mod submitting;
+mod windows;

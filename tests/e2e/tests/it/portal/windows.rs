@@ -1,0 +1,146 @@
+//! Several windows of one browser, which share one live stream.
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{Scratch, http, in_scratch, until, until_ok};
+
+use crate::portal::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
+
+#[tokio::test]
+async fn two_windows_share_one_stream_which_goes_on_when_either_is_closed() {
+    if !has_driver("windows::two_windows_share_one_stream").await {
+        return;
+    }
+    in_scratch("windows", async |scratch| {
+        at_a_playground(scratch, &[], async |_, portal| share(scratch, portal).await).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_log_out_in_one_window_ends_the_stream_and_leads_the_other_window_to_the_log_in() {
+    if !has_driver("windows::a_log_out_in_one_window").await {
+        return;
+    }
+    in_scratch("windows-log-out", async |scratch| {
+        at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
+            let token = token_of(playground, "linus").await?;
+            log_out(scratch, portal, &token).await
+        })
+        .await
+    })
+    .await;
+}
+
+async fn share(scratch: &Scratch, portal: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let first = browser.window().await?;
+    open_live(&browser, portal).await?;
+    let second = browser.another_window().await?;
+    open_live(&browser, portal).await?;
+    streams(portal, None, 1).await?;
+    for window in [&first, &second] {
+        browser.look_at(window).await?;
+        changes_by_itself(&browser).await?;
+    }
+
+    // A page that pauses leaves the stream to the other one, and goes on from where it was.
+    browser.look_at(&first).await?;
+    let press = "document.getElementById('live').click(); return document.getElementById('live').textContent";
+    ensure!(browser.script(press).await? == "Paused", "it is paused");
+    browser.look_at(&second).await?;
+    changes_by_itself(&browser).await?;
+    browser.look_at(&first).await?;
+    browser.script(press).await?;
+    changes_by_itself(&browser).await?;
+    streams(portal, None, 1).await?;
+
+    let third = browser.another_window().await?;
+    open_live(&browser, portal).await?;
+    streams(portal, None, 1).await?;
+    for (closed, stays) in [(&first, &second), (&second, &third)] {
+        browser.look_at(closed).await?;
+        browser.close_window().await?;
+        browser.look_at(stays).await?;
+        changes_by_itself(&browser).await?;
+        streams(portal, None, 1).await?;
+    }
+    no_violation(&browser).await?;
+    without_locks(&browser, portal).await?;
+    browser.close().await
+}
+
+/// Each page has a stream of its own there.
+async fn without_locks(browser: &Browser, portal: &str) -> Result<()> {
+    let hide = "Object.defineProperty(Navigator.prototype, 'locks', {get: () => undefined})";
+    browser.before_each_page(hide).await?;
+    open_live(browser, portal).await?;
+    let second = browser.another_window().await?;
+    browser.before_each_page(hide).await?;
+    open_live(browser, portal).await?;
+    streams(portal, None, 2).await?;
+    changes_by_itself(browser).await?;
+    browser.look_at(&second).await?;
+    changes_by_itself(browser).await
+}
+
+async fn log_out(scratch: &Scratch, portal: &str, token: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let first = browser.window().await?;
+    browser.open(&format!("{portal}/login")).await?;
+    let enter = "const field = document.querySelector('[name=token]'); field.value = ";
+    browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+    live(&browser).await?;
+    browser.another_window().await?;
+    open_live(&browser, portal).await?;
+    streams(portal, Some(token), 1).await?;
+    browser.script("document.querySelector('form[action=\"/logout\"] button').click()").await?;
+    streams(portal, Some(token), 0).await?;
+    for signed_out in ["You are signed out", "Your session has ended"] {
+        let told = async || Ok(browser.text().await?.contains(signed_out).then_some(()));
+        until(WITHIN, "the page for signing in", told).await?;
+        no_violation(&browser).await?;
+        browser.look_at(&first).await?;
+    }
+    browser.close().await
+}
+
+async fn open_live(browser: &Browser, portal: &str) -> Result<()> {
+    browser.open(&format!("{portal}/")).await?;
+    live(browser).await
+}
+
+async fn live(browser: &Browser) -> Result<()> {
+    let live = "const live = document.getElementById('live'); return live && live.dataset.state";
+    until(WITHIN, "the live stream", async || Ok((browser.script(live).await? == "open").then_some(()))).await
+}
+
+/// The page has to be told of it by the stream: it is not loaded again.
+async fn changes_by_itself(browser: &Browser) -> Result<()> {
+    let state = "return [document.visibilityState, document.getElementById('live').dataset.state].join()";
+    let told = browser.script(state).await?;
+    let before = browser.text().await?;
+    let changed = async || Ok((browser.text().await? != before).then_some(()));
+    until(WITHIN, "the page to change by itself", changed).await.with_context(|| told.to_string())
+}
+
+async fn no_violation(browser: &Browser) -> Result<()> {
+    let told = browser.console().await?;
+    let found: Vec<_> = told.iter().filter(|line| line.contains("Content Security Policy")).collect();
+    ensure!(found.is_empty(), "{found:?}");
+    Ok(())
+}
+
+/// Waits until the server has this many live streams open.
+async fn streams(portal: &str, token: Option<&str>, wanted: u64) -> Result<()> {
+    let look = async || {
+        let mut request = http().get(format!("{portal}/metrics"));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let page = request.send().await?.error_for_status()?.text().await?;
+        let found = page.lines().find_map(|line| line.strip_prefix("kubewitness_http_streams "));
+        ensure!(found == Some(wanted.to_string().as_str()), "there are {found:?}");
+        Ok(())
+    };
+    until_ok(WITHIN, &format!("{wanted} streams"), look).await
+}

@@ -1,0 +1,419 @@
+//! The tables of the plugin `persistence` on SQLite, PostgreSQL, MariaDB and MySQL: columns of the configuration,
+//! transitions, views, the files for a user who may not make tables, and tables of version 1.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_harness::{
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, project_root,
+    skip, until,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
+use crate::support::{job, plugin_manifest, simulator, write};
+
+const WITHIN: Duration = Duration::from_secs(180);
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+/// A database that a test may use as the plugin and as its administrator.
+struct Place<'s> {
+    scratch: &'s Scratch,
+    /// `None`: SQLite.
+    server: Option<(DatabaseServer, String)>,
+}
+
+impl<'s> Place<'s> {
+    fn new(scratch: &'s Scratch, server: Option<DatabaseServer>) -> Result<Self> {
+        let server = server.map(|server| server.create_database().map(|url| (server, url))).transpose()?;
+        Ok(Self { scratch, server })
+    }
+
+    fn data(&self) -> Result<PathBuf> {
+        self.scratch.folder("data")
+    }
+
+    fn folder(&self) -> PathBuf {
+        let dialect = match &self.server {
+            Some((server, _)) => server.service().scheme(),
+            None => "sqlite",
+        };
+        project_root().join("deploy").join("schema").join(dialect)
+    }
+
+    async fn administrator(&self) -> Result<Platform> {
+        match &self.server {
+            Some((_, url)) => Platform::connect(url).await,
+            None => Platform::create(&self.data()?.join("platform.db")).await,
+        }
+    }
+
+    /// Runs a file of `deploy/schema`.
+    async fn apply(&self, file: &str) -> Result<()> {
+        let path = self.folder().join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        self.administrator().await?.run(&text).await
+    }
+
+    async fn texts(&self, query: &str) -> Result<Vec<String>> {
+        self.administrator().await?.texts(query).await
+    }
+
+    /// Waits until the query gives these texts.
+    async fn comes(&self, query: &str, expected: &[&str]) -> Result<()> {
+        let mut last = String::new();
+        let came = until(WITHIN, "the rows", async || {
+            let found = self.texts(query).await;
+            last = format!("{found:?}");
+            Ok(found.is_ok_and(|found| found == expected).then_some(()))
+        });
+        came.await.with_context(|| format!("{query}: {last}, and not {expected:?}"))
+    }
+
+    /// The host with the plugin, with this `spec.config` in one line.
+    async fn start(&self, simulator: &Simulator, name: &str, config: &str) -> Result<Kubewitness> {
+        self.start_as(simulator, name, config, self.server.as_ref().map(|(_, url)| url.as_str())).await
+    }
+
+    async fn start_as(
+        &self,
+        simulator: &Simulator,
+        name: &str,
+        config: &str,
+        url: Option<&str>,
+    ) -> Result<Kubewitness> {
+        let database = match &self.server {
+            Some((server, _)) => format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme()),
+            None => "sqlite: {path: platform.db}".to_owned(),
+        };
+        let folder = configuration(self.scratch, &database)?;
+        let manifest = format!("{PERSISTENCE}\nconfig: {config}");
+        write(&folder, "persistence.yaml", &plugin_manifest("persistence", &manifest))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(folder),
+            data: self.data()?,
+            env: url.map(|url| (ADDRESS.to_owned(), url.to_owned())).into_iter().collect(),
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start(name, &options, self.scratch.path())?;
+        kubewitness.answers().await?;
+        Ok(kubewitness)
+    }
+}
+
+async fn ask(simulator: &Simulator, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+    let (code, answer) = simulator.request(method, path, body).await?;
+    ensure!((200..300).contains(&code), "{path} answered {code}: {answer}");
+    Ok(answer)
+}
+
+/// A Job with labels and GPUs, which a queue holds back.
+async fn create(simulator: &Simulator, name: &str) -> Result<()> {
+    let mut job = job(name);
+    job["metadata"]["labels"] = json!({"team": "vision \u{1f680}", "weight": "seven"});
+    job["spec"]["parallelism"] = json!(4);
+    job["spec"]["suspend"] = json!(true);
+    job["spec"]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"nvidia.com/gpu": "2"}});
+    ask(simulator, Method::POST, JOBS, Some(&job)).await.map(drop)
+}
+
+/// Lets the Job run, and then fail.
+async fn run_and_fail(simulator: &Simulator, name: &str) -> Result<()> {
+    let path = format!("{JOBS}/{name}");
+    let at = "2026-01-01T00:00:00Z";
+    let mut job = ask(simulator, Method::GET, &path, None).await?;
+    job["spec"]["suspend"] = json!(false);
+    let mut job = ask(simulator, Method::PUT, &path, Some(&job)).await?;
+    job["status"] = json!({"startTime": at, "active": 4, "ready": 4});
+    let mut job = ask(simulator, Method::PUT, &format!("{path}/status"), Some(&job)).await?;
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "BackoffLimitExceeded", "message": "x",
+               "lastProbeTime": at, "lastTransitionTime": at})
+    };
+    job["status"] = json!({"startTime": at, "failed": 4, "conditions": [condition("FailureTarget"), condition("Failed")]});
+    ask(simulator, Method::PUT, &format!("{path}/status"), Some(&job)).await.map(drop)
+}
+
+async fn columns_come_and_go_and_changes_of_phase_are_rows(place: Place<'_>) -> Result<()> {
+    let simulator = simulator(place.scratch).await?;
+    let columns = "{name: team, pointer: /metadata/labels/team, type: text}, \
+                   {name: weight, pointer: /metadata/labels/weight, type: integer}";
+    let mut kubewitness = place.start(&simulator, "first", &format!("{{columns: [{columns}]}}")).await?;
+    create(&simulator, "a").await?;
+    place.comes("SELECT team FROM object_status WHERE weight IS NULL", &["vision \u{1f680}"]).await?;
+    kubewitness.stop().await?;
+
+    let more = format!("{columns}, {{name: pods, pointer: /spec/parallelism, type: integer}}");
+    let config =
+        format!("{{columns: [{more}], documents: pruned, gpus: nvidia.com/gpu, views: true, index: true}}");
+    let mut kubewitness = place.start(&simulator, "second", &config).await?;
+    run_and_fail(&simulator, "a").await?;
+    place
+        .comes("SELECT team FROM object_status WHERE pods = 4 AND phase = 'Failed'", &["vision \u{1f680}"])
+        .await?;
+    let documents = "SELECT name FROM object_history WHERE phase = 'Failed' AND document LIKE '%\"parallelism\":4%' \
+                     AND document NOT LIKE '%managedFields%'";
+    place.comes(documents, &["a"]).await?;
+    let changes = "SELECT concat_ws('|', from_phase, to_phase) FROM object_transitions ORDER BY seq";
+    let changes = place.texts(changes).await?;
+    let chained = changes.windows(2).all(|pair| pair[0].rsplit('|').next() == pair[1].split('|').next());
+    ensure!(chained && changes.first().is_some_and(|first| !first.contains('|')), "{changes:?}");
+    ensure!(changes.last().is_some_and(|last| last.ends_with("|Failed")), "{changes:?}");
+    let last = "SELECT concat_ws('|', gpus, reason) FROM object_transitions \
+                WHERE to_phase = 'Failed' AND lasted_ms >= 0 AND changed_at > '2026'";
+    place.comes(last, &["8|BackoffLimitExceeded"]).await?;
+    place.comes("SELECT reason FROM object_failures WHERE failures = 1", &["BackoffLimitExceeded"]).await?;
+    kubewitness.stop().await?;
+
+    let mut kubewitness = place.start(&simulator, "third", "{}").await?;
+    ask(&simulator, Method::DELETE, &format!("{JOBS}/a"), None).await?;
+    let gone = "SELECT name FROM object_status WHERE phase = 'Deleted' AND team IS NULL AND pods IS NULL";
+    place.comes(gone, &["a"]).await?;
+    let kept = place.texts("SELECT DISTINCT team FROM object_history WHERE team IS NOT NULL").await?;
+    ensure!(kept == ["vision \u{1f680}"], "{kept:?}");
+    let no_letters = kubewitness.caught_up(WITHIN).await?;
+    ensure!(no_letters.plugins.iter().all(|plugin| plugin.dead == 0), "states were parked");
+    kubewitness.stop().await
+}
+
+async fn tables_of_version_1_keep_their_rows(place: Place<'_>) -> Result<()> {
+    place.apply("persistence-1.sql").await?;
+    let row = "'id', 1, 'jobs', 'batch', 'Job', 'default', 'old', 'u', '1', 'present', 'Running', '', '', 0, 0, 1, NULL, 0, \
+               NULL, NULL, '2026-01-01T00:00:00.000Z'";
+    let mut administrator = place.administrator().await?;
+    administrator.run(&format!("INSERT INTO object_status VALUES ({row})")).await?;
+    administrator.run(&format!("INSERT INTO object_history VALUES ({row}, 'Pending')")).await?;
+    let simulator = simulator(place.scratch).await?;
+    let mut kubewitness = place.start(&simulator, "run", "{}").await?;
+    create(&simulator, "new").await?;
+    place.comes("SELECT name FROM object_status ORDER BY name", &["new", "old"]).await?;
+    let old = "SELECT concat_ws('|', name, phase, previous_phase, observed_at) FROM object_history WHERE owner_uid IS NULL \
+               AND seq = 1 AND id = 'id'";
+    place.comes(old, &["old|Running|Pending|2026-01-01T00:00:00.000Z"]).await?;
+    place.comes("SELECT concat_ws('', version) FROM object_schema ORDER BY version", &["1", "2"]).await?;
+    kubewitness.stop().await
+}
+
+async fn a_table_that_is_renamed_for_its_month_is_made_anew(place: Place<'_>) -> Result<()> {
+    let simulator = simulator(place.scratch).await?;
+    let mut kubewitness = place.start(&simulator, "run", "{prefix: batch_}").await?;
+    create(&simulator, "a").await?;
+    place.comes("SELECT name FROM batch_object_history", &["a"]).await?;
+    place
+        .administrator()
+        .await?
+        .run("ALTER TABLE batch_object_history RENAME TO batch_object_history_2026_11")
+        .await?;
+    create(&simulator, "b").await?;
+    place.comes("SELECT name FROM batch_object_history", &["b"]).await?;
+    place.comes("SELECT name FROM batch_object_history_2026_11", &["a"]).await?;
+    kubewitness.stop().await
+}
+
+/// Rows whose views anybody can compute in their head.
+async fn the_views_say_of_known_rows_what_is_true(place: Place<'_>) -> Result<()> {
+    for file in ["persistence-1.sql", "persistence-2.sql", "persistence-views.sql"] {
+        place.apply(file).await?;
+    }
+    let hour = 3_600_000_i64;
+    let change = |uid: &str, seq: i64, from: &str, to: &str, at: i64, lasted: i64, gpus: i64| {
+        format!(
+            "INSERT INTO object_transitions (uid, seq, id, source, kind, namespace, name, from_phase, to_phase, reason, \
+             attempt, changed_at, changed_ms, lasted_ms, gpus) VALUES ('{uid}', {seq}, 'id-{seq}', 'jobs', 'Job', 'lab', \
+             '{uid}', '{from}', '{to}', 'OOMKilled', 0, '1970-01-03T02:00:00.000Z', {at}, {lasted}, {gpus});"
+        )
+    };
+    let mut rows: String =
+        (1..=10).map(|n| change(&format!("w{n}"), n, "Queued", "Running", n * 1000, n * 1000, 0)).collect();
+    // 8 GPUs from 22:00 of the first day to 2:00 of the third, after a wait of 5 s.
+    rows += &change("big", 20, "Queued", "Running", 22 * hour, 5000, 8);
+    rows += &change("big", 21, "Running", "Failed", 50 * hour, 28 * hour, 8);
+    // More GPUs than times milliseconds fit into any integer, on the first day of 1980.
+    rows += &change("huge", 30, "Running", "Succeeded", (3652 * 24 + 1) * hour, hour, i64::MAX);
+    // 2 GPUs since two hours ago.
+    let now = SystemClock::default().now_ms() as i64;
+    rows += &change("now", 22, "Queued", "Running", now - 2 * hour, 5000, 2);
+    for (uid, phase, terminal) in
+        [("w1", "Running", 0), ("w2", "Running", 0), ("big", "Failed", 1), ("now", "Running", 0)]
+    {
+        rows += &format!(
+            "INSERT INTO object_status VALUES ('id-{uid}', 1, 'jobs', 'batch', 'Job', 'lab', '{uid}', '{uid}', '1', \
+             'present', '{phase}', '', '', 0, 0, 1, NULL, {terminal}, NULL, NULL, '1970-01-01T00:00:00.000Z', NULL);"
+        );
+    }
+    place.administrator().await?.run(&rows).await?;
+    for (query, expected) in [
+        ("SELECT concat_ws('|', namespace, phase, objects) FROM object_current", &["lab|Running|3"][..]),
+        (
+            "SELECT concat_ws('|', objects, p50_ms, p90_ms, p99_ms, longest_ms) FROM object_queue_times",
+            &["12|5000|9000|10000|10000"],
+        ),
+        (
+            "SELECT concat_ws('|', name, queued_ms, ran_ms) FROM object_times WHERE ran_ms > 0 AND name = 'big'",
+            &["big|5000|100800000"],
+        ),
+        ("SELECT concat_ws('|', reason, day, failures) FROM object_failures", &["OOMKilled|1970-01-03|1"]),
+        (
+            "SELECT concat_ws('|', day, round(gpu_hours)) FROM object_gpu_hours WHERE day < '1971' ORDER BY day",
+            &["1970-01-01|16", "1970-01-02|192", "1970-01-03|16"],
+        ),
+        ("SELECT concat_ws('', day) FROM object_gpu_hours WHERE gpu_hours > 9e18", &["1980-01-01"]),
+        ("SELECT concat_ws('', round(sum(gpu_hours))) FROM object_gpu_hours WHERE day > '2000'", &["4"]),
+    ] {
+        let found = place.texts(query).await?;
+        let found: Vec<_> = found.iter().map(|text| text.trim_end_matches(".0")).collect();
+        ensure!(found == expected, "{query}: {found:?}, and not {expected:?}");
+    }
+    Ok(())
+}
+
+async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) -> Result<()> {
+    for file in ["persistence-1.sql", "persistence-2.sql"] {
+        place.apply(file).await?;
+    }
+    let (old, young) = ("2026-01-01T00:00:00.000Z", "2999-01-01T00:00:00.000Z");
+    let state = |uid: &str, version: &str, change: &str, at: &str| {
+        format!(
+            "'{uid}-{version}', 1, 'jobs', 'batch', 'Job', 'lab', '{uid}', '{uid}', '{version}', '{change}', 'Running', \
+             '', '', 0, 0, 1, NULL, 0, NULL, NULL, '{at}'"
+        )
+    };
+    let mut rows = String::new();
+    // More than one step takes.
+    for version in 1..=600 {
+        rows += &format!(
+            "INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);",
+            state("lives", &version.to_string(), "present", old)
+        );
+    }
+    for (uid, change, at) in [("lives", "present", old), ("ended", "gone", old), ("fresh", "gone", young)] {
+        rows += &format!("INSERT INTO object_status VALUES ({}, NULL);", state(uid, "900", change, at));
+        rows += &format!(
+            "INSERT INTO object_history VALUES ({}, NULL, NULL, NULL);",
+            state(uid, "900", change, at)
+        );
+        for seq in [1, 2] {
+            rows += &format!(
+                "INSERT INTO object_transitions (uid, seq, id, source, kind, namespace, name, to_phase, reason, attempt, \
+                 changed_at, changed_ms) VALUES ('{uid}', {seq}, '{uid}-{seq}', 'jobs', 'Job', 'lab', '{uid}', 'Running', \
+                 '', 0, '{at}', {});",
+                if at == old { 1_767_225_600_000_i64 } else { 32_472_144_000_000 }
+            );
+        }
+    }
+    place.administrator().await?.run(&rows).await?;
+    let simulator = simulator(place.scratch).await?;
+    let mut kubewitness = place.start(&simulator, "run", "{keep: 90d}\ntick: {every: 1s}").await?;
+    place.comes("SELECT DISTINCT uid FROM object_history", &["fresh"]).await?;
+    place.comes("SELECT uid FROM object_status ORDER BY uid", &["fresh", "lives"]).await?;
+    let transitions = "SELECT concat_ws('|', uid, seq) FROM object_transitions ORDER BY uid, seq";
+    place.comes(transitions, &["fresh|1", "fresh|2", "lives|2"]).await?;
+    let status = kubewitness.status().await?;
+    let tick = status.plugins[0].tick.clone().context("a tick")?;
+    ensure!(tick.ticks > 0 && tick.failed == 0, "{tick:?}");
+    kubewitness.stop().await
+}
+
+async fn says(kubewitness: &mut Kubewitness, words: &str) -> Result<()> {
+    let said = kubewitness.status_when(WITHIN, words, |status| {
+        status.plugins.iter().any(|plugin| plugin.message.as_deref().unwrap_or_default().contains(words))
+    });
+    said.await.map(drop)
+}
+
+/// The files are all that an administrator needs, and the error names them.
+async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>) -> Result<()> {
+    let (server, url) = place.server.as_ref().context("SQLite has no users")?;
+    let is_postgres = server.service() == Service::Postgres;
+    let grant = |on: &str| match is_postgres {
+        true => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest"),
+        false => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest@'%'"),
+    };
+    let (user, rights) = match is_postgres {
+        true => ("CREATE ROLE guest LOGIN PASSWORD 'plain'", grant("ALL TABLES IN SCHEMA public")),
+        false => ("CREATE USER guest@'%' IDENTIFIED BY 'plain'", grant("test_0.*")),
+    };
+    server.run(Some("test_0"), user)?;
+    if is_postgres {
+        server.run(Some("test_0"), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
+    } else {
+        server.run(Some("test_0"), &rights)?;
+    }
+    let (_, rest) = url.split_once('@').context("an address has a user")?;
+    let guest = format!("{}://guest:plain@{rest}", server.service().scheme());
+    let simulator = simulator(place.scratch).await?;
+    create(&simulator, "a").await?;
+    // It tries, and what the server undoes does not hide what to do.
+    let mut kubewitness = place.start_as(&simulator, "run", "{}", Some(&guest)).await?;
+    let folder = format!("deploy/schema/{}", server.service().scheme());
+    says(&mut kubewitness, &format!("{folder}/receipts.sql")).await?;
+    place.apply("receipts.sql").await?;
+    server.run(Some("test_0"), &rights)?;
+    says(&mut kubewitness, &format!("run the files of {folder}")).await?;
+    for file in ["persistence-1.sql", "persistence-2.sql"] {
+        place.apply(file).await?;
+    }
+    server.run(Some("test_0"), &rights)?;
+    place.comes("SELECT name FROM object_status", &["a"]).await?;
+    kubewitness.stop().await
+}
+
+/// Where a test has its files, whatever the database.
+fn again(name: &str) -> String {
+    format!("again with `cargo xtask test tables::{name}`")
+}
+
+macro_rules! tests_on {
+    (sqlite None: $($test:ident),*) => {
+        $(#[tokio::test]
+        async fn $test() {
+            in_scratch("sqlite", async |scratch| {
+                super::$test(Place::new(scratch, None)?).await.with_context(|| again("sqlite"))
+            })
+            .await;
+        })*
+    };
+    ($name:ident $service:ident: $($test:ident),*) => {
+        $(#[tokio::test]
+        async fn $test() {
+            let service = Service::$service;
+            let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+                let test = concat!("tables::", stringify!($name), "::", stringify!($test));
+                return skip(test, &format!("{service} is not installed"));
+            };
+            in_scratch(stringify!($name), async |scratch| {
+                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(stringify!($name)))
+            })
+            .await;
+        })*
+    };
+}
+
+macro_rules! on_every_database {
+    ($($name:ident $service:ident $([$more:ident])?),*) => {
+        $(mod $name {
+            use super::*;
+
+            tests_on!($name $service:
+                columns_come_and_go_and_changes_of_phase_are_rows,
+                tables_of_version_1_keep_their_rows,
+                a_table_that_is_renamed_for_its_month_is_made_anew,
+                the_views_say_of_known_rows_what_is_true,
+                old_rows_go_in_ticks_and_what_an_object_is_now_stays
+                $(, $more)?
+            );
+        })*
+    };
+}
+
+on_every_database!(
+    sqlite None,
+    postgres Postgres [a_user_who_may_not_make_tables_is_helped_by_the_files],
+    mariadb MariaDb [a_user_who_may_not_make_tables_is_helped_by_the_files],
+    mysql MySql [a_user_who_may_not_make_tables_is_helped_by_the_files]
+);

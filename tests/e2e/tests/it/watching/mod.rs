@@ -1,0 +1,10 @@
+//! What is witnessed while either side fails: outages, restarts, several sources, holes, and what was there before.
+
+pub mod holes;
+mod outage;
+mod past;
+pub mod restart;
+mod resync;
+mod retention;
+mod rules;
+mod sources;
