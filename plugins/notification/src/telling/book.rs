@@ -160,8 +160,11 @@ impl Book {
         let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
         let message = compose::one(config, lead, &others, self.take_parts(group));
-        self.replace_held(config, &message, &lead.to, now_ms);
-        self.outbox.push(Outgoing { message, to: lead.to.clone(), since_ms: now_ms });
+        // Who asked for another state of the group hears of it by this message, and by no other.
+        let mut to = lead.to.clone();
+        to.extend(notes.iter().flat_map(|(_, note)| note.to.iter().cloned()));
+        self.replace_held(config, &message, &to, now_ms);
+        self.outbox.push(Outgoing { message, to, since_ms: now_ms });
         let told = Told { key, phase: phase.to_string(), attempt, at_ms: now_ms, seq: lead.seq };
         match before {
             Some(place) if self.told[place].seq >= lead.seq => return,

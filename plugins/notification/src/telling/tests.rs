@@ -517,6 +517,20 @@ fn reports_that_can_t_be_kept_repeat_no_message() {
 }
 
 #[test]
+fn people_of_a_part_and_of_its_owner_are_told_by_one_message() {
+    let routes = json!([{"to": ["ops"], "kinds": ["Pod"]}, {"to": ["hook"]}]);
+    let world = world(json!({"routes": routes}));
+    world.hear(&[pod(1, "train-0", "Failed"), moved(2, "train", "Failed")]);
+    let told = world.after(10_000);
+    let expected = [("hook", "Job default/train: Failed"), ("ops", "❌ Job default/train: Failed")];
+    assert_eq!(told, expected.map(|(to, title)| (to.to_string(), title.to_string())));
+    let merged = "ops|merged|the message on `Job default/train: Failed` tells it";
+    assert_eq!(world.reports("uid-train-0"), [merged]);
+    assert_eq!(world.reports("uid-train"), ["hook|sent|", "ops|sent|"]);
+    assert_eq!(world.after(60_000), []);
+}
+
+#[test]
 fn a_person_is_written_to_whom_an_annotation_names() {
     let channels = json!([{"name": "mail", "kind": "email"}]);
     let world = world(json!({"settle": "0s", "channels": channels}));
