@@ -13,6 +13,8 @@ use crate::report::Report;
 const OUTBOX: usize = 128;
 /// Messages that a program has room for, however many channels there are.
 const SHARE: usize = 4;
+/// A state comes again for a program without room after this. By the usual pauses it would be parked within a minute.
+pub const WAIT_MS: u64 = 60_000;
 /// The key under which a tick says which programs are full.
 const FULL: &str = "full";
 

@@ -415,6 +415,26 @@ fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_on
 }
 
 #[test]
+fn a_program_that_was_down_for_some_minutes_is_asked_within_one_and_loses_no_state_meanwhile() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["hook"]}]}));
+    world.host.status.borrow_mut().insert("hook".into(), Ok(503));
+    for from in [0, 32] {
+        world.hear(&(from..from + 32).map(|n| moved(n, &format!("j{n}"), "Failed")).collect::<Vec<_>>());
+        world.after(0);
+    }
+    let more = [moved(100, "more", "Failed")];
+    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &more));
+    let why = "as many messages as there is room for wait for `hook`";
+    assert_eq!(verdicts, [Verdict::retry_after(60_000, why)]);
+    for _ in 0..33 {
+        assert_eq!(world.after(10_000), []);
+    }
+    world.host.status.borrow_mut().clear();
+    let told: usize = (0..6).map(|_| world.titles(10_000, "hook").len()).sum();
+    assert_eq!(told, 64);
+}
+
+#[test]
 fn a_hundred_thousand_old_jobs_are_counted_and_told_to_nobody() {
     let world = world(json!({}));
     for batch in 0..400 {
