@@ -72,18 +72,35 @@ fn without_people(config: &Config, patch: String) -> Result<String, Error> {
         Ok(value) if !config.people.is_empty() => value,
         _ => return Ok(patch),
     };
-    let mut has_names = false;
-    let annotations = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
-    for (annotation, name) in annotations.into_iter().flatten() {
-        if let Value::String(name) = name
-            && config.people.contains(annotation)
-            && !name.is_empty()
-        {
-            *name = persons::conceal(TRAIL, &bounded(std::mem::take(name)))?;
-            has_names = true;
-        }
-    }
+    let has_names = conceal_below(config, &mut value, false)?;
     Ok(if has_names { value.to_string() } else { patch })
+}
+
+/// Templates have annotations too, at any depth. Returns whether there were names.
+fn conceal_below(config: &Config, value: &mut Value, are_annotations: bool) -> Result<bool, Error> {
+    let mut has_names = false;
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                has_names |= match value {
+                    Value::String(name)
+                        if are_annotations && config.people.contains(field) && !name.is_empty() =>
+                    {
+                        *name = persons::conceal(TRAIL, &bounded(std::mem::take(name)))?;
+                        true
+                    }
+                    other => conceal_below(config, other, field == "annotations")?,
+                };
+            }
+        }
+        Value::Array(values) => {
+            for value in values {
+                has_names |= conceal_below(config, value, false)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(has_names)
 }
 
 /// A document that is no text, too large, or of another shape says nothing. One that can't be had now is waited for.

@@ -37,7 +37,10 @@ impl testing::Host for Host {
     fn document_patch(&self, seq: u64) -> Result<Option<String>, Error> {
         Ok(Some(match seq {
             1 => "{ \"spec\": {\"suspend\": false, \"hash\": \"x\"} }".to_owned(),
-            3 => r#"{"metadata":{"annotations":{"kubewitness.dev/submitter":"ada","other":"ada","long":null}}}"#.to_owned(),
+            3 => r#"{"metadata":{"annotations":{"kubewitness.dev/submitter":"ada","other":"ada","long":null}},
+                "spec":{"jobs":[{"template":{"metadata":{"annotations":{"kubewitness.dev/submitter":"grace"}}}}],
+                "kubewitness.dev/submitter":"no annotation"}}"#
+                .to_owned(),
             _ => format!("{{\"metadata\":\"{}\"}}", "x".repeat(70_000)),
         }))
     }
@@ -222,6 +225,10 @@ fn a_patch_and_its_digest_have_no_name_in_them() {
     let annotations = &line["patch"]["metadata"]["annotations"];
     assert_eq!(annotations["kubewitness.dev/submitter"], "digest of 3");
     assert_eq!(annotations["other"], "ada", "nobody said that it names a person");
+    let spec = &line["patch"]["spec"];
+    let annotations = &spec["jobs"][0]["template"]["metadata"]["annotations"];
+    assert_eq!(annotations["kubewitness.dev/submitter"], "digest of 5", "a template has annotations too");
+    assert_eq!(spec["kubewitness.dev/submitter"], "no annotation");
     assert_eq!(line["patch_sha256"], hex::encode(Sha256::digest(line["patch"].to_string())));
 }
 

@@ -62,7 +62,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     match report::keep(&reports) {
         // Without the grant of `kv` nothing is listed.
         Ok(()) | Err(Error::Denied(_)) => {}
-        Err(error) => log::warn("what was told can't be listed", &[("why", &error.text())]),
+        Err(error) => log::warn(report::UNLISTED, &[("why", &error.text())]),
     }
     verdicts
 }

@@ -15,6 +15,11 @@ use crate::schema::{self, COLUMNS_TABLE, HISTORY, Names, SCHEMA, STATUS, VERSION
 /// any more.
 const KNOWN: usize = 128;
 
+/// The words of the host where the database's user lacks a right.
+const REFUSES: &str = "refuses it";
+/// A message with it has told already what an administrator does.
+const LET_A_USER: &str = "let a user who may";
+
 /// What was found or made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -30,8 +35,9 @@ pub fn prepare(config: &Config, missing: bool) -> Result<Ready, Error> {
     tables.prepare(missing).map_err(|error| match error {
         // No state is at fault for what is wrong with tables, so none is parked for it.
         Error::Invalid(why) => Error::Unavailable(format!("the tables can't be prepared: {why}")),
-        // The words of the host where the database's user lacks a right.
-        Error::Unavailable(why) if why.contains("refuses it") => tables.for_an_administrator(&why),
+        Error::Unavailable(why) if why.contains(REFUSES) && !why.contains(LET_A_USER) => {
+            tables.for_an_administrator(&why)
+        }
         other => other,
     })
 }
@@ -112,12 +118,12 @@ impl Tables<'_> {
             "" => String::new(),
             prefix => format!(", with {prefix} before each name that begins with object_"),
         };
-        let what = format!(
-            "let a user who may make tables run the files of {folder} that the database lacks{prefix}"
-        );
-        // A refusal undoes the transaction, and the host then tells that alone.
-        log::warn(&what, &[("why", why)]);
-        Error::Unavailable(format!("{why}: {what}"))
+        told(
+            why,
+            &format!(
+                "let a user who may make tables run the files of {folder} that the database lacks{prefix}"
+            ),
+        )
     }
 
     /// Runs a statement that makes something. What is there already is no fault, whoever made it.
@@ -176,14 +182,22 @@ impl Tables<'_> {
                 }
             }
         }
+        let what = || {
+            format!(
+                "let a user who may change tables run `{}`",
+                for_clients(lacking.join("; "), self.dialect)
+            )
+        };
         if !lacking.is_empty() && !self.config.create {
-            return Err(Error::Unavailable(format!(
-                "columns of the configuration are missing, and `create` is false: let a user who may change tables \
-                 run `{}`",
-                lacking.join("; ")
-            )));
+            let why = "columns of the configuration are missing, and `create` is false";
+            return Err(Error::Unavailable(format!("{why}: {}", what())));
         }
-        lacking.iter().try_for_each(|statement| self.make(statement))
+        lacking.iter().try_for_each(|statement| self.make(statement)).map_err(|error| match error {
+            Error::Unavailable(why) if why.contains(REFUSES) => {
+                told(&format!("columns of the configuration are missing, and {why}"), &what())
+            }
+            other => other,
+        })
     }
 
     /// Whether a table has all of these columns. The catalogues of servers are closed to plugins, so the columns
@@ -232,6 +246,18 @@ impl Tables<'_> {
         };
         if rows.rows.is_empty() { Ok(()) } else { sql::write(DATABASE, &rows).map(drop) }
     }
+}
+
+/// What an administrator does about it. A refusal undoes the transaction, and the host then tells that alone, so the log
+/// has both.
+fn told(why: &str, what: &str) -> Error {
+    log::warn(what, &[("why", why)]);
+    Error::Unavailable(format!("{why}: {what}"))
+}
+
+/// Clients of MySQL take a name in double quotes for a text.
+pub fn for_clients(text: String, dialect: Dialect) -> String {
+    if dialect == Dialect::Mysql { text.replace('"', "`") } else { text }
 }
 
 /// The words of SQLite and MySQL for a column or an index that is there. They have no `IF NOT EXISTS` for it.

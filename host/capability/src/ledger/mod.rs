@@ -53,7 +53,7 @@ pub struct Ledger {
 struct Slot {
     book: Option<Book>,
     cut: Option<Cut>,
-    /// What the journal keeps of a signed ledger.
+    /// What the journal keeps of a ledger that is signed, or once was.
     reached: Option<Reached>,
 }
 

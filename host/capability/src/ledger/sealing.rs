@@ -70,7 +70,8 @@ impl Sealing {
             None => book,
             Some(seal) => asked(path, move || book.close(&seal.statement, &seal.line).map(|()| book)).await?,
         });
-        if is_written && self.key.is_some() {
+        // Without the key, too, a ledger that was signed goes on from there: its older files may be gone by now.
+        if is_written && (self.key.is_some() || slot.reached.is_some()) {
             self.remember(name, slot).await;
         }
         Ok(())

@@ -82,11 +82,19 @@ async fn open_signed(
     rotates: bool,
     journal: Option<Arc<dyn Ledgers>>,
 ) -> Result<Ledger, String> {
+    open_with(folder, rotates, journal, Some(Arc::new(Key::fresh()))).await
+}
+
+async fn open_with(
+    folder: &Path,
+    rotates: bool,
+    journal: Option<Arc<dyn Ledgers>>,
+    key: Option<Arc<Key>>,
+) -> Result<Ledger, String> {
     let rotate = rotates.then(|| serde_json::json!({"size": "1"}));
     let spec = serde_json::from_value(serde_json::json!({
         "name": "trail", "path": "ledger.jsonl", "rotate": rotate, "signing": {"key": "seal", "records": 1},
     }));
-    let key = Some(Arc::new(Key::fresh()));
     Ledger::open(&spec.unwrap(), key, folder, &Databases::default(), journal).await
 }
 
@@ -156,6 +164,31 @@ async fn a_signed_ledger_that_was_rewritten_or_removed_is_refused_until_it_is_ba
         std::fs::write(&receipts, &own[1]).unwrap();
         append(&open().await.unwrap(), &Databases::default(), 4).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_ledger_that_is_no_longer_signed_goes_on_without_the_files_that_it_closed_long_ago() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal: Arc<dyn Ledgers> = Arc::new(Paper::default());
+    for key in [Some(Arc::new(Key::fresh())), None] {
+        let ledger = open_with(folder.path(), true, Some(journal.clone()), key).await.unwrap();
+        for seq in 1..=3 {
+            append(&ledger, &Databases::default(), seq).await.unwrap();
+        }
+        ledger.sign_off().await.unwrap();
+    }
+    let is_old = |name: &str| name.starts_with("ledger-00000") && name < "ledger-000005";
+    let mut removed = 0;
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if is_old(path.file_name().unwrap().to_str().unwrap()) {
+            std::fs::remove_file(path).unwrap();
+            removed += 1;
+        }
+    }
+    assert!(removed >= 3, "{removed}");
+    let ledger = open_with(folder.path(), true, Some(journal), None).await.unwrap();
+    append(&ledger, &Databases::default(), 9).await.unwrap();
 }
 
 #[tokio::test]

@@ -17,8 +17,11 @@ const REPORTS: &str = "report/";
 /// Reports that are kept, each of up to 1 KiB of the 4 MiB of `kv`; and how many stay once there are too many.
 const MOST: usize = 3000;
 const KEPT: usize = MOST / 4 * 3;
+/// Reports that one call keeps, and old ones that it lets go of: each is a call to the host. The last ones say most.
+const A_CALL: usize = 1250;
 const RECIPIENT_BYTES: usize = 100;
 const WHY_BYTES: usize = 256;
+pub const UNLISTED: &str = "what was told can't be listed";
 
 /// The title of a message where the configuration has none.
 pub fn title(facts: &Facts) -> String {
@@ -85,24 +88,26 @@ pub fn is_kept(facts: &Facts, to: &str) -> Result<bool, Error> {
     Ok(kv::get(&key(facts, &shown(to)))?.is_some())
 }
 
-/// Keeps the reports of a call. Lets go of the oldest where there are too many.
+/// Keeps the reports of a call, as many as there is room for. Lets go of the oldest where there are too many.
 pub fn keep(reports: &[Report]) -> Result<(), Error> {
     if reports.is_empty() {
         return Ok(());
     }
+    let reports = &reports[reports.len().saturating_sub(A_CALL)..];
     let keys = kv::keys(REPORTS, 2 * MOST as u32)?;
     if keys.len() + reports.len() > MOST {
         let mut oldest = BTreeSet::new();
         oldest.extend(keys.iter().map(|key| format!("{} {key}", position(key))));
         let keys = oldest.iter().filter_map(|entry| entry.split_once(' ')).map(|(_, key)| key);
-        keys.take(oldest.len().saturating_sub(KEPT)).try_for_each(kv::delete)?;
+        keys.take(oldest.len().saturating_sub(KEPT).min(A_CALL)).try_for_each(kv::delete)?;
     }
     for report in reports {
         let bytes = serde_json::to_vec(report).map_err(|error| Error::Invalid(error.to_string()))?;
         match kv::set(&report.key, &bytes) {
             // People are told all the same.
             Err(error) if is_full(&error) => {
-                log::warn("there is no room for a report", &[("to", &report.to)]);
+                log::warn("there is no room for reports", &[("first", &report.to)]);
+                return Ok(());
             }
             done => done?,
         }

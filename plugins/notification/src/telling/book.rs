@@ -26,6 +26,8 @@ const SETTLES: u64 = 6;
 /// A recipient that does not take a message is asked again after this, then after twice the pause, and so on.
 const BACKOFF_MS: u64 = 5000;
 const BACKOFF_MOST_MS: u64 = 600_000;
+/// A program gets each message, and states that have no room for it wait: it is asked soon after it is back.
+const BACKOFF_OF_PROGRAMS_MS: u64 = 60_000;
 /// No rate makes a recipient wait longer.
 const LONGEST_PAUSE_MS: u64 = 3_600_000;
 /// A message that nobody could be told for so long is given up.
@@ -160,8 +162,11 @@ impl Book {
         let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
         let message = compose::one(config, lead, &others, self.take_parts(group));
-        self.replace_held(config, &message, &lead.to, now_ms);
-        self.outbox.push(Outgoing { message, to: lead.to.clone(), since_ms: now_ms });
+        // Who asked for another state of the group hears of it by this message, and by no other.
+        let mut to = lead.to.clone();
+        to.extend(notes.iter().flat_map(|(_, note)| note.to.iter().cloned()));
+        self.replace_held(config, &message, &to, now_ms);
+        self.outbox.push(Outgoing { message, to, since_ms: now_ms });
         let told = Told { key, phase: phase.to_string(), attempt, at_ms: now_ms, seq: lead.seq };
         match before {
             Some(place) if self.told[place].seq >= lead.seq => return,
@@ -287,7 +292,9 @@ impl Book {
                 return;
             }
             Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
-                let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(BACKOFF_MOST_MS);
+                let is_for_people = config.is_for_people(&sending.recipient);
+                let most = if is_for_people { BACKOFF_MOST_MS } else { BACKOFF_OF_PROGRAMS_MS };
+                let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(most);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
                 return;
             }

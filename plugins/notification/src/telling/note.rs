@@ -64,7 +64,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
     let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
-        Err(error) => error.into(),
+        Err(verdict) => verdict,
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
     // One that does not come again, so that no other call writes the same keys. What is counted is of such alone.
@@ -79,7 +79,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
 }
 
 impl Call<'_> {
-    fn note(&mut self, state: &State) -> Result<(), Error> {
+    fn note(&mut self, state: &State) -> Result<(), Verdict> {
         let config = self.config;
         if !decide::may_be_told(config, state) {
             return Ok(());
@@ -120,9 +120,10 @@ impl Call<'_> {
             self.report(&facts, told, ("waiting", "until it has settled"), now_ms);
         }
         match full {
-            Some(program) => {
-                Err(Error::Unavailable(format!("as many messages as there is room for wait for `{program}`")))
-            }
+            Some(program) => Err(Verdict::retry_after(
+                room::WAIT_MS,
+                format!("as many messages as there is room for wait for `{program}`"),
+            )),
             None => Ok(()),
         }
     }

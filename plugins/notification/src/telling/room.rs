@@ -13,6 +13,8 @@ use crate::report::Report;
 const OUTBOX: usize = 128;
 /// Messages that a program has room for, however many channels there are.
 const SHARE: usize = 4;
+/// A state comes again for a program without room after this. By the usual pauses it would be parked within a minute.
+pub const WAIT_MS: u64 = 60_000;
 /// The key under which a tick says which programs are full.
 const FULL: &str = "full";
 
@@ -23,14 +25,14 @@ impl Book {
         let is_one = |one: &&Outgoing| one.to.iter().any(|to| config.is_for_people(to));
         while self.outbox.iter().filter(is_one).count() >= OUTBOX {
             let Some(channel) = self.fullest(config) else { return };
-            let Some(place) = self.outbox.iter().position(|one| one.waits_for(&channel)) else { return };
-            self.give_up(config, place, &channel, now_ms);
+            let Some(place) = self.outbox.iter().position(|one| one.waits_for(channel)) else { return };
+            self.give_up(config, place, channel, now_ms);
         }
     }
 
-    fn fullest(&self, config: &Config) -> Option<String> {
-        let people = self.outbox.iter().flat_map(|one| &one.to).filter(|to| config.is_for_people(to));
-        people.map(|to| channel_of(to)).max_by_key(|channel| self.waiting(channel)).map(str::to_string)
+    fn fullest<'a>(&self, config: &'a Config) -> Option<&'a str> {
+        let people = config.channels.iter().filter(|channel| channel.kind.is_for_people());
+        people.map(|channel| channel.name.as_str()).max_by_key(|channel| self.waiting(channel))
     }
 
     fn waiting(&self, channel: &str) -> usize {

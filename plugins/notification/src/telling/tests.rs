@@ -28,14 +28,28 @@ struct Fake {
     /// How long a request takes.
     takes_ms: Cell<u64>,
     logged: RefCell<Vec<String>>,
+    calls: Cell<u32>,
+    keeps_no_reports: Cell<bool>,
+}
+
+/// What the host allows in one batch or tick.
+const HOST_CALLS: u32 = 4096;
+
+impl Fake {
+    fn called(&self) -> Result<(), Error> {
+        self.calls.set(self.calls.get() + 1);
+        if self.calls.get() > HOST_CALLS { Err(Error::Denied("limits.hostCalls".into())) } else { Ok(()) }
+    }
 }
 
 impl testing::Host for Fake {
     fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
+        self.called()?;
         let documents = self.documents.borrow();
         Ok(documents.get(&seq).and_then(|document| document.pointer(pointer)).map(Value::to_string))
     }
     fn http_send(&self, destination: &str, request: &Request) -> Result<Response, Error> {
+        self.called()?;
         self.now.set(self.now.get() + self.takes_ms.get());
         let status = self.status.borrow().get(destination).cloned().unwrap_or(Ok(200))?;
         if status == 200 {
@@ -45,6 +59,7 @@ impl testing::Host for Fake {
         Ok(Response { status, headers: vec![], body: vec![] })
     }
     fn mail_send(&self, server: &str, message: &mail::Message) -> Result<Vec<Refusal>, Error> {
+        self.called()?;
         if let Some(Err(error)) = self.status.borrow().get(server) {
             return Err(error.clone());
         }
@@ -59,24 +74,33 @@ impl testing::Host for Fake {
         Ok(vec![])
     }
     fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        self.called()?;
         Ok(self.kv.borrow().get(key).cloned())
     }
     fn kv_set(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.called()?;
+        if self.keeps_no_reports.get() && key.starts_with("report/") {
+            return Err(Error::Unavailable("away".into()));
+        }
         self.kv.borrow_mut().insert(key.to_string(), value.to_vec());
         Ok(())
     }
     fn kv_delete(&self, key: &str) -> Result<(), Error> {
+        self.called()?;
         self.kv.borrow_mut().remove(key);
         Ok(())
     }
     fn kv_keys(&self, prefix: &str, limit: u32) -> Result<Vec<String>, Error> {
+        self.called()?;
         let kv = self.kv.borrow();
         Ok(kv.keys().filter(|key| key.starts_with(prefix)).take(limit as usize).cloned().collect())
     }
     fn now_ms(&self) -> u64 {
+        let _ = self.called();
         self.now.get()
     }
     fn log(&self, _: Level, message: &str, fields: &[(String, String)]) {
+        let _ = self.called();
         self.logged.borrow_mut().push(format!("{message} {fields:?}"));
     }
 }
@@ -104,12 +128,14 @@ fn world(config: Value) -> World {
 
 impl World {
     fn hear(&self, states: &[State]) {
+        self.host.calls.set(0);
         let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, states));
         assert_eq!(verdicts, vec![Verdict::Done; states.len()]);
     }
 
     /// Ticks after so many milliseconds. Returns the titles that each destination took.
     fn after(&self, ms: u64) -> Vec<(String, String)> {
+        self.host.calls.set(0);
         self.host.now.set(self.host.now.get() + ms);
         testing::with_host(self.host.clone(), || tick(&self.config)).unwrap();
         let title = |body: &Value| body["title"].as_str().or(body["text"].as_str()).unwrap().to_string();
@@ -345,6 +371,7 @@ impl World {
     fn delivered(&self, mut states: Vec<State>, rounds: usize) -> (Vec<State>, Vec<(String, String)>) {
         let mut told = Vec::new();
         for _ in 0..rounds {
+            self.host.calls.set(0);
             let verdicts = testing::with_host(self.host.clone(), || handle(&self.config, &states));
             let again = states.iter().zip(&verdicts).filter(|(_, verdict)| **verdict != Verdict::Done);
             states = again.map(|(state, _)| state.clone()).collect();
@@ -385,6 +412,26 @@ fn a_program_gets_each_message_however_many_there_are_and_people_hear_of_each_on
         let expected: HashSet<_> = (0..300).map(|n| format!("Job default/j{n}: Failed")).collect();
         assert!(of_hook().count() == 300 && of_hook().collect::<HashSet<_>>() == expected, "{is_down}");
     }
+}
+
+#[test]
+fn a_program_that_was_down_for_some_minutes_is_asked_within_one_and_loses_no_state_meanwhile() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["hook"]}]}));
+    world.host.status.borrow_mut().insert("hook".into(), Ok(503));
+    for from in [0, 32] {
+        world.hear(&(from..from + 32).map(|n| moved(n, &format!("j{n}"), "Failed")).collect::<Vec<_>>());
+        world.after(0);
+    }
+    let more = [moved(100, "more", "Failed")];
+    let verdicts = testing::with_host(world.host.clone(), || handle(&world.config, &more));
+    let why = "as many messages as there is room for wait for `hook`";
+    assert_eq!(verdicts, [Verdict::retry_after(60_000, why)]);
+    for _ in 0..33 {
+        assert_eq!(world.after(10_000), []);
+    }
+    world.host.status.borrow_mut().clear();
+    let told: usize = (0..6).map(|_| world.titles(10_000, "hook").len()).sum();
+    assert_eq!(told, 64);
 }
 
 #[test]
@@ -436,6 +483,71 @@ fn what_an_operator_asks_for_of_a_document_is_in_the_message() {
     let sent = world.host.sent.take();
     assert_eq!(sent[0].1["title"], "vision: a Failed");
     assert!(sent[0].1["text"].as_str().unwrap().starts_with("8 pods\nTo hear no more"), "{sent:?}");
+}
+
+#[test]
+fn a_flood_of_recipients_and_parts_leaves_each_tick_within_its_calls_and_repeats_no_mail() {
+    let channels = json!([{"name": "mail", "kind": "email"}]);
+    let world = world(json!({"settle": "0s", "channels": channels, "routes": []}));
+    let mut seq = 0;
+    let mut told = HashSet::new();
+    for _ in 0..6 {
+        for _ in 0..2 {
+            let jobs: Vec<_> = (0..64)
+                .map(|_| {
+                    seq += 1;
+                    let to: Vec<_> = (0..8).map(|n| format!("mail:j{seq}-{n}@example.org")).collect();
+                    let notify =
+                        json!({"metadata": {"annotations": {"kubewitness.dev/notify": to.join(",")}}});
+                    world.host.documents.borrow_mut().insert(seq, notify);
+                    moved(seq, &format!("j{seq}"), "Failed")
+                })
+                .collect();
+            world.hear(&jobs);
+        }
+        for _ in 0..7 {
+            let pods: Vec<_> = (0..64)
+                .map(|_| {
+                    seq += 1;
+                    let mut one = pod(seq, &format!("p{seq}"), "Failed");
+                    one.owner.as_mut().unwrap().uid = format!("uid-of-{seq}");
+                    one
+                })
+                .collect();
+            world.hear(&pods);
+        }
+        world.after(1_000);
+        assert!(world.host.calls.get() < HOST_CALLS, "{} calls", world.host.calls.get());
+        for letter in world.host.letters.take() {
+            assert!(told.insert(letter.to.clone()), "{:?} is told again", letter.to);
+        }
+    }
+    assert!(told.len() >= 200, "{}", told.len());
+    let of = |prefix: &str| world.host.kv.borrow().keys().filter(|key| key.starts_with(prefix)).count();
+    assert!(of("report/") <= 4_300 && of("part/") <= 512, "{} reports, {} parts", of("report/"), of("part/"));
+}
+
+#[test]
+fn reports_that_can_t_be_kept_repeat_no_message() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["hook"]}]}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    world.host.keeps_no_reports.set(true);
+    assert_eq!((world.titles(0, "hook").len(), world.titles(1_000, "hook").len()), (1, 0));
+    assert!(world.host.logged.borrow().iter().any(|line| line.contains("can't be listed")));
+}
+
+#[test]
+fn people_of_a_part_and_of_its_owner_are_told_by_one_message() {
+    let routes = json!([{"to": ["ops"], "kinds": ["Pod"]}, {"to": ["hook"]}]);
+    let world = world(json!({"routes": routes}));
+    world.hear(&[pod(1, "train-0", "Failed"), moved(2, "train", "Failed")]);
+    let told = world.after(10_000);
+    let expected = [("hook", "Job default/train: Failed"), ("ops", "❌ Job default/train: Failed")];
+    assert_eq!(told, expected.map(|(to, title)| (to.to_string(), title.to_string())));
+    let merged = "ops|merged|the message on `Job default/train: Failed` tells it";
+    assert_eq!(world.reports("uid-train-0"), [merged]);
+    assert_eq!(world.reports("uid-train"), ["hook|sent|", "ops|sent|"]);
+    assert_eq!(world.after(60_000), []);
 }
 
 #[test]

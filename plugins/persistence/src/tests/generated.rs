@@ -7,6 +7,7 @@ use schemars::generate::SchemaSettings;
 
 use super::*;
 use crate::schema::{VERSION, folder, indexes, indexes_by_time, version, views};
+use crate::tables::for_clients;
 
 /// The crate of the harness, which has the same function, is no part of what plugins build with.
 fn compare(file: &Path, made: &str) {
@@ -57,11 +58,6 @@ fn file(number: i64, dialect: Dialect) -> String {
     }
     text += &format!("\nINSERT INTO object_schema (version) VALUES ({number});\n");
     for_clients(text, dialect)
-}
-
-/// Clients of MySQL take a name in double quotes for a text.
-fn for_clients(text: String, dialect: Dialect) -> String {
-    if dialect == Dialect::Mysql { text.replace('"', "`") } else { text }
 }
 
 fn views_file(dialect: Dialect) -> String {

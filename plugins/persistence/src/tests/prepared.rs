@@ -147,17 +147,21 @@ fn a_new_column_is_added_to_both_tables_and_noted_with_its_type() {
 }
 
 #[test]
-fn a_connection_that_does_not_know_the_new_column_yet_looks_again() {
-    let database = Database::ready();
-    let stale = |write: &TableWrite| {
-        let why = "the table `object_status` has no column `queue`";
-        (write.table == schema::STATUS).then(|| Error::Invalid(why.into()))
-    };
-    *database.refuse.borrow_mut() = Some(Box::new(stale));
-    let config = Config { columns: vec![added("queue", "/a", Type::Text)], ..Config::default() };
-    let verdicts = database.handle(&config, &one());
-    assert!(waits(&verdicts).contains("has no column"), "{verdicts:?}");
-    assert!(SEEN.take().is_none() && !MISSING.get());
+fn where_a_column_is_not_known_yet_or_was_dropped_the_tables_are_looked_at_again() {
+    for why in [
+        "the table `object_status` has no column `queue`",
+        "table object_status has no column named queue",
+        "the table has no column: Unknown column 'queue' in 'INSERT INTO'",
+    ] {
+        let database = Database::ready();
+        let stale =
+            move |write: &TableWrite| (write.table == schema::STATUS).then(|| Error::Invalid(why.into()));
+        *database.refuse.borrow_mut() = Some(Box::new(stale));
+        let config = Config { columns: vec![added("queue", "/a", Type::Text)], ..Config::default() };
+        let verdicts = database.handle(&config, &one());
+        assert!(waits(&verdicts).contains("has no column"), "{verdicts:?}");
+        assert!(SEEN.take().is_none() && !MISSING.get());
+    }
 }
 
 #[test]
@@ -206,6 +210,23 @@ fn a_column_for_an_administrator_is_told_as_statements() {
         assert!(why.contains(&format!("ALTER TABLE {table} ADD COLUMN \"queue\" TEXT")), "{why}");
     }
     assert!(database.statements.borrow().is_empty());
+}
+
+#[test]
+fn statements_for_an_administrator_of_mysql_have_its_quotes() {
+    for create in [false, true] {
+        let database = Database::ready();
+        database.dialect.set(Some(Dialect::Mysql));
+        database.lacks.borrow_mut().push("order".into());
+        let refused = Error::Unavailable("the database refuses it to its user".into());
+        *database.refuse_statements.borrow_mut() = Some(refused);
+        let columns = vec![added("order", "/a", Type::Text)];
+        let verdicts = database.handle(&Config { columns, create, ..Config::default() }, &one());
+        let why = waits(&verdicts);
+        assert!(why.contains("ALTER TABLE object_status ADD COLUMN `order` "), "{why}");
+        assert!(!why.contains('"') && !why.contains("the files of"), "{why}");
+        assert_eq!(create, database.logged.borrow().iter().any(|line| line.contains("ADD COLUMN `order` ")));
+    }
 }
 
 #[test]

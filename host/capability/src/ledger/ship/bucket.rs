@@ -1,5 +1,5 @@
 //! A bucket of S3-compatible storage: puts a file under a name, and tells whether it is there as it was sent. Nothing in
-//! the bucket is overwritten or removed.
+//! the bucket is removed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub enum Stored {
     Nothing,
     Same,
     Other,
+    /// Fewer bytes than the file has.
+    Shorter(u64),
 }
 
 /// What goes over the way beside headers.
@@ -76,8 +78,10 @@ impl Bucket {
         let head = accepted("asking for", name, head).await?;
         let is_same = |is_same: bool| if is_same { Stored::Same } else { Stored::Other };
         let length = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        if length != Some(content.bytes) {
-            return Ok(Stored::Other);
+        match length {
+            Some(shorter) if shorter < content.bytes => return Ok(Stored::Shorter(shorter)),
+            Some(length) if length == content.bytes => {}
+            _ => return Ok(Stored::Other),
         }
         match checksum(head.headers()) {
             Some(stored) => Ok(is_same(stored == content.sha256)),
@@ -85,8 +89,8 @@ impl Bucket {
         }
     }
 
-    /// `None` if there are more bytes than these.
-    async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, Trouble> {
+    /// The digest of what the storage hands out. `None` if there are more bytes than these.
+    pub async fn read_back(&self, name: &str, bytes: u64) -> Result<Option<[u8; 32]>, Trouble> {
         let answer = self.ask(Method::GET, name, Headers::new(), Load::Answer(bytes)).await?;
         let mut answer = accepted("reading", name, answer).await?;
         let (mut context, mut left) = (Context::new(&SHA256), bytes);

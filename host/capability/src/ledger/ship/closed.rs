@@ -107,8 +107,9 @@ pub fn open(path: &Path) -> io::Result<File> {
     files::open(path, OpenOptions::new().read(true))
 }
 
-pub fn content(path: &Path) -> io::Result<Content> {
-    let (mut file, mut context, mut bytes) = (open(path)?, Context::new(&SHA256), 0);
+/// Of the first bytes of a file, up to so many.
+pub fn content(path: &Path, most: u64) -> io::Result<Content> {
+    let (mut file, mut context, mut bytes) = (open(path)?.take(most), Context::new(&SHA256), 0);
     let mut chunk = vec![0; CHUNK];
     loop {
         let read = file.read(&mut chunk)?;

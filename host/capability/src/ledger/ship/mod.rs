@@ -1,8 +1,10 @@
 //! Ships closed files of a ledger into a bucket, and removes those that are there and were kept long enough.
 //!
 //! A file is looked for in the bucket, sent if it is not there, looked for again, and noted. So it is there at least once,
-//! whatever is killed in between. A name that has other bytes is never overwritten: they may be the true ones. Before a
-//! file is removed here, it is read once more and compared with its note and with the bucket.
+//! whatever is killed in between. A name that has other bytes is never overwritten: they may be the true ones. Only the
+//! beginning of the file, which a storage has kept of a sending that broke off, is sent again. Before a file is removed
+//! here, it is read once more and compared with its note, and with the bytes that the bucket hands out: a digest that a
+//! storage tells may be the one that it was told.
 
 mod bucket;
 mod closed;
@@ -51,6 +53,10 @@ pub enum Trouble {
          them, and move them away or choose another `prefix`"
     )]
     Other(String),
+    #[error(
+        "the storage keeps {stored} of the {bytes} bytes of `{name}`: look at its room and its limits; the file is sent again"
+    )]
+    Shorter { name: String, stored: u64, bytes: u64 },
     #[error("`{0}` has changed since it was shipped, and stays here: compare it with the one in the bucket")]
     Changed(String),
     #[error("{0} can't be read or written: {1}")]
@@ -64,7 +70,7 @@ impl Trouble {
 
     /// Whether it is no other file's trouble.
     fn is_of_one_file(&self) -> bool {
-        matches!(self, Self::Other(_) | Self::Changed(_) | Self::File(..))
+        matches!(self, Self::Other(_) | Self::Shorter { .. } | Self::Changed(_) | Self::File(..))
     }
 }
 
@@ -87,7 +93,24 @@ struct State {
     known: BTreeMap<u64, u64>,
     due_ms: u64,
     wait: Option<Duration>,
+    /// Files that something is wrong with. Each waits by itself.
+    held: BTreeMap<u64, Held>,
     shipping: Shipping,
+}
+
+struct Held {
+    wait: Duration,
+    due_ms: u64,
+    why: String,
+}
+
+fn doubled(wait: Option<Duration>) -> Duration {
+    wait.map_or(WAIT_FIRST, |wait| WAIT_MOST.min(2 * wait))
+}
+
+/// Whether a time has come. A clock that was set back holds it up for no longer than the longest wait.
+fn is_due(due_ms: u64, now_ms: u64) -> bool {
+    now_ms >= due_ms || due_ms - now_ms > millis(WAIT_MOST)
 }
 
 pub struct Shipper {
@@ -123,50 +146,66 @@ impl Shipper {
     /// One turn, if one is due. It may be given up at any point.
     pub async fn turn(&self) {
         let now_ms = self.clock.now_ms();
-        // A clock that was set back does not hold it up for longer than the longest wait.
-        let due_ms = self.state().due_ms;
-        if now_ms < due_ms && due_ms - now_ms <= millis(WAIT_MOST) {
+        if !is_due(self.state().due_ms, now_ms) {
             return;
         }
-        let mut trouble = None;
-        let is_done = match self.work(now_ms, &mut trouble).await {
-            Ok(is_done) => is_done,
-            Err(worse) => {
-                trouble = Some(worse);
-                true
+        let (pause, trouble) = match self.work(now_ms).await {
+            Ok(true) => (LOOK_EVERY, None),
+            Ok(false) => (Duration::ZERO, None),
+            Err(trouble) => {
+                tracing::warn!(ledger = self.ledger, "closed files are not shipped: {trouble}");
+                (doubled(self.state().wait), Some(trouble.to_string()))
             }
         };
-        if let Some(trouble) = &trouble {
-            tracing::warn!(ledger = self.ledger, "closed files are not shipped: {trouble}");
-        }
         let mut state = self.state();
-        state.wait = trouble.as_ref().map(|_| state.wait.map_or(WAIT_FIRST, |wait| WAIT_MOST.min(2 * wait)));
-        let pause = if is_done { LOOK_EVERY } else { Duration::ZERO };
-        state.due_ms = self.clock.now_ms() + millis(state.wait.unwrap_or(pause));
+        state.wait = trouble.as_ref().map(|_| pause);
+        state.due_ms = self.clock.now_ms() + millis(pause);
         state.shipping.failed += u64::from(trouble.is_some());
-        state.shipping.trouble = trouble.map(|trouble| trouble.to_string());
+        let of_a_file = state.held.values().next().map(|held| held.why.clone());
+        state.shipping.trouble = trouble.or(of_a_file);
     }
 
-    /// Whether nothing more is to be done now. What is wrong with one file does not hold up the others.
-    async fn work(&self, now_ms: u64, trouble: &mut Option<Trouble>) -> Result<bool, Trouble> {
+    /// Whether nothing more is to be done now.
+    async fn work(&self, now_ms: u64) -> Result<bool, Trouble> {
         let Closed { shipped, waiting } = self.look().await?;
-        let mut keep_going = |done: Result<(), Trouble>| match done {
-            Err(error) if error.is_of_one_file() => {
-                trouble.get_or_insert(error);
-                Ok(())
-            }
-            other => other,
-        };
-        for number in waiting.keys().take(AT_ONCE) {
-            keep_going(self.ship(*number).await)?;
-        }
         let keep_ms = self.spec.keep.map_or(u64::MAX, |keep| millis(keep.0));
         let is_over = |shipped_ms: u64| now_ms.saturating_sub(shipped_ms) >= keep_ms;
-        let over: Vec<_> = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).collect();
-        for (number, _) in over.iter().take(AT_ONCE) {
-            keep_going(self.remove(**number).await)?;
+        let over = shipped.iter().filter(|(_, shipped_ms)| is_over(**shipped_ms)).map(|(number, _)| *number);
+        let (waiting, over): (Vec<_>, Vec<_>) = {
+            let mut state = self.state();
+            // Somebody may have moved away what was wrong.
+            state.held.retain(|number, _| waiting.contains_key(number) || shipped.contains_key(number));
+            let is_free =
+                |number: &u64| state.held.get(number).is_none_or(|held| is_due(held.due_ms, now_ms));
+            (waiting.keys().copied().filter(is_free).collect(), over.filter(is_free).collect())
+        };
+        for number in waiting.iter().take(AT_ONCE) {
+            self.keep_going(*number, self.ship(*number).await)?;
+        }
+        for number in over.iter().take(AT_ONCE) {
+            self.keep_going(*number, self.remove(*number).await)?;
         }
         Ok(waiting.len() <= AT_ONCE && over.len() <= AT_ONCE)
+    }
+
+    /// What is wrong with one file does not hold up the others.
+    fn keep_going(&self, number: u64, done: Result<(), Trouble>) -> Result<(), Trouble> {
+        let mut state = self.state();
+        match done {
+            Ok(()) => drop(state.held.remove(&number)),
+            Err(trouble) if trouble.is_of_one_file() => {
+                tracing::warn!(
+                    ledger = self.ledger,
+                    "a closed file is not shipped or not removed: {trouble}"
+                );
+                let wait = doubled(state.held.get(&number).map(|held| held.wait));
+                let due_ms = self.clock.now_ms() + millis(wait);
+                state.held.insert(number, Held { wait, due_ms, why: trouble.to_string() });
+                state.shipping.failed += 1;
+            }
+            Err(trouble) => return Err(trouble),
+        }
+        Ok(())
     }
 
     async fn look(&self) -> Result<Closed, Trouble> {
@@ -191,13 +230,22 @@ impl Shipper {
         let closed = closed_file(&self.path, number);
         let name = name_of(&closed);
         let bucket = self.bucket().await?;
-        let content = self.content(&closed).await?;
+        let content = self.content(&closed, u64::MAX).await?;
         let mut stored = bucket.look(&name, &content).await?;
+        if let Stored::Shorter(bytes) = stored
+            && bucket.read_back(&name, bytes).await? == Some(self.content(&closed, bytes).await?.sha256)
+        {
+            // A sending that broke off. Nobody loses what the file has as well.
+            stored = Stored::Nothing;
+        }
         if stored == Stored::Nothing {
             let path = closed.clone();
             let file = self.asked(&closed, move || closed::open(&path)).await?;
             bucket.put(&name, file, &content).await?;
             stored = bucket.look(&name, &content).await?;
+            if let Stored::Shorter(stored) = stored {
+                return Err(Trouble::Shorter { name: bucket.key(&name), stored, bytes: content.bytes });
+            }
         }
         if stored != Stored::Same {
             return Err(Trouble::Other(bucket.key(&name)));
@@ -224,15 +272,18 @@ impl Shipper {
             self.state().known.remove(&number);
             return Ok(());
         };
-        let content = self.content(&closed).await?;
+        let content = self.content(&closed, u64::MAX).await?;
         if !note.is_of(&content) {
             return Err(Trouble::Changed(name));
         }
-        if self.bucket().await?.look(&name, &content).await? != Stored::Same {
+        let bucket = self.bucket().await?;
+        let is_there = bucket.look(&name, &content).await? == Stored::Same;
+        if !is_there || bucket.read_back(&name, content.bytes).await? != Some(content.sha256) {
             // Without a note it is shipped again, or told to be another.
             let path = Note::path(&self.path, number);
             self.state().known.remove(&number);
-            return self.asked(&closed, move || std::fs::remove_file(path)).await;
+            self.asked(&closed, move || std::fs::remove_file(path)).await?;
+            return if is_there { Err(Trouble::Other(bucket.key(&name))) } else { Ok(()) };
         }
         let open = self.path.clone();
         self.asked(&closed, move || closed::remove(&open, number)).await?;
@@ -243,9 +294,9 @@ impl Shipper {
         Ok(())
     }
 
-    async fn content(&self, closed: &Path) -> Result<Content, Trouble> {
+    async fn content(&self, closed: &Path, most: u64) -> Result<Content, Trouble> {
         let path = closed.to_owned();
-        self.asked(closed, move || closed::content(&path)).await
+        self.asked(closed, move || closed::content(&path, most)).await
     }
 
     async fn asked<T: Send + 'static>(

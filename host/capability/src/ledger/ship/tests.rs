@@ -30,6 +30,11 @@ struct Storage {
     alters: AtomicBool,
     /// Says no digest of what it has.
     is_silent: AtomicBool,
+    /// Keeps the first half of what it is sent.
+    halves: AtomicBool,
+    /// Says the digest that it was told with the last object.
+    echoes: AtomicBool,
+    echo: Mutex<String>,
 }
 
 async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Response {
@@ -46,7 +51,9 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
             return (StatusCode::FORBIDDEN, refusal).into_response();
         }
         assert_eq!(told, Some(of(&body)), "the digest is that of what arrives");
+        *storage.echo.lock().unwrap() = of(&body);
         let kept = match storage.alters.load(Ordering::Relaxed) {
+            false if storage.halves.load(Ordering::Relaxed) => body.slice(..body.len() / 2),
             true => Bytes::from(body.iter().rev().copied().collect::<Vec<_>>()),
             false => body,
         };
@@ -57,6 +64,9 @@ async fn answer(Shared(storage): Shared<Arc<Storage>>, request: Request) -> Resp
     let Some(found) = storage.objects.lock().unwrap().get(&path).cloned() else {
         return StatusCode::NOT_FOUND.into_response();
     };
+    if storage.echoes.load(Ordering::Relaxed) {
+        return ([(CHECKSUM, storage.echo.lock().unwrap().clone())], found).into_response();
+    }
     match storage.is_silent.load(Ordering::Relaxed) {
         true => found.into_response(),
         false => ([(CHECKSUM, of(&found))], found).into_response(),
@@ -258,6 +268,59 @@ async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
     scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
     assert_eq!(scene.turn().await.removed, 1);
     assert!(scene.is_here(1) && scene.is_here(2) && !scene.is_here(3));
+}
+
+#[tokio::test]
+async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
+    let scene = Scene::new(1).await;
+    scene.storage.halves.store(true, Ordering::Relaxed);
+    let trouble = scene.turn().await.trouble.unwrap();
+    assert!(trouble.contains("keeps 4000 of the 8000 bytes of `here/trail-000001.jsonl`"), "{trouble}");
+    scene.storage.halves.store(false, Ordering::Relaxed);
+    scene.close(2);
+    // Before the first file is tried again, and without its wait.
+    let wait = scene.shipper.state().due_ms - scene.clock.now_ms();
+    assert_eq!(wait, millis(LOOK_EVERY));
+    scene.shipper.state().held.values_mut().for_each(|held| held.due_ms += millis(LOOK_EVERY));
+    scene.clock.0.fetch_add(wait, Ordering::Relaxed);
+    scene.shipper.turn().await;
+    assert!(scene.has_it(2) && !scene.has_it(1));
+    let told = scene.shipper.shipping().trouble;
+    assert!(told.is_some_and(|told| told.contains("4000 of the 8000")), "it is told while the file waits");
+    assert_eq!(scene.turn().await.trouble, None);
+    assert!(scene.has_it(1));
+    // Fewer bytes of somebody else stay.
+    let key = format!("/trails/here/{}", name_of(&scene.closed(3)));
+    scene.storage.objects.lock().unwrap().insert(key, Bytes::from("of another"));
+    scene.close(3);
+    assert!(scene.turn().await.trouble.unwrap().contains("other bytes"));
+    assert_eq!(scene.in_bucket(3).unwrap(), "of another");
+}
+
+#[tokio::test]
+async fn many_files_that_something_is_wrong_with_leave_room_for_the_next_one() {
+    let scene = Scene::new(AT_ONCE as u64).await;
+    scene.storage.alters.store(true, Ordering::Relaxed);
+    scene.turn().await;
+    scene.storage.alters.store(false, Ordering::Relaxed);
+    let next = AT_ONCE as u64 + 1;
+    scene.close(next);
+    scene.shipper.state().held.values_mut().for_each(|held| held.due_ms = scene.clock.now_ms() + 20_000);
+    scene.clock.0.fetch_add(millis(LOOK_EVERY), Ordering::Relaxed);
+    scene.shipper.turn().await;
+    assert!(scene.has_it(next));
+}
+
+#[tokio::test]
+async fn a_storage_that_repeats_the_digest_it_was_told_is_read_back_before_a_file_is_removed() {
+    let scene = Scene::new(1).await;
+    scene.storage.echoes.store(true, Ordering::Relaxed);
+    scene.storage.alters.store(true, Ordering::Relaxed);
+    assert_eq!(scene.turn().await.shipped, 1);
+    assert!(!scene.has_it(1));
+    scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
+    assert!(scene.turn().await.trouble.unwrap().contains("other bytes under `here/trail-000001.jsonl`"));
+    assert!(scene.is_here(1), "it is the only copy");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::Fault;
-use crate::sql::remote::reasons::{self, REFUSES};
+use crate::sql::remote::reasons::{self, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -40,6 +40,7 @@ fn judge(number: u16, state: &str, said: &str) -> Fault {
         // Rights: an operator grants them.
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable(format!("{REFUSES} to its user")),
         1146 => invalid(format!("no such table: {said}")),
+        1054 => invalid(format!("{NO_COLUMN}: {said}")),
         // Values and constraints whose SQLSTATE says nothing: a value that is missing, wrong, cut,
         // or against a check; an index that would be too long or is there twice.
         1265 | 1364 | 1366 | 1367 | 1709 | 3819 => invalid(said.to_owned()),
@@ -120,6 +121,8 @@ mod tests {
         ] {
             assert!(matches!(judge(number, state, "x"), Fault::Lost(GrantError::Unavailable(_))), "{number}");
         }
+        let unknown = judge(1054, "42S22", "Unknown column 'queue'");
+        assert!(matches!(unknown, Fault::Own(GrantError::Invalid(told)) if told.contains("has no column")));
         assert!(matches!(judge(1969, "70100", "x"), Fault::Lost(GrantError::Timeout(_))));
     }
 }

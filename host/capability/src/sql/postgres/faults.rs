@@ -4,7 +4,7 @@
 use kubewitness_core::ports::GrantError;
 
 use crate::sql::Fault;
-use crate::sql::remote::reasons::{self, REFUSES};
+use crate::sql::remote::reasons::{self, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
@@ -34,6 +34,7 @@ fn judge(code: &str, said: &str) -> Fault {
         // Of tables and functions: an operator grants them.
         "42501" => unavailable(format!("{REFUSES}: {said}")),
         "42P01" => invalid(format!("no such table: {said}")),
+        "42703" => invalid(format!("{NO_COLUMN}: {said}")),
         _ => match code.get(..2) {
             // What is wrong with the data or with the statement itself.
             Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "54" | "P0") => invalid(said.to_owned()),
@@ -73,6 +74,8 @@ mod tests {
         ] {
             assert!(matches!(judge(lost, "x"), Fault::Lost(GrantError::Unavailable(_))), "{lost}");
         }
+        let unknown = judge("42703", "column \"queue\" does not exist");
+        assert!(matches!(unknown, Fault::Own(GrantError::Invalid(told)) if told.contains("has no column")));
         assert!(matches!(judge("57014", "x"), Fault::Lost(GrantError::Timeout(_))));
     }
 }

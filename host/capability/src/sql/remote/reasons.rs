@@ -10,6 +10,8 @@ pub const NO_RIGHT: &str =
 
 /// What is said where the user lacks a right. Plugins know the words, too.
 pub const REFUSES: &str = "the database refuses it";
+/// What is said of a column that is not there, or no longer. Plugins know the words, too.
+pub const NO_COLUMN: &str = "the table has no column";
 
 pub const UNREADABLE: &str = "the secret is no readable address: each `@`, `:` and `/` of its user and its password \
     is written as %40, %3A and %2F";
