@@ -4,6 +4,7 @@
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::intents::writes::{Mark, Writes};
@@ -39,6 +40,8 @@ type Entries = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 struct Stored {
     entries: Entries,
+    /// Of keys and values: a call that writes many keys does not count all of them each time.
+    bytes: usize,
     /// Writes of calls whose receipt may have been committed.
     noted: Writes,
     told: Told,
@@ -47,11 +50,21 @@ struct Stored {
 impl Stored {
     fn apply(&mut self, writes: &[KvWrite]) {
         for KvWrite { key, value } in writes {
+            self.bytes -= self.bytes_of(key);
             match value {
-                Some(value) => self.entries.insert(key.clone(), value.clone()),
-                None => self.entries.remove(key),
-            };
+                Some(value) => {
+                    self.bytes += key.len() + value.len();
+                    self.entries.insert(key.clone(), value.clone());
+                }
+                None => {
+                    self.entries.remove(key);
+                }
+            }
         }
+    }
+
+    fn bytes_of(&self, key: &str) -> usize {
+        self.entries.get(key).map_or(0, |value| key.len() + value.len())
     }
 }
 
@@ -61,11 +74,13 @@ pub struct Kv(Arc<Mutex<Stored>>);
 
 impl Kv {
     pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told) -> Self {
-        Self(Arc::new(Mutex::new(Stored { entries: entries.into_iter().collect(), noted, told })))
+        let entries: Entries = entries.into_iter().collect();
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told })))
     }
 
     pub fn open(&self) -> Overlay {
-        Overlay { base: self.clone(), writes: BTreeMap::new() }
+        Overlay { base: self.clone(), writes: BTreeMap::new(), written: 0, hidden: 0 }
     }
 
     /// Applies what receipts that were read say is committed.
@@ -91,6 +106,10 @@ impl Kv {
 pub struct Overlay {
     base: Kv,
     writes: BTreeMap<String, Option<Vec<u8>>>,
+    /// The bytes of the writes.
+    written: usize,
+    /// The bytes that what they replace had when they were written.
+    hidden: usize,
 }
 
 impl Overlay {
@@ -109,29 +128,45 @@ impl Overlay {
         if key == mutes::KEY {
             return Err(GrantError::Invalid(format!("the host alone writes the key `{key}`")));
         }
-        let before = self.writes.insert(key.to_owned(), Some(value));
-        let fits = self.fits();
-        if fits.is_err() {
-            match before {
-                Some(before) => self.writes.insert(key.to_owned(), before),
-                None => self.writes.remove(key),
-            };
-        }
-        fits
+        self.write(key, Some(value))
     }
 
     pub fn delete(&mut self, key: &str) {
-        self.writes.insert(key.to_owned(), None);
+        // Only what grows can be refused.
+        self.write(key, None).ok();
+    }
+
+    fn write(&mut self, key: &str, value: Option<Vec<u8>>) -> Result<(), GrantError> {
+        let of = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, |value| key.len() + value.len());
+        let base = self.base.lock();
+        let (before, hidden) = match self.writes.get(key) {
+            Some(before) => (of(before), 0),
+            None => (0, base.bytes_of(key)),
+        };
+        let (written, hidden) = (self.written - before + of(&value), self.hidden + hidden);
+        if value.is_some() {
+            bounded((base.bytes + written).saturating_sub(hidden))?;
+        }
+        (self.written, self.hidden) = (written, hidden);
+        drop(base);
+        self.writes.insert(key.to_owned(), value);
+        Ok(())
     }
 
     /// Keys with this prefix, in order.
     pub fn keys(&self, prefix: &str, limit: usize) -> Vec<String> {
-        let mut keys: BTreeMap<String, bool> = BTreeMap::new();
-        let starts = |key: &&String| key.starts_with(prefix);
-        keys.extend(self.base.lock().entries.keys().filter(starts).map(|key| (key.clone(), true)));
-        let written = self.writes.iter().filter(|(key, _)| key.starts_with(prefix));
-        keys.extend(written.map(|(key, value)| (key.clone(), value.is_some())));
-        keys.into_iter().filter(|(_, there)| *there).map(|(key, _)| key).take(limit.min(LIST_KEYS)).collect()
+        let base = self.base.lock();
+        let limit = limit.min(LIST_KEYS);
+        let from = || (Bound::Included(prefix), Bound::Unbounded);
+        let stored = base.entries.range::<str, _>(from()).map(|(key, _)| key);
+        let stored = stored.take_while(|key| key.starts_with(prefix));
+        let stored = stored.filter(|key| !self.writes.contains_key(*key)).take(limit);
+        let written = self.writes.range::<str, _>(from()).take_while(|(key, _)| key.starts_with(prefix));
+        let written = written.filter(|(_, value)| value.is_some()).map(|(key, _)| key).take(limit);
+        let mut keys: Vec<String> = stored.chain(written).cloned().collect();
+        keys.sort_unstable();
+        keys.truncate(limit);
+        keys
     }
 
     /// Whether what is stored stays within its bound with these writes.
@@ -140,10 +175,7 @@ impl Overlay {
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
         let written = self.writes.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let bytes: usize = stored.chain(written).map(|(key, value)| key.len() + value.len()).sum();
-        if bytes > KV_BYTES {
-            return Err(GrantError::TooLarge(format!("kv would hold {bytes} bytes, the most is {KV_BYTES}")));
-        }
-        Ok(())
+        bounded(bytes)
     }
 
     /// What has to be kept before the receipt of these states commits, and its number.
@@ -169,6 +201,13 @@ impl Overlay {
         saved.extend(base.noted.finish(seqs));
         saved
     }
+}
+
+fn bounded(bytes: usize) -> Result<(), GrantError> {
+    if bytes > KV_BYTES {
+        return Err(GrantError::TooLarge(format!("kv would hold {bytes} bytes, the most is {KV_BYTES}")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -209,6 +248,43 @@ mod tests {
         assert_eq!(call.keys("", 10), ["a", "b"]);
         call.delete("a");
         call.set("c", vec![0; 100]).unwrap();
+    }
+
+    #[test]
+    fn the_bytes_that_are_counted_while_keys_are_written_are_those_that_are_there() {
+        let kv = Kv::default();
+        let mut random = 7_u32;
+        for _ in 0..20 {
+            let mut call = kv.open();
+            for _ in 0..50 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let key = format!("k{}", random >> 28);
+                match (random >> 20) % 3 {
+                    0 => call.delete(&key),
+                    size => call.set(&key, vec![0; size as usize * 100]).unwrap(),
+                }
+            }
+            let exact = |entries: &Entries| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+            let expected = call.base.lock().bytes + call.written - call.hidden;
+            call.commit(&[], None);
+            let base = kv.lock();
+            assert_eq!((base.bytes, expected), (exact(&base.entries), base.bytes));
+        }
+    }
+
+    #[test]
+    fn a_call_that_writes_and_lists_many_keys_looks_at_each_a_few_times() {
+        let entries = (0..100_000).map(|key| (format!("{key:06}"), vec![0; 8]));
+        let kv = Kv::new(entries.collect(), Writes::default(), Told::default());
+        let mut call = kv.open();
+        // Counting all keys each time takes minutes.
+        for key in 0..20_000 {
+            call.set(&format!("x{key:06}"), vec![0; 8]).unwrap();
+            assert_eq!(call.keys("05", 2), ["050000", "050001"]);
+        }
+        call.delete("050000");
+        assert_eq!(call.keys("05", 2), ["050001", "050002"]);
+        assert_eq!(call.keys("", 1_000_000).len(), LIST_KEYS);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use cel::common::ast::{EntryExpr, Expr};
 use cel::parser::Expression;
 
-use crate::Fault;
+use crate::cost::literal;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
+use crate::{Fault, MATCHES, is_state};
 
 /// Names that are values of their own.
 const CONSTANTS: [&str; 9] = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "type"];
@@ -29,11 +30,11 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 pub(crate) struct Found {
-    /// The nodes of the whole expression.
-    pub parts: u64,
     /// How deep its loops are nested.
     pub loops: u32,
     pub needs_document: bool,
+    /// The patterns of `matches`.
+    pub patterns: Vec<String>,
 }
 
 struct Walk<'t> {
@@ -44,8 +45,9 @@ struct Walk<'t> {
     depth: u32,
 }
 
-pub(crate) fn check(text: &str, expression: &Expression) -> Result<Found, Fault> {
-    let found = Found { parts: 0, loops: 0, needs_document: false };
+/// Checks an expression, and has it call [`MATCHES`] for `matches`.
+pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<Found, Fault> {
+    let found = Found { loops: 0, needs_document: false, patterns: Vec::new() };
     let mut walk = Walk { text, names: Vec::new(), found, depth: 0 };
     walk.expression(expression)?;
     Ok(walk.found)
@@ -68,40 +70,47 @@ impl Walk<'_> {
         Fault { line, column, message }
     }
 
-    fn expression(&mut self, expression: &Expression) -> Result<(), Fault> {
-        self.found.parts += 1;
-        match &expression.expr {
+    fn expression(&mut self, expression: &mut Expression) -> Result<(), Fault> {
+        match &mut expression.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => self.name(name),
             Expr::Select(select) => {
                 self.field(&select.operand, &select.field)?;
-                self.expression(&select.operand)
+                self.expression(&mut select.operand)
             }
             Expr::Call(call) => {
                 self.function(&call.func_name)?;
-                call.target.iter().try_for_each(|target| self.expression(target))?;
-                call.args.iter().try_for_each(|argument| self.expression(argument))
-            }
-            Expr::List(list) => list.elements.iter().try_for_each(|element| self.expression(element)),
-            Expr::Map(map) => map.entries.iter().try_for_each(|entry| match &entry.expr {
-                EntryExpr::MapEntry(entry) => {
-                    self.expression(&entry.key)?;
-                    self.expression(&entry.value)
+                if call.func_name == "matches" {
+                    let Some(pattern) = call.args.last().and_then(literal) else {
+                        let message = "`matches` takes a pattern that is written there, in quotes";
+                        return Err(self.fault("matches", message.into()));
+                    };
+                    self.found.patterns.push(pattern.to_owned());
+                    MATCHES.clone_into(&mut call.func_name);
                 }
-                EntryExpr::StructField(field) => self.expression(&field.value),
+                call.target.iter_mut().try_for_each(|target| self.expression(target))?;
+                call.args.iter_mut().try_for_each(|argument| self.expression(argument))
+            }
+            Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.expression(element)),
+            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
+                EntryExpr::MapEntry(entry) => {
+                    self.expression(&mut entry.key)?;
+                    self.expression(&mut entry.value)
+                }
+                EntryExpr::StructField(field) => self.expression(&mut field.value),
             }),
             Expr::Struct(made) => Err(self.fault(
                 &made.type_name,
                 "builds a message: a filter can use only values of `state` and `object`".into(),
             )),
             Expr::Comprehension(each) => {
-                self.expression(&each.iter_range)?;
+                self.expression(&mut each.iter_range)?;
                 self.depth += 1;
                 self.found.loops = self.found.loops.max(self.depth);
                 let names = self.names.len();
                 self.names.extend([each.iter_var.clone(), each.accu_var.clone()]);
                 self.names.extend(each.iter_var2.clone());
-                let parts = [&each.accu_init, &each.loop_cond, &each.loop_step, &each.result];
+                let parts = [&mut each.accu_init, &mut each.loop_cond, &mut each.loop_step, &mut each.result];
                 parts.into_iter().try_for_each(|part| self.expression(part))?;
                 self.names.truncate(names);
                 self.depth -= 1;
@@ -140,8 +149,4 @@ impl Walk<'_> {
         }
         Err(self.fault(name, format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "))))
     }
-}
-
-fn is_state(expression: &Expression) -> bool {
-    matches!(&expression.expr, Expr::Ident(name) if name == "state")
 }

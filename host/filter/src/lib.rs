@@ -2,18 +2,26 @@
 //!
 //! Only this crate knows CEL. It reads no file, no clock and no network. An expression is checked once, when
 //! a configuration is loaded: its size, its depth, that it returns true or false, and that its names exist.
-//! The interpreter can't be interrupted, so the cost is bounded before each evaluation: by the number of
-//! nodes, the nesting of loops, and the longest list of the document.
+//! The interpreter can't be interrupted, so the cost is estimated before each evaluation: the nodes that are visited, and
+//! the bytes that are compared and copied.
 
 mod check;
+mod cost;
 mod values;
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
+use cel::common::ast::Expr;
+use cel::extractors::This;
 use cel::parser::{Expression, Parser};
-use cel::{Context, Value};
+use cel::{Context, ExecutionError, Value};
 use kubewitness_core::State;
+use regex::RegexBuilder;
 use thiserror::Error;
+
+use crate::cost::{Given, Pattern};
 
 /// The longest expression. A filter is a sentence, not a program.
 pub const TEXT_BYTES: usize = 4096;
@@ -23,8 +31,12 @@ const DEPTH: u16 = 32;
 const LOOPS: u32 = 2;
 /// A larger document is not parsed for a filter.
 pub const DOCUMENT_BYTES: usize = 2 * 1024 * 1024;
-/// The most nodes that one evaluation may visit, as estimated before. They take about a tenth of a second.
-const STEPS: u64 = 500_000;
+/// The sizes of compiled patterns, and the largest that is allowed. A text costs more the larger the pattern is.
+const PATTERN_BYTES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
+/// What a pattern keeps of the texts that it has seen.
+const DFA_BYTES: usize = 256 << 10;
+/// What the interpreter calls for `matches`: its own would compile the pattern at each call.
+const MATCHES: &str = "@matches";
 
 /// What is wrong with an expression, and at which place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -40,8 +52,7 @@ pub struct Fault {
 pub struct Filter {
     text: String,
     expression: Expression,
-    parts: u64,
-    loops: u32,
+    patterns: Arc<HashMap<String, Pattern>>,
     needs_document: bool,
 }
 
@@ -63,15 +74,19 @@ impl Filter {
         }
         let parser = || Parser::new().max_recursion_depth(DEPTH).error_recovery_limit(1);
         let parsed = catch_unwind(AssertUnwindSafe(|| parser().parse(text)));
-        let expression = parsed
+        let mut expression = parsed
             .map_err(|_| at_start("can't be parsed: write it in another way".into()))?
             .map_err(|errors| first_of(&errors))?;
-        let found = check::check(text, &expression)?;
+        let found = check::check(text, &mut expression)?;
         if found.loops > LOOPS {
             return Err(at_start(format!("nests {} loops; at most {LOOPS} are allowed", found.loops)));
         }
-        let check::Found { parts, loops, needs_document } = found;
-        Ok(Self { text: text.to_owned(), expression, parts, loops, needs_document })
+        let patterns = compiled(found.patterns).map_err(at_start)?;
+        if let Some(excess) = cost::excess(&expression, &patterns, Given::default()) {
+            return Err(at_start(excess));
+        }
+        let needs_document = found.needs_document;
+        Ok(Self { text: text.to_owned(), expression, patterns: Arc::new(patterns), needs_document })
     }
 
     /// Whether it reads `object`, or a field of `state` that only the document has.
@@ -81,20 +96,37 @@ impl Filter {
 
     /// Whether it wants this state. The error says why it can't tell.
     pub fn wants(&self, state: &State, document: Option<&[u8]>) -> Result<bool, String> {
-        let document = match document.filter(|bytes| self.needs_document && !bytes.is_empty()) {
-            Some(bytes) if bytes.len() > DOCUMENT_BYTES => {
-                return Err(format!(
-                    "the document has {} bytes; filters read up to {DOCUMENT_BYTES}",
-                    bytes.len()
-                ));
-            }
-            Some(bytes) => serde_json::from_slice(bytes)
+        let bytes = document.filter(|bytes| self.needs_document && !bytes.is_empty()).unwrap_or_default();
+        if bytes.len() > DOCUMENT_BYTES {
+            return Err(format!(
+                "the document has {} bytes; filters read up to {DOCUMENT_BYTES}",
+                bytes.len()
+            ));
+        }
+        let document = match bytes {
+            [] => serde_json::Value::Null,
+            bytes => serde_json::from_slice(bytes)
                 .map_err(|error| format!("the document does not decode: {error}"))?,
-            None => serde_json::Value::Null,
         };
-        self.affordable(&document)?;
+        let given = Given {
+            document: bytes.len() as u64,
+            state: values::bytes(state),
+            longest: values::longest(&document).max(values::FIELDS.len() as u64),
+        };
+        if let Some(excess) = cost::excess(&self.expression, &self.patterns, given) {
+            return Err(excess);
+        }
         let evaluate = || {
             let mut context = Context::default();
+            let patterns = Arc::clone(&self.patterns);
+            let matches = move |This(text): This<Arc<String>>, pattern: Arc<String>| {
+                let known = patterns.get(pattern.as_str()).map(|known| known.regex.is_match(&text));
+                known.ok_or_else(|| ExecutionError::function_error("matches", "the pattern is no text"))
+            };
+            // Only a name that the interpreter knows is refused, and no expression can write this one.
+            context
+                .add_function(MATCHES, matches)
+                .map_err(|error| ExecutionError::function_error("matches", error))?;
             context.add_variable_from_value("state", values::state(state, &document));
             context.add_variable_from_value("object", values::json(&document));
             context.resolve(&self.expression)
@@ -108,20 +140,28 @@ impl Filter {
             Err(_) => Err("the filter can't be evaluated for this state".into()),
         }
     }
+}
 
-    fn affordable(&self, document: &serde_json::Value) -> Result<(), String> {
-        // A list in the expression itself has no more elements than the expression has nodes.
-        let longest = values::longest(document).max(self.parts);
-        let steps = longest.checked_pow(self.loops).and_then(|rounds| rounds.checked_mul(self.parts));
-        let longest = if self.loops == 0 { 1 } else { longest };
-        match steps {
-            Some(steps) if steps <= STEPS || self.loops == 0 => Ok(()),
-            _ => Err(format!(
-                "the filter nests {} loops over a list or map of up to {longest} entries: that is too much",
-                self.loops
-            )),
+/// Compiles the patterns once, so that neither their size nor the number of calls costs anything later.
+fn compiled(patterns: Vec<String>) -> Result<HashMap<String, Pattern>, String> {
+    let compile = |pattern: String| {
+        let mut last = None;
+        for size in PATTERN_BYTES {
+            match RegexBuilder::new(&pattern).size_limit(size).dfa_size_limit(DFA_BYTES).build() {
+                Ok(regex) => {
+                    return Ok((pattern, Pattern { regex, weight: (size / PATTERN_BYTES[0]) as u64 }));
+                }
+                Err(error) => last = Some(error),
+            }
         }
-    }
+        let why = last.map(|error| error.to_string()).unwrap_or_default();
+        Err(cut(&format!("`matches` can't use this pattern: {why}")))
+    };
+    patterns.into_iter().map(compile).collect()
+}
+
+fn is_state(expression: &Expression) -> bool {
+    matches!(&expression.expr, Expr::Ident(name) if name == "state")
 }
 
 /// Cuts the interpreter's errors, which quote values, even a whole document.

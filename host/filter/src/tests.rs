@@ -103,6 +103,50 @@ fn what_would_take_too_long_is_not_begun() {
     assert_eq!(once.wants(&state(), Some(long.as_bytes())), Ok(true));
 }
 
+#[test]
+fn what_would_take_too_much_memory_is_refused_before_it_begins() {
+    let nested = |levels: usize| {
+        (0..levels)
+            .fold("'aaaaaaaaaaaaaaaa'".to_owned(), |inner, _| format!("[{inner}].map(x,x+x+x+x+x+x+x+x)[0]"))
+    };
+    assert_eq!(wants(&format!("{} != ''", nested(2))), Ok(true));
+    assert!(Filter::compile(&format!("{} != ''", nested(9))).unwrap_err().message.contains("too much"));
+    let lists = (0..12).fold("'a'".to_owned(), |inner, _| format!("[{inner}].map(x,[x,x,x,x,x,x,x,x])[0]"));
+    assert!(Filter::compile(&format!("{lists} == ''")).unwrap_err().message.contains("too much"));
+
+    let large = format!("{{\"a\": [{}1], \"b\": \"{}\"}}", "1,".repeat(400), "x".repeat(500_000));
+    for copies in [
+        "object.a.map(x, object) == []",
+        "object.a.all(x, object == object)",
+        "object.a.map(x, [x, object.b]).all(y, y[1] == '')",
+        "object.a.all(x, size(object.b + object.b) > x)",
+    ] {
+        let filter = Filter::compile(copies).unwrap();
+        assert!(filter.wants(&state(), Some(large.as_bytes())).unwrap_err().contains("too much"), "{copies}");
+    }
+    for cheap in ["object.a.map(x, x + 1).exists(y, y == 2)", "object.a.filter(x, x > 0).all(x, x < 5)"] {
+        assert_eq!(
+            Filter::compile(cheap).unwrap().wants(&state(), Some(large.as_bytes())),
+            Ok(true),
+            "{cheap}"
+        );
+    }
+}
+
+#[test]
+fn a_pattern_is_written_in_the_filter_and_compiled_once_within_a_bound() {
+    let fault = |text: &str| Filter::compile(text).unwrap_err().message;
+    assert!(fault("state.name.matches(state.kind)").contains("written there, in quotes"));
+    assert!(fault("state.name.matches('(?i)[\\\\pL\\\\pN]{300}zz')").contains("can't use this pattern"));
+    assert!(fault("state.name.matches('(')").contains("can't use this pattern"));
+    let many = format!("[{}0].all(x, state.name.matches('^train-[0-9]+$'))", "0,".repeat(480));
+    assert_eq!(wants(&many), Ok(true));
+    assert_eq!(wants("matches(state.name, 'train') && !state.name.matches('^TRAIN')"), Ok(true));
+    let long = format!("{{\"a\": \"{}\"}}", "x".repeat(1_000_000));
+    let dear = Filter::compile("object.a.matches('([a-z0-9]{1,20}x){20}')").unwrap();
+    assert!(dear.wants(&state(), Some(long.as_bytes())).unwrap_err().contains("too much"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -128,3 +128,16 @@ pub(crate) fn longest(value: &serde_json::Value) -> u64 {
         _ => 0,
     }
 }
+
+/// About how many bytes the state without its document has: its texts, and some for its other fields.
+pub(crate) fn bytes(state: &State) -> u64 {
+    let of_object = |object: &ObjectRef| {
+        let ObjectRef { group, version, kind, namespace, name, uid } = object;
+        [group, version, kind, namespace, name, uid].into_iter().map(|text| text.len()).sum::<usize>()
+    };
+    let of_status = |status: &Status| status.phase.len() + status.reason.len() + status.message.len();
+    let owner = state.owner.as_deref().map_or(0, of_object);
+    let previous = state.previous.as_deref().map_or(0, of_status);
+    let texts = of_object(&state.object) + owner + of_status(&state.status) + previous;
+    (texts + 24 * FIELDS.len()) as u64
+}

@@ -16,6 +16,7 @@ use kubewitness_core::StateId;
 use kubewitness_core::bucket::Bucket;
 use kubewitness_core::config::{DestinationSpec, HttpMethod, REQUEST_MOST, RateSpec, Scheme, SecretRef};
 use kubewitness_core::ports::{GrantError, HttpRequest, HttpResponse};
+use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 use tokio::time::Instant;
@@ -215,6 +216,11 @@ impl Destination {
             let allowed = self.spec.paths.join(", ");
             return Err(GrantError::Denied(format!("the destination allows paths below {allowed} alone")));
         }
+        // A server that decodes twice would find dots and slashes that nobody sees here.
+        if !self.spec.paths.is_empty() && path.split('?').next().is_some_and(|path| path.contains("%25")) {
+            let why = "the path has an encoded `%`, which a destination with `paths` does not take";
+            return Err(GrantError::Denied(why.into()));
+        }
         Ok(())
     }
 
@@ -344,7 +350,15 @@ fn below(base: &Url, path: &str) -> Result<Url, GrantError> {
     if lower.contains("%2f") || lower.contains("%5c") || lower.contains("%00") {
         return refused("hides a slash, a backslash or a NUL");
     }
-    let dots = |segment: &str| matches!(segment.replace("%2e", ".").as_str(), "." | "..");
+    // A dot in more bytes than it needs is one for some servers, and no text for any.
+    if percent_decode_str(path).decode_utf8().is_err() {
+        return refused("is no text when it is decoded");
+    }
+    // Some servers take what is behind `;` for parameters of a segment, and the rest for its name.
+    let dots = |segment: &str| {
+        let plain = segment.replace("%2e", ".").replace("%3b", ";");
+        matches!(plain.split(';').next(), Some("." | ".."))
+    };
     if path.starts_with('/') || path.contains("//") || lower.split('/').any(dots) {
         return refused("leaves the destination");
     }

@@ -145,6 +145,13 @@ fn a_path_cannot_leave_the_address() {
         "c/../../x",
         "%2e%2e/x",
         ".%2E/x",
+        "c/..;/x",
+        "c/..;a=b/x",
+        "c/%2e%2e;a/x",
+        "c/..%3b/x",
+        "c/.%3Bx",
+        "%c0%ae%c0%ae/x",
+        "c/%ff",
         "./x",
         "//evil/x",
         "///evil",
@@ -213,7 +220,8 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
     let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
     let told = send(&destination, get, None).await.unwrap_err().to_string();
     assert_eq!(told, "denied: the destination allows POST, and not GET");
-    for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs"] {
+    for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs", "/jobs/..;/pods", "/jobs/%252e%252e/pods"]
+    {
         let error = send(&destination, post(path, &[]), None).await.unwrap_err();
         assert!(matches!(error, GrantError::Denied(_) | GrantError::Invalid(_)), "{path}: {error}");
     }
@@ -222,6 +230,8 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
     let error = send(&destination, post("/jobs/close", &[]), None).await.unwrap_err();
     assert_eq!(error, GrantError::TooLarge("the response has more than 4 bytes".into()));
     assert_eq!(seen.lock().await.len(), 2);
+    let small = HttpRequest { body: vec![], ..post("/jobs/7?of=10%25", &[]) };
+    assert!(send(&destination, small, None).await.is_ok(), "a query is no path");
 }
 
 /// A destination whose name answers with one after the other of these, and the last one ever after.

@@ -493,3 +493,25 @@ async fn a_file_grows_to_its_size_and_no_further() {
     assert!(refused.to_string().contains("full"), "{refused}");
     transaction.rollback().await;
 }
+
+#[tokio::test]
+async fn a_statement_makes_no_value_beyond_its_bound_and_no_more_than_the_heap_may_hold() {
+    let store = store().await;
+    let mut transaction = store.sqlite.begin("p").await.unwrap();
+    let large = "SELECT length(replace(?, 'a', 'abcdefgh'))";
+    let text = |length: usize| vec![SqlValue::Text("a".repeat(length))];
+    assert_eq!(transaction.query(large, text(1 << 20)).await.unwrap()[0], [SqlValue::Integer(8 << 20)]);
+    let refused = transaction.query(large, text(3 << 20)).await.unwrap_err();
+    assert!(refused.to_string().contains("too big"), "{refused}");
+    let nested =
+        (0..8).fold("'aaaaaaaaaaaaaaaa'".to_owned(), |inner, _| format!("replace({inner}, 'a', 'aaaaaaaa')"));
+    let refused = transaction.query(&format!("SELECT {nested}"), vec![]).await.unwrap_err();
+    assert!(refused.to_string().contains("too big"), "{refused}");
+    transaction.rollback().await;
+    // Nothing is made up to these limits here: they hold for the whole process, and other tests run in it.
+    let any = rusqlite::Connection::open_in_memory().unwrap();
+    for (pragma, bytes) in [("hard_heap_limit", 512 << 20), ("soft_heap_limit", 256 << 20)] {
+        let limit = any.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        assert_eq!(limit, Ok(bytes), "{pragma}");
+    }
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use kubewitness_core::config::Bytes;
 use kubewitness_core::ports::{GrantError, SqlValue};
 use kubewitness_core::{Seq, files};
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, Statement, params};
 
 use super::convert::{bind, is_statements_own, refusal, unanswered, values};
@@ -24,15 +25,22 @@ use crate::sql::{CommitError, Fault};
 const BUSY: Duration = Duration::from_secs(5);
 /// Steps of SQLite's machine between two looks at the deadline: some hundred microseconds.
 const STEPS: i32 = 20_000;
+/// The longest text or blob, also between two functions of a statement, and the longest row.
+const VALUE_LIMIT: i32 = VALUE_BYTES as i32;
 /// Prepared statements that are kept.
 const STATEMENTS: usize = 128;
 /// What is to be undone alone stays off the disk (`temp_store`). The WAL is moved into the file after
 /// 16 MiB of it: rows of objects that change again and again are then moved once for many changes. The
 /// writer keeps 8 MiB of pages: a batch touches as many pages as it has objects, and what does not fit
 /// is written to the WAL and read again before the batch is committed.
+///
+/// Values that one statement makes are in memory at the same time, and nothing else bounds their number. The heap's
+/// limits hold for all of SQLite in this process, and for the journal too: from the lower one on pages that caches keep are
+/// given back, also those of other files, and what would go beyond the upper one fails. The journal needs a few MiB
+/// beside its caches. The container's limit has room for 1 GiB.
 const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; \
     PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4096; PRAGMA cache_size = -8192; \
-    PRAGMA trusted_schema = OFF";
+    PRAGMA trusted_schema = OFF; PRAGMA hard_heap_limit = 536870912; PRAGMA soft_heap_limit = 268435456";
 
 const RECEIPTS: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, states BLOB NOT NULL, \
@@ -70,6 +78,7 @@ impl Writer {
         let connection = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_LIMIT)?;
         connection.execute_batch(PRAGMAS)?;
         if let Some(Bytes(size)) = self.size {
             let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;

@@ -5,7 +5,9 @@
 //!
 //! The schema is a guest's: nothing in it costs more than its bounds.
 
-use regex::RegexBuilder;
+use std::collections::HashMap;
+
+use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use crate::model::fault::{Fault, fault};
@@ -16,8 +18,19 @@ const FAULTS: usize = 50;
 const DEPTH: usize = 64;
 /// Comparisons of one configuration. A schema of many alternatives could ask for any number.
 const STEPS: usize = 100_000;
-/// A compiled pattern.
+/// A compiled pattern, and what it keeps of the texts that it has seen.
 const PATTERN_BYTES: usize = 64 << 10;
+/// A longer pattern is passed over: reading it takes time and memory before its compiled size has a bound.
+const PATTERN_TEXT: usize = 1024;
+/// Different patterns that are compiled. The others are passed over.
+const PATTERNS: usize = 256;
+/// Words among which the one that is probably meant is looked for, and the comparisons that one of them counts for.
+const NEAR: usize = 256;
+const NEAR_STEPS: usize = 8;
+/// Bytes of a text that count for a comparison.
+const STEP_BYTES: usize = 64;
+/// Bytes of a schema's text that a message repeats.
+const TOLD: usize = 1024;
 /// A longer value is not repeated in a message.
 const SHOWN: usize = 60;
 /// Alternatives that are named where none fits.
@@ -25,7 +38,7 @@ const NAMED: usize = 20;
 
 /// What in a configuration does not fit its schema. The fields begin below the configuration.
 pub fn conform(schema: &Value, config: &Value) -> Vec<Fault> {
-    let mut check = Check { root: schema, steps: 0 };
+    let mut check = Check { root: schema, steps: 0, patterns: HashMap::new() };
     let mut faults = check.compare(schema, config, "", 0);
     faults.truncate(FAULTS);
     faults
@@ -34,20 +47,23 @@ pub fn conform(schema: &Value, config: &Value) -> Vec<Fault> {
 struct Check<'a> {
     root: &'a Value,
     steps: usize,
+    /// `None` for one that can't be used.
+    patterns: HashMap<&'a str, Option<Regex>>,
 }
 
 impl<'a> Check<'a> {
     fn compare(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) -> Vec<Fault> {
-        self.steps += 1;
-        if depth > DEPTH || self.steps > STEPS {
+        self.steps += 1 + at.len() / STEP_BYTES;
+        if depth > DEPTH || self.is_over() {
             return Vec::new();
         }
         let Value::Object(rules) = schema else { return Vec::new() };
         if let Some(target) = rules.get("$ref").and_then(Value::as_str) {
+            self.steps += target.len() / STEP_BYTES;
             let found = target.strip_prefix('#').and_then(|path| self.root.pointer(path));
             return found.map(|schema| self.compare(schema, value, at, depth + 1)).unwrap_or_default();
         }
-        if let Some(wrong) = wrong_value(rules, value) {
+        if let Some(wrong) = self.wrong_value(rules, value) {
             return vec![fault(at, wrong)];
         }
         for word in ["anyOf", "oneOf"] {
@@ -68,6 +84,10 @@ impl<'a> Check<'a> {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.steps > STEPS
+    }
+
     fn fields(
         &mut self,
         rules: &'a Map<String, Value>,
@@ -78,10 +98,14 @@ impl<'a> Check<'a> {
         let none = Map::new();
         let known = rules.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = known.unwrap_or(&none).keys().map(String::as_str).collect();
+        let required = rules.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        self.steps += names.len() + required.len();
         let mut faults = Vec::new();
-        let required = rules.get("required").and_then(Value::as_array).into_iter().flatten();
-        for name in required.filter_map(Value::as_str).filter(|name| !fields.contains_key(*name)) {
+        for name in required.iter().filter_map(Value::as_str).filter(|name| !fields.contains_key(*name)) {
             faults.push(fault(below(at, name), "is missing"));
+            if faults.len() >= FAULTS {
+                return faults;
+            }
         }
         let more = rules.get("additionalProperties");
         for (name, value) in fields {
@@ -90,7 +114,7 @@ impl<'a> Check<'a> {
                 (Some(schema), _) | (None, Some(schema @ Value::Object(_))) => {
                     faults.extend(self.compare(schema, value, &place, depth + 1));
                 }
-                (None, Some(Value::Bool(false))) => faults.push(fault(place, unknown(name, &names))),
+                (None, Some(Value::Bool(false))) => faults.push(fault(place, self.unknown(name, &names))),
                 (None, _) => {}
             }
             if faults.len() >= FAULTS {
@@ -118,11 +142,12 @@ impl<'a> Check<'a> {
     /// The faults of the alternative that is nearest: one that the value has the type of, and the fewest faults. A list of
     /// words is told as such.
     fn alternatives(&mut self, all: &'a [Value], value: &Value, at: &str, depth: usize) -> Vec<Fault> {
+        self.steps += all.len();
         let words: Vec<&str> = all.iter().filter_map(|one| one["const"].as_str()).collect();
         if words.len() == all.len() {
             let text = value.as_str().unwrap_or_default();
             let is_one = words.contains(&text) && value.is_string();
-            return if is_one { Vec::new() } else { vec![fault(at, unknown(&shown(value), &words))] };
+            return if is_one { Vec::new() } else { vec![fault(at, self.unknown(&shown(value), &words))] };
         }
         let mut nearest: Option<Vec<Fault>> = None;
         for alternative in all {
@@ -138,36 +163,80 @@ impl<'a> Check<'a> {
         }
         nearest.unwrap_or_default()
     }
+
+    /// What is wrong with a value by itself.
+    fn wrong_value(&mut self, rules: &'a Map<String, Value>, value: &Value) -> Option<String> {
+        let types: Vec<&str> = match rules.get("type") {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        self.steps += types.len();
+        if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
+            // YAML reads `yes` and `007` as something else than a text.
+            let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
+            let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
+            let types = types.into_iter().filter(|name| *name != "null").take(NAMED);
+            let types: Vec<_> = types.map(|name| cut(called(name))).collect();
+            return Some(format!(
+                "is {}, and has to be {}{hint}",
+                called(type_of(value)),
+                types.join(" or ")
+            ));
+        }
+        if let Some(only) = rules.get("const") {
+            self.steps += weight(only);
+            if only != value {
+                return Some(format!("is `{}`, and has to be `{}`", shown(value), shown(only)));
+            }
+        }
+        if let Some(all) = rules.get("enum").and_then(Value::as_array) {
+            self.steps += all.iter().map(weight).sum::<usize>();
+            if !all.contains(value) {
+                let words: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                return Some(self.unknown(&shown(value), &words));
+            }
+        }
+        if let (Some(pattern), Some(text)) = (rules.get("pattern").and_then(Value::as_str), value.as_str())
+            && self.has_another_form(pattern, text)
+        {
+            let about = rules.get("description").and_then(Value::as_str).unwrap_or("It has another form.");
+            return Some(format!("is `{}`. {}", shown(value), cut(about)));
+        }
+        wrong_size(rules, value)
+    }
+
+    fn has_another_form(&mut self, pattern: &'a str, text: &str) -> bool {
+        self.steps += 1 + text.len() + pattern.len() / STEP_BYTES;
+        let is_new = !self.patterns.contains_key(pattern);
+        if self.is_over() || pattern.len() > PATTERN_TEXT || is_new && self.patterns.len() >= PATTERNS {
+            return false;
+        }
+        let compile = || {
+            RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES).build().ok()
+        };
+        let compiled = self.patterns.entry(pattern).or_insert_with(compile);
+        compiled.as_ref().is_some_and(|compiled| !compiled.is_match(text))
+    }
+
+    /// Says what is there instead, and which of it is probably meant.
+    fn unknown(&mut self, name: &str, known: &[&str]) -> String {
+        self.steps += NEAR_STEPS * known.len().min(NEAR);
+        let looked = if self.is_over() { &[] } else { &known[..known.len().min(NEAR)] };
+        let near = looked.iter().map(|one| (distance(&name.to_lowercase(), &cut(one).to_lowercase()), one));
+        match near.min().filter(|(distance, _)| *distance <= 2.max(name.len() / 3)) {
+            Some((_, one)) => format!("`{name}` is not known: is `{}` meant?", cut(one)),
+            None if known.is_empty() => format!("`{name}` is not known"),
+            None => {
+                let named: Vec<_> = known.iter().take(NAMED).map(|one| cut(one)).collect();
+                format!("`{name}` is not known; there are {}", named.join(", "))
+            }
+        }
+    }
 }
 
-/// What is wrong with a value by itself.
-fn wrong_value(rules: &Map<String, Value>, value: &Value) -> Option<String> {
-    let types: Vec<&str> = match rules.get("type") {
-        Some(Value::String(one)) => vec![one],
-        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    if !types.is_empty() && !types.iter().any(|name| is_of(name, value)) {
-        // YAML reads `yes` and `007` as something else than a text.
-        let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
-        let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
-        let types: Vec<_> = types.into_iter().filter(|name| *name != "null").map(called).collect();
-        return Some(format!("is {}, and has to be {}{hint}", called(type_of(value)), types.join(" or ")));
-    }
-    if let Some(only) = rules.get("const").filter(|only| *only != value) {
-        return Some(format!("is `{}`, and has to be `{}`", shown(value), shown(only)));
-    }
-    if let Some(all) = rules.get("enum").and_then(Value::as_array).filter(|all| !all.contains(value)) {
-        let words: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
-        return Some(unknown(&shown(value), &words));
-    }
-    if let (Some(pattern), Some(text)) = (rules.get("pattern").and_then(Value::as_str), value.as_str())
-        && let Ok(compiled) = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build()
-        && !compiled.is_match(text)
-    {
-        let about = rules.get("description").and_then(Value::as_str).unwrap_or("It has another form.");
-        return Some(format!("is `{}`. {about}", shown(value)));
-    }
+/// What is wrong with the size of a number or of a list.
+fn wrong_size(rules: &Map<String, Value>, value: &Value) -> Option<String> {
     let number = |name: &str| rules.get(name).and_then(Value::as_f64);
     let size = |name: &str| rules.get(name).and_then(Value::as_u64);
     let length = value.as_array().map(|list| list.len() as u64);
@@ -193,22 +262,29 @@ fn below(at: &str, name: &str) -> String {
 }
 
 fn shown(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = match value {
+        Value::String(text) => text.as_str(),
+        Value::Array(_) | Value::Object(_) => called(type_of(value)),
+        value => &value.to_string(),
+    };
     let end = text.floor_char_boundary(SHOWN);
-    if end < text.len() { format!("{}…", &text[..end]) } else { text }
+    if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }
 
-/// Says what is there instead, and which of it is probably meant.
-fn unknown(name: &str, known: &[&str]) -> String {
-    let near = known.iter().map(|one| (distance(&name.to_lowercase(), &one.to_lowercase()), one));
-    match near.min().filter(|(distance, _)| *distance <= 2.max(name.len() / 3)) {
-        Some((_, one)) => format!("`{name}` is not known: is `{one}` meant?"),
-        None if known.is_empty() => format!("`{name}` is not known"),
-        None => {
-            let named: Vec<_> = known.iter().take(NAMED).copied().collect();
-            format!("`{name}` is not known; there are {}", named.join(", "))
+/// The comparisons that a value of the schema counts for.
+fn weight(value: &Value) -> usize {
+    1 + match value {
+        Value::String(text) => text.len() / STEP_BYTES,
+        Value::Array(items) => items.iter().map(weight).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() / STEP_BYTES + weight(value)).sum()
         }
+        _ => 0,
     }
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TOLD)]
 }
 
 /// How many characters are to be changed, added or removed. Bounded by [`SHOWN`] characters each.
@@ -346,6 +422,21 @@ mod tests {
         conform(&wide, &json!({}));
         let costly = json!({"pattern": "(a{1000}){1000}"});
         assert_eq!(conform(&costly, &json!("b")), [], "a pattern that is too large is passed over");
+        let long = json!({"items": {"pattern": "a".repeat(200_000)}});
+        assert_eq!(conform(&long, &json!(vec!["b"; 5000])), [], "a pattern that is too long is passed over");
+        let many: Vec<_> =
+            (0..13_000).map(|number| json!({"pattern": format!("^{number}[a-z]{{300}}$")})).collect();
+        let mut check = Check { root: &Value::Null, steps: 0, patterns: HashMap::new() };
+        let many = json!({"anyOf": many});
+        check.compare(&many, &json!("b"), "", 0);
+        assert_eq!(check.patterns.len(), PATTERNS);
+        let words: Vec<_> = (0..9000).map(|word| format!("{word:0>20}")).collect();
+        let refs = vec![json!({"$ref": "#/$defs/w"}); 7000];
+        let bomb = json!({"$defs": {"w": {"enum": words}}, "anyOf": refs});
+        let mut check = Check { root: &bomb, steps: 0, patterns: HashMap::new() };
+        assert_eq!(check.compare(&bomb, &json!("nobody"), "", 0), [], "what was not looked at is no fault");
+        // What is beyond the bound is not looked at: each of the first few looks costs thousands of comparisons.
+        assert!(check.steps < STEPS + 20_000, "{}", check.steps);
         let odd = json!({"type": 7, "properties": [], "required": "a", "enum": {}, "anyOf": 1, "items": 2, "not": {}});
         assert_eq!(conform(&odd, &json!({"a": [1]})), []);
         let list: Vec<_> = (0..1000).collect();

@@ -1,0 +1,314 @@
+//! Estimates what an evaluation costs, before it begins. The interpreter can't be interrupted, and it copies what a filter
+//! builds.
+//!
+//! The estimate walks the expression once. It knows how large the document and the state are, and how long the longest list.
+//! A loop's variable stands for one element. All elements of a list together are as large as the list, so a size says how
+//! often it contains the variable of each surrounding loop.
+
+use std::collections::HashMap;
+
+use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
+use cel::parser::Expression;
+use regex::Regex;
+
+use crate::values::OF_DOCUMENT;
+use crate::{MATCHES, is_state};
+
+/// The most nodes that one evaluation may visit. They take about a tenth of a second.
+const STEPS: u64 = 500_000;
+/// What one evaluation may compare and copy, as bytes of JSON.
+const BYTES: u64 = 16 << 20;
+/// The largest value that a filter may build, as bytes of JSON: a document twice. In memory it takes up to 40 times as much.
+const BUILT_BYTES: u64 = 4 << 20;
+/// A number, a boolean, and what a list adds for an element.
+const SMALL: u64 = 8;
+
+/// What an evaluation gets.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Given {
+    /// The bytes of the document.
+    pub document: u64,
+    /// The bytes of the state without its document.
+    pub state: u64,
+    /// The entries of the longest list or map.
+    pub longest: u64,
+}
+
+/// A pattern of `matches`, compiled once.
+#[derive(Clone)]
+pub(crate) struct Pattern {
+    pub regex: Regex,
+    /// What it costs for each byte of a text.
+    pub weight: u64,
+}
+
+/// What is too much; `None` for an evaluation within the bounds.
+pub(crate) fn excess(
+    expression: &Expression,
+    patterns: &HashMap<String, Pattern>,
+    given: Given,
+) -> Option<String> {
+    let start = Size::default();
+    let mut estimate =
+        Estimate { given, patterns, names: Vec::new(), loops: Vec::new(), steps: 0, bytes: start, built: 0 };
+    estimate.value(expression);
+    let Estimate { steps, bytes, built, .. } = estimate;
+    let wrong = |what: &str, found: u64, most: u64| {
+        Some(format!("the filter {what}, up to {found}: that is too much; at most {most} are allowed"))
+    };
+    match () {
+        () if steps > STEPS => wrong("takes many steps", steps, STEPS),
+        () if built > BUILT_BYTES => wrong("builds a value of many bytes", built, BUILT_BYTES),
+        () if bytes.fixed > BYTES => wrong("compares or copies many bytes", bytes.fixed, BYTES),
+        () => None,
+    }
+}
+
+/// Bytes: a fixed number, and how often the element of each surrounding loop.
+#[derive(Clone, Default)]
+struct Size {
+    fixed: u64,
+    elements: Vec<u64>,
+}
+
+impl Size {
+    fn fixed(bytes: u64) -> Self {
+        Self { fixed: bytes, elements: Vec::new() }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.fixed = self.fixed.saturating_add(other.fixed);
+        self.elements.resize(self.elements.len().max(other.elements.len()), 0);
+        for (sum, more) in self.elements.iter_mut().zip(&other.elements) {
+            *sum = sum.saturating_add(*more);
+        }
+    }
+
+    fn times(mut self, factor: u64) -> Self {
+        self.fixed = self.fixed.saturating_mul(factor);
+        self.elements.iter_mut().for_each(|count| *count = count.saturating_mul(factor));
+        self
+    }
+
+    /// What a size within a loop is over all its rounds. `depth` is the loop's place among the surrounding ones.
+    fn over(mut self, depth: usize, rounds: u64, range: &Self) -> Self {
+        let own = if self.elements.len() > depth { self.elements.remove(depth) } else { 0 };
+        let mut all = self.times(rounds);
+        all.add(&range.clone().times(own));
+        all
+    }
+}
+
+#[derive(Clone, Default)]
+struct Estimated {
+    size: Size,
+    /// The entries of the longest list in it.
+    longest: u64,
+}
+
+impl Estimated {
+    fn small() -> Self {
+        Self { size: Size::fixed(SMALL), longest: 0 }
+    }
+}
+
+struct Estimate<'a> {
+    given: Given,
+    patterns: &'a HashMap<String, Pattern>,
+    /// The variables of the surrounding loops.
+    names: Vec<(&'a str, Estimated)>,
+    /// The largest that an element of each surrounding loop can be: as large as the whole list.
+    loops: Vec<u64>,
+    steps: u64,
+    bytes: Size,
+    /// The largest value that is built.
+    built: u64,
+}
+
+impl<'a> Estimate<'a> {
+    fn value(&mut self, expression: &'a Expression) -> Estimated {
+        self.steps = self.steps.saturating_add(1);
+        match &expression.expr {
+            Expr::Unspecified | Expr::Struct(_) => Estimated::small(),
+            Expr::Literal(LiteralValue::String(text)) => {
+                Estimated { size: Size::fixed(text.inner().len() as u64 + SMALL), longest: 0 }
+            }
+            Expr::Literal(LiteralValue::Bytes(bytes)) => {
+                Estimated { size: Size::fixed(bytes.inner().len() as u64 + SMALL), longest: 0 }
+            }
+            Expr::Literal(_) => Estimated::small(),
+            Expr::Ident(name) => self.named(name),
+            Expr::Select(select)
+                if is_state(&select.operand) && !OF_DOCUMENT.contains(&select.field.as_str()) =>
+            {
+                Estimated { size: Size::fixed(self.given.state), longest: 0 }
+            }
+            Expr::Select(select) => {
+                let operand = self.value(&select.operand);
+                self.taken_out(&select.operand, operand)
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => {
+                let elements: Vec<_> = list.elements.iter().map(|element| self.value(element)).collect();
+                self.build(&elements)
+            }
+            Expr::Map(map) => {
+                let mut parts = Vec::new();
+                for entry in &map.entries {
+                    match &entry.expr {
+                        EntryExpr::MapEntry(entry) => {
+                            parts.extend([self.value(&entry.key), self.value(&entry.value)]);
+                        }
+                        EntryExpr::StructField(field) => parts.push(self.value(&field.value)),
+                    }
+                }
+                self.build(&parts)
+            }
+            Expr::Comprehension(each) => self.each(each),
+        }
+    }
+
+    fn named(&self, name: &str) -> Estimated {
+        if let Some((_, found)) = self.names.iter().rev().find(|(known, _)| *known == name) {
+            return found.clone();
+        }
+        let Given { document, state, longest } = self.given;
+        match name {
+            "object" => Estimated { size: Size::fixed(document), longest },
+            "state" => Estimated { size: Size::fixed(document.saturating_add(state)), longest },
+            _ => Estimated::small(),
+        }
+    }
+
+    /// A part of a value. It is copied, unless the value is one that the evaluation was given.
+    fn taken_out(&mut self, from: &Expression, whole: Estimated) -> Estimated {
+        if !is_given(from) {
+            self.bytes.add(&whole.size);
+        }
+        whole
+    }
+
+    fn build(&mut self, parts: &[Estimated]) -> Estimated {
+        let mut made =
+            Estimated { size: Size::fixed(SMALL * parts.len() as u64), longest: parts.len() as u64 };
+        for part in parts {
+            made.size.add(&part.size);
+            made.longest = made.longest.max(part.longest);
+        }
+        self.copied(&made.size);
+        made
+    }
+
+    fn copied(&mut self, size: &Size) {
+        self.bytes.add(size);
+        let elements = size.elements.iter().zip(&self.loops).map(|(count, most)| count.saturating_mul(*most));
+        self.built = self.built.max(elements.fold(size.fixed, u64::saturating_add));
+    }
+
+    fn call(&mut self, call: &'a CallExpr) -> Estimated {
+        let operands: Vec<&Expression> = call.target.as_deref().into_iter().chain(&call.args).collect();
+        let values: Vec<_> = operands.iter().map(|operand| self.value(operand)).collect();
+        let mut all = Estimated::default();
+        for value in &values {
+            all.size.add(&value.size);
+            all.longest = all.longest.saturating_add(value.longest);
+        }
+        match (call.func_name.as_str(), values.as_slice()) {
+            (
+                operators::LOGICAL_AND
+                | operators::LOGICAL_OR
+                | operators::LOGICAL_NOT
+                | operators::NOT_STRICTLY_FALSE,
+                _,
+            ) => Estimated::small(),
+            (operators::CONDITIONAL, _) => all,
+            (operators::INDEX, [whole, _]) => self.taken_out(operands[0], whole.clone()),
+            (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => {
+                self.bytes.add(lesser(&one.size, &other.size));
+                Estimated::small()
+            }
+            (MATCHES, [text, _]) => {
+                let weight = operands.get(1).and_then(|pattern| literal(pattern));
+                let weight =
+                    weight.and_then(|pattern| self.patterns.get(pattern)).map_or(1, |known| known.weight);
+                self.bytes.add(&text.size.clone().times(weight));
+                Estimated::small()
+            }
+            (operators::ADD | "string" | "bytes" | "dyn" | "max" | "min" | "lowerAscii", _) => {
+                self.copied(&all.size);
+                all
+            }
+            _ => {
+                self.bytes.add(&all.size);
+                Estimated::small()
+            }
+        }
+    }
+
+    fn each(&mut self, each: &'a ComprehensionExpr) -> Estimated {
+        let range = self.value(&each.iter_range);
+        self.value(&each.accu_init);
+        let rounds = range.longest;
+        let depth = self.loops.len();
+        let mut elements = vec![0; depth + 1];
+        elements[depth] = 1;
+        let element =
+            Estimated { size: Size { fixed: 0, elements }, longest: range.longest.max(self.given.longest) };
+        let whole =
+            range.size.elements.iter().zip(&self.loops).map(|(count, most)| count.saturating_mul(*most));
+        let whole = whole.fold(range.size.fixed, u64::saturating_add);
+
+        let before = (self.steps, std::mem::take(&mut self.bytes), self.names.len());
+        self.steps = 0;
+        self.loops.push(whole);
+        self.names.extend(each.iter_var2.as_deref().map(|name| (name, element.clone())));
+        // The interpreter appends to the list that `map` and `filter` make: its size is what is appended.
+        self.names
+            .extend([(each.iter_var.as_str(), element), (each.accu_var.as_str(), Estimated::default())]);
+        self.value(&each.loop_cond);
+        let step = self.value(&each.loop_step);
+        self.value(&each.result);
+        self.names.truncate(before.2);
+        self.loops.pop();
+
+        self.steps = before.0.saturating_add(self.steps.saturating_mul(rounds));
+        let inside = std::mem::replace(&mut self.bytes, before.1);
+        self.bytes.add(&inside.over(depth, rounds, &range.size));
+        self.bytes.add(&range.size);
+        let made =
+            Estimated { size: step.size.over(depth, rounds, &range.size), longest: step.longest.max(rounds) };
+        self.copied(&made.size);
+        made
+    }
+}
+
+/// Two values are compared up to the end of the smaller one.
+fn lesser<'s>(one: &'s Size, other: &'s Size) -> &'s Size {
+    let is_element = |size: &Size| size.elements.iter().any(|count| *count > 0);
+    match (is_element(one), is_element(other)) {
+        (false, true) if one.fixed > 64 => other,
+        (false, true) => one,
+        (true, false) if other.fixed <= 64 => other,
+        (true, _) => one,
+        (false, false) if other.fixed < one.fixed => other,
+        (false, false) => one,
+    }
+}
+
+/// Whether it names a value that the evaluation was given, or a part of one.
+fn is_given(expression: &Expression) -> bool {
+    match &expression.expr {
+        Expr::Ident(_) => true,
+        Expr::Select(select) => is_given(&select.operand),
+        Expr::Call(call) if call.func_name == operators::INDEX => call.args.first().is_some_and(is_given),
+        _ => false,
+    }
+}
+
+/// The text that is written there.
+pub(crate) fn literal(expression: &Expression) -> Option<&str> {
+    match &expression.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
