@@ -26,6 +26,10 @@ pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&
         return Owners { outermost: known.and_then(|known| known.owner.clone()), controller: None };
     };
     let direct = reference(envelope, controller);
+    // What its maker has written is no owner, and would bring it into the story of somebody else's object.
+    if listers.is_elsewhere(&direct) {
+        return Owners::default();
+    }
     let found = listers.outermost(direct.clone());
     let is_direct = found.uid == controller.uid;
     let outlived = known.filter(|_| is_direct).and_then(|known| outlived(listers, controller, known));
@@ -200,7 +204,9 @@ mod tests {
             listers.add(SourceHandle { shared });
         }
         let pod = |owner: &str| document("Pod/p", &format!("Pod/{owner}"));
-        assert_eq!(told(&listers, &pod("theirs"), None), "Pod/theirs", "as its maker has written it");
+        assert_eq!(told(&listers, &pod("theirs"), None), "");
+        let known = Known::cached(current(&Listers::default(), "Pod/p", "Job/theirs"));
+        assert_eq!(told(&listers, &pod("theirs"), Some(&known)), "", "not even what it had before");
         assert_eq!(told(&listers, &pod("ours"), None), "Job/of-team");
         assert_eq!(told(&listers, &pod("cluster"), None), "Job/of-");
         let about =

@@ -61,6 +61,12 @@ impl Listers {
         owner
     }
 
+    /// Whether an object of another namespace has this uid. Such an object owns nothing here.
+    pub(crate) fn is_elsewhere(&self, owner: &ObjectRef) -> bool {
+        let held = self.brief(&owner.uid);
+        held.is_some_and(|held| !held.object.namespace.is_empty() && held.object.namespace != owner.namespace)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Vec<SourceHandle>> {
         self.sources.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubewitness_sdk::{Change, State};
 
 use crate::config::{Config, Route};
-use crate::{direct, facts};
+use crate::direct;
+use crate::facts::{self, Facts};
 
 pub use past::{PLACES, happened_ms};
 
@@ -112,12 +113,17 @@ pub fn is_part(state: &State) -> bool {
     state.owner.as_ref().is_some_and(|owner| owner.kind != "CronJob" && owner.uid != state.object.uid)
 }
 
-/// The object that is told of: the owner of a part, or the object itself.
-pub fn group(state: &State) -> &str {
-    match &state.owner {
-        Some(owner) if is_part(state) => &owner.uid,
-        _ => &state.object.uid,
-    }
+/// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Whoever makes an object may
+/// write any uid as that of its owner. The host says the owner's namespace, so a part of one namespace joins no object of
+/// another.
+pub fn group(state: &State) -> String {
+    let object = state.owner.as_ref().filter(|_| is_part(state)).unwrap_or(&state.object);
+    format!("{}/{}", object.namespace, object.uid)
+}
+
+/// Whether these are facts of the object itself that is told of.
+pub fn is_own(facts: &Facts, group: &str) -> bool {
+    group.split_once('/') == Some((facts::text(facts, "namespace"), facts::text(facts, "uid")))
 }
 
 fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {

@@ -172,14 +172,14 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
     let mut pod = owned(moved("Failed"), "Job");
     pod.object.kind = "Pod".into();
     assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), Heard::Part);
-    assert_eq!(group(&pod), "uid-big");
+    assert_eq!(group(&pod), "default/uid-big");
     pod.status.phase = "Succeeded".into();
     assert_eq!(heard(&plain, &pod, &[]), Heard::Nothing);
     let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
     assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
     let nightly = owned(moved("Failed"), "CronJob");
     assert_eq!(heard(&plain, &nightly, &[]), news(&["alerts", "ops"]));
-    assert_eq!(group(&nightly), "uid-train");
+    assert_eq!(group(&nightly), "default/uid-train");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::room::channel_of;
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;
+use crate::decide::is_own;
 use crate::facts::{Facts, text};
 use crate::mutes::Mutes;
 use crate::report::{self, Report};
@@ -60,7 +61,7 @@ const OF_PARTS: &str = "/parts";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
-    /// The object's uid; for parts with [`OF_PARTS`].
+    /// The object's uid; for parts their group with [`OF_PARTS`].
     key: String,
     phase: String,
     attempt: u64,
@@ -140,8 +141,8 @@ impl Book {
         // Muted since.
         let Some(lead) = lead(group, notes) else { return };
         let phase = text(&lead.facts, "phase");
-        let key = match text(&lead.facts, "uid") == group {
-            true => group.to_string(),
+        let key = match is_own(&lead.facts, group) {
+            true => text(&lead.facts, "uid").to_string(),
             false => format!("{group}{OF_PARTS}"),
         };
         let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
@@ -159,7 +160,7 @@ impl Book {
         let rest = notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq);
         self.report_notes(config, rest, ("merged", &merged), now_ms);
         // Of the object's own earlier states only the last one counts.
-        let is_other = |note: &&Note| note.seq != lead.seq && text(&note.facts, "uid") != group;
+        let is_other = |note: &&Note| note.seq != lead.seq && !is_own(&note.facts, group);
         let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
         let message = compose::one(config, lead, &others, self.take_parts(group));
         // Who asked for another state of the group hears of it by this message, and by no other.
@@ -387,5 +388,5 @@ fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
 /// The note whose people are told: the object's own last one, or else the last one of its parts that is told alone.
 fn lead<'a>(group: &str, notes: &'a [(String, Note)]) -> Option<&'a Note> {
     let told = notes.iter().map(|(_, note)| note).filter(|note| !note.to.is_empty());
-    told.max_by_key(|note| (text(&note.facts, "uid") == group, note.seq))
+    told.max_by_key(|note| (is_own(&note.facts, group), note.seq))
 }

@@ -6,6 +6,7 @@ use super::note::Note;
 use crate::channels::{Message, Tone};
 use crate::config::Config;
 use crate::decide::MUTE;
+use crate::decide::is_own;
 use crate::facts::{self, Facts, clip, text};
 use crate::{report, template};
 
@@ -28,7 +29,7 @@ pub fn tone(phase: &str) -> Tone {
 /// `counted` are parts that have no note.
 pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String, String), u64)>) -> Message {
     let facts = &lead.facts;
-    let is_parts = text(facts, "uid") != lead.group;
+    let is_parts = !is_own(facts, &lead.group);
     let own = config.title.as_ref().map(|title| facts::line(&template::fill_text(title, facts)));
     // An own title of what the object lacks is none.
     let title = match (own.filter(|title| !title.trim().is_empty()), is_parts) {

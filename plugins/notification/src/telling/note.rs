@@ -25,7 +25,7 @@ pub const MOST: u32 = 128;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Note {
     pub seq: u64,
-    /// The uid of the object that is told of: the owner of a part.
+    /// The object that is told of: the owner of a part. See [`decide::group`].
     pub group: String,
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
@@ -103,7 +103,7 @@ impl Call<'_> {
                 return Ok(());
             }
             Heard::Part => {
-                parts::count(&mut self.parts, decide::group(state), &facts::plain(state), now_ms);
+                parts::count(&mut self.parts, &decide::group(state), &facts::plain(state), now_ms);
                 return Ok(());
             }
             Heard::News(to) => to,
@@ -111,7 +111,7 @@ impl Call<'_> {
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
         let to = self.unmuted(&facts, to, now_ms)?;
         let (full, to) = self.with_room(&facts, to)?;
-        let group = decide::group(state).to_string();
+        let group = decide::group(state);
         let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
         if !to.is_empty() && self.keep(note, full.as_ref())? {
             let (held, told): (Vec<_>, Vec<_>) =

@@ -23,7 +23,7 @@ const WAIT_MS: u64 = 60_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
-    /// The uid of the owner.
+    /// The owner. See [`crate::decide::group`].
     group: String,
     heard_ms: u64,
     /// The kind and what became of it, and how many there are. Only the first few are told.

@@ -251,6 +251,33 @@ fn parts_that_are_asked_for_are_one_message_and_others_without_their_owner_none(
     assert_eq!(plain.host.kv_keys_left(), 0);
 }
 
+#[test]
+fn a_part_whose_maker_names_an_object_of_another_namespace_joins_no_message_of_it() {
+    let forged = |seq, name: &str| {
+        let mut pod = pod(seq, name, "Failed");
+        pod.status.reason = "Forged".into();
+        pod.object.namespace = "other".into();
+        if let Some(owner) = &mut pod.owner {
+            // As the host says it.
+            owner.namespace = "other".into();
+        }
+        pod
+    };
+    let routes = json!([{"to": ["hook"]}, {"to": ["hook"], "kinds": ["Pod"], "namespaces": ["other"]}]);
+    for config in [json!({}), json!({"routes": routes})] {
+        let world = world(config.clone());
+        world.hear(&[forged(1, "p"), moved(2, "train", "Failed"), forged(3, "q")]);
+        world.host.now.set(NOON + 10_000);
+        testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+        let sent = world.host.sent.take();
+        let of_train: Vec<_> =
+            sent.iter().filter(|(_, body)| body.to_string().contains("default/train: Failed")).collect();
+        assert!(!of_train.is_empty() && !format!("{of_train:?}").contains("Forged"), "{config}: {sent:?}");
+        let told = format!("{:?} {:?}", world.reports("uid-p"), world.reports("uid-q"));
+        assert!(!told.contains("default/train"), "{told}");
+    }
+}
+
 impl Fake {
     fn kv_keys_left(&self) -> usize {
         self.kv.borrow().keys().filter(|key| key.starts_with(NOTES)).count()
@@ -817,7 +844,7 @@ fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
     let uid = format!("uid-{}", seq % 7);
     Note {
         seq,
-        group: uid.clone(),
+        group: format!("/{uid}"),
         to: to.iter().map(|name| name.to_string()).collect(),
         heard_ms,
         facts: serde_json::from_value(
@@ -833,8 +860,8 @@ fn what_is_remembered_is_bounded() {
     let mut book = Book::default();
     for seq in 0..5_000u64 {
         let mut one = note(seq, "Failed", &["hook"], seq);
-        one.group = format!("uid-{seq}");
-        one.facts.insert("uid".into(), one.group.clone().into());
+        one.group = format!("/uid-{seq}");
+        one.facts.insert("uid".into(), format!("uid-{seq}").into());
         book.take_in(&config, seq, vec![(seq.to_string(), one)]);
         for sending in book.due(&config, seq) {
             book.answered(&config, &sending, &Answer::Taken, seq);

@@ -48,6 +48,8 @@ struct Text<'t> {
     first_blank: usize,
     word_end: usize,
     line_end: usize,
+    /// Of the angle brackets that an address stands in.
+    angle_end: usize,
 }
 
 impl<'t> Text<'t> {
@@ -74,6 +76,7 @@ impl<'t> Text<'t> {
             first_blank: until(text, char::is_whitespace).len(),
             word_end: 0,
             line_end: 0,
+            angle_end: 0,
         }
     }
 
@@ -118,10 +121,14 @@ impl<'t> Text<'t> {
         }
         let scheme = scheme_start(text, sign);
         let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
-            Some(quote) => {
-                let close = if quote == '<' { '>' } else { quote };
-                start + until(&text[start..], |c| c == close).len()
+            // Many may open, and none close.
+            Some('<') => {
+                if self.angle_end < start {
+                    self.angle_end = start + until(&text[start..], |c| c == '>').len();
+                }
+                self.angle_end
             }
+            Some(quote) => start + until(&text[start..], |c| c == quote).len(),
             // The text is this address.
             None if scheme <= self.first_blank => self.line_end,
             None => self.word_end,

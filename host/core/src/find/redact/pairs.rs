@@ -31,8 +31,12 @@ pub(super) fn in_pairs(text: &str, is_secret: impl Fn(&str) -> bool, found: &mut
                 let name = name_at(text, begun.start);
                 is_named = is_secret(&text[name.clone()]);
                 let before = nameless.take().filter(|_| is_named).map(|begun| begun.value(text, None));
-                found.extend(before.filter(|value| is_of(text, value, name.start)).map(|value| value.range));
                 at = name.end;
+                if let Some(value) = before.filter(|value| is_of(text, value, name.start)) {
+                    // It may hold the name, and many more: what it holds is not looked at again.
+                    at = at.max(value.next);
+                    found.push(value.range);
+                }
             }
         }
     }

@@ -2,12 +2,18 @@
 //!
 //! The host keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps to it.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 /// The key of `kv` under which a plugin reads the list, as JSON. A plugin can't write it.
 pub const KEY: &str = "kubewitness.dev/mutes";
-/// A plugin reads all of them in a call. Where there are more, the oldest mute of an object ends.
+/// A plugin reads all of them in a call.
 pub const MOST: usize = 1000;
+/// Of one namespace: whoever may mute there ends no mute of anybody else.
+const OF_NAMESPACE: usize = 100;
+/// Without a namespace. So there is always one of a namespace that can end for another namespace's.
+const OF_CLUSTER: usize = MOST / 2;
 /// Names of Kubernetes have no more, and addresses of e-mail neither.
 const TEXT_BYTES: usize = 256;
 
@@ -98,14 +104,32 @@ pub fn changed(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<V
         (Some(_), true) | (None, false) => return None,
         (Some(place), false) => drop(all.remove(place)),
         (None, true) => {
-            if all.len() >= MOST {
-                let oldest = all.iter().position(|one| !one.uid.is_empty()).unwrap_or_default();
-                all.remove(oldest);
+            if let Some(place) = ending(&all, &mute.namespace) {
+                all.remove(place);
             }
             all.push(mute.clone());
         }
     }
     Some(all)
+}
+
+/// The mute that ends for another one of this namespace, if there is no room: the oldest of the same namespace where it
+/// has its share, or else of the namespace that has the most. Mutes of objects end first.
+fn ending(all: &[MuteView], namespace: &str) -> Option<usize> {
+    let share = if namespace.is_empty() { OF_CLUSTER } else { OF_NAMESPACE };
+    let count = |namespace: &str| all.iter().filter(|one| one.namespace == namespace).count();
+    let from = if count(namespace) >= share {
+        namespace
+    } else if all.len() >= MOST {
+        let namespaces: BTreeSet<&str> = all.iter().map(|one| &*one.namespace).collect();
+        let most = namespaces.into_iter().filter(|name| !name.is_empty()).max_by_key(|name| count(name));
+        most.unwrap_or_default()
+    } else {
+        return None;
+    };
+    let is_there = |one: &MuteView| one.namespace == from;
+    let of_object = all.iter().position(|one| is_there(one) && !one.uid.is_empty());
+    of_object.or_else(|| all.iter().position(is_there))
 }
 
 #[cfg(test)]
@@ -129,12 +153,32 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_room_the_oldest_mute_of_an_object_ends() {
-        let mut all = vec![of("", "kept", "")];
+    fn who_mutes_in_one_namespace_ends_no_mute_of_another_or_of_the_cluster() {
+        let mut all = vec![of("", "", ""), of("", "b", ""), of("", "a", "")];
         for n in 0..MOST {
             all = changed(all, &of(&n.to_string(), "a", ""), true).unwrap();
         }
-        assert_eq!((all.len(), &*all[0].namespace, &*all[1].uid), (MOST, "kept", "1"));
+        assert_eq!(all[..3], [of("", "", ""), of("", "b", ""), of("", "a", "")]);
+        assert_eq!((all.len(), &*all[3].uid), (OF_NAMESPACE + 2, "901"));
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_namespace_with_the_most_mutes_loses_its_oldest() {
+        let mut all = vec![];
+        for n in 0..OF_CLUSTER + 5 {
+            all = changed(all, &of("", "", &n.to_string()), true).unwrap();
+        }
+        assert_eq!((all.len(), &*all[0].to), (OF_CLUSTER, "5"));
+        for n in 0..MOST - OF_CLUSTER {
+            all = changed(all, &of(&n.to_string(), &format!("few-{}", n % 6), ""), true).unwrap();
+        }
+        all = changed(all, &of("more", "few-3", ""), true).unwrap();
+        assert_eq!(all.len(), MOST);
+        let of_cluster = |all: &[MuteView]| all.iter().filter(|one| one.namespace.is_empty()).count();
+        let has = |all: &[MuteView], uid: &str| all.iter().any(|one| one.uid == uid);
+        assert!(of_cluster(&all) == OF_CLUSTER && !has(&all, "1") && has(&all, "0"), "few-1 has the most");
+        all = changed(all, &of("", "", "one more"), true).unwrap();
+        assert_eq!((all.len(), of_cluster(&all), &*all[0].to), (MOST, OF_CLUSTER, "6"));
     }
 
     #[test]

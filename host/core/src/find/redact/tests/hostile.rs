@@ -205,6 +205,10 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "value: a, name: TOKEN, ",
         "{\"value\":\"a\",",
         "- name: TOKEN\n  value: a\n",
+        "<a://u:p ",
+        "value: name: TOKEN name: x ",
+        "value={ name=TOKEN name=y ",
+        "value: \"x name: TOKEN name: y ",
     ] {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
@@ -218,33 +222,41 @@ fn computed() -> Duration {
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// Pairs of what the search looks at. A text of eight times the length may take eight times the time. The square of
-/// that is 64.
-#[test]
+/// A text of eight times the length may take eight times the time. The square of that is 64.
 #[cfg(target_os = "linux")]
-fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
-    let parts = [
-        "TOKEN=", "token:", "--token ", "name:", "value:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{",
-        "}", "|", "=", "@", "://", " ", "\n", "\n ",
-    ];
+fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
     let rules = RedactionSpec::default().redactor().unwrap();
-    let time = |text: &str| {
+    let time = |bytes: usize| {
+        let text = format!("{before}{}x", repeated.repeat(bytes / repeated.len()));
         let document = json!({"args": [text]}).to_string();
         let begun = computed();
         rules.redact(document.as_bytes(), |_| "0".repeat(16)).unwrap();
         computed() - begun
     };
-    let tick = Duration::from_millis(4);
-    for (first, second) in parts.iter().flat_map(|first| parts.map(|second| (*first, second))) {
+    let (short, long) = (time(2 << 10), time(16 << 10));
+    assert!(
+        long < short.max(Duration::from_millis(4)) * 24,
+        "{before:?}, then {repeated:?} again and again: {short:?}, {long:?}"
+    );
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
+    let signs = [
+        "TOKEN=", "token:", "--token ", "name:", "value:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{",
+        "}", "|", "=", "@", "://", " ", "\n", "\n ",
+    ];
+    for (first, second) in signs.iter().flat_map(|first| signs.map(|second| (first, second))) {
         for before in ["TOKEN=", "x \"token: "] {
-            let text = |bytes: usize| {
-                format!("{before}{}x", [first, second].concat().repeat(bytes / (first.len() + second.len())))
-            };
-            let (short, long) = (time(&text(2 << 10)), time(&text(16 << 10)));
-            assert!(
-                long < short.max(tick) * 24,
-                "{before:?}, then {first:?} and {second:?} again and again: {short:?}, {long:?}"
-            );
+            assert_takes_as_long_as_it_is(before, &[*first, second].concat());
+        }
+    }
+    // What takes three of the signs to begin.
+    let words = ["<", "\"", "@", "pg://a:b ", "name: x ", "name: TOKEN ", "value: "];
+    for (first, second) in words.iter().flat_map(|first| words.map(|second| (first, second))) {
+        for third in words {
+            assert_takes_as_long_as_it_is("", &[*first, second, third].concat());
         }
     }
 }
