@@ -104,7 +104,7 @@ pub struct TimelineArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// At most this many states
@@ -161,7 +161,7 @@ pub struct DiffArgs {
     /// them; or one, which is compared with the state before it. Without a position: the last two states
     #[arg(required = true, num_args = 1..=4, value_name = "OBJECT [SEQ [SEQ]]")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// With metadata.managedFields, which are left out otherwise
@@ -171,14 +171,14 @@ pub struct DiffArgs {
     pub reach: ReachArgs,
 }
 
-/// Succeeded is exit code 0, any other end is 3, and a time-out is 5.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 Succeeded, 3 Failed, Cancelled or Deleted, 5 time-out.")]
 pub struct WaitArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is already gone counts with its last
     /// phase
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever

@@ -26,7 +26,7 @@ use kubewitness_journal::{
 use self::counted::Counted;
 use self::export_file::ExportFile;
 pub use self::forget::forget;
-use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};
 use crate::commands::{End, Ended, Usage};
@@ -143,7 +143,8 @@ fn stats_text(stats: &JournalStats) -> String {
         "TAKEN",
         "OLDEST",
         "NEWEST",
-    ]);
+    ])
+    .spare(&["DOCUMENTS", "PER STATE", "TAKEN", "LIVE", "OBJECTS", "BYTES", "NEWEST", "OLDEST"]);
     for source in &stats.sources {
         table.row([
             source.source.clone(),
@@ -154,8 +155,8 @@ fn stats_text(stats: &JournalStats) -> String {
             kib(source.document_bytes),
             format!("{:.0} B", source.bytes_per_state),
             source.taken.to_string(),
-            source.oldest_at.clone().unwrap_or_else(|| "-".into()),
-            source.newest_at.clone().unwrap_or_else(|| "-".into()),
+            Zone::here().shown(source.oldest_at.as_deref().unwrap_or("-")),
+            Zone::here().shown(source.newest_at.as_deref().unwrap_or("-")),
         ]);
     }
     text.push_str(&table.render());

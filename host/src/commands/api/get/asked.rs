@@ -123,7 +123,7 @@ impl Asked {
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        Table::new(&header).whole(self.output == GetOutput::Wide)
+        Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.output == GetOutput::Wide)
     }
 
     pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
@@ -151,9 +151,9 @@ impl Asked {
         ];
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
-            When::Gone => row.push(view.ended_at.as_deref().map(local).unwrap_or_default()),
+            When::Gone => row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default()),
             When::At(_) => {
-                row.push(local(&view.observed_at));
+                row.push(Zone::here().shown(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
             }
         }
@@ -227,11 +227,6 @@ fn since(at: &str) -> String {
         Some(ms) => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
         None => at.to_owned(),
     }
-}
-
-/// A time of the API as the reader's clock shows it; the text itself where it is no time.
-fn local(at: &str) -> String {
-    calendar::parse(at).map_or_else(|| at.to_owned(), |ms| Zone::here().show(ms))
 }
 
 /// Whether a state of the live stream is about what was asked for, as far as the stream can tell.

@@ -10,13 +10,11 @@ use serde_json::Value;
 
 use super::super::client::{Client, Refused};
 use super::super::live;
+use super::super::named::namespace;
 use super::dead_letters::user;
 use crate::cli::{Output, SubmitArgs, WaitArgs};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
-
-/// Where kubectl creates an object, too, unless it is told otherwise.
-const NAMESPACE: &str = "default";
 
 pub async fn submit(args: SubmitArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
@@ -27,7 +25,8 @@ pub async fn submit(args: SubmitArgs) -> Ended {
         Some(key) => key.clone(),
         None => random_key()?,
     };
-    let request = request(&args)?;
+    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
+    let request = request(&args, namespace)?;
     let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
     let view: SubmitView = sent.map_err(|error| explained(error, args.dry_run, &key))?;
     print::value(args.output, &view, text)?;
@@ -51,7 +50,7 @@ fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     })
 }
 
-fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
+fn request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
     let mut parameters = BTreeMap::new();
     for (name, value) in &args.parameters {
         if parameters.insert(name.clone(), Value::from(value.as_str())).is_some() {
@@ -60,7 +59,7 @@ fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
     }
     Ok(SubmitRequest {
         template: args.template.clone().unwrap_or_default(),
-        namespace: args.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned()),
+        namespace,
         parameters,
         channel: "cli".into(),
         who: args.who.clone().unwrap_or_else(user),

@@ -3,7 +3,6 @@
 mod calls;
 
 use anyhow::{Result, anyhow};
-use kubewitness_core::calendar;
 use kubewitness_core::views::{
     GrantUseView, HeldView, LedgerView, PausedView, PluginView, ReplicaView, ShadowView, SourceView,
     StatusView, StreamView, TickView,
@@ -11,7 +10,7 @@ use kubewitness_core::views::{
 
 use super::client::Client;
 use super::live::again;
-use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs};
+use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};
 
@@ -54,7 +53,7 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal.bytes / 1024,
         journal.oldest_seq,
         journal.newest_seq,
-        journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(at))).unwrap_or_default(),
+        journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(&Zone::here().shown(at)))).unwrap_or_default(),
         clean(&journal.place),
     ));
     if let Some(replica) = &status.replica {
@@ -162,7 +161,8 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
     if wide {
         header.extend(["KIND", "EPOCH", "LAST EVENT"]);
     }
-    let mut table = Table::new(&header).whole(wide);
+    let spare = &["WALKED", "RELISTS", "DIFFS", "POISON", "CHECKPOINT", "OBJECTS"];
+    let mut table = Table::new(&header).spare(spare).whole(wide);
     for source in sources {
         let mut row = vec![
             source.name.clone(),
@@ -179,7 +179,7 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
         if wide {
             row.push(format!("{} {}", source.api_version, source.kind));
             row.push(source.epoch.to_string());
-            row.push(source.last_event_at.clone().unwrap_or_else(|| "never".into()));
+            row.push(Zone::here().shown(source.last_event_at.as_deref().unwrap_or("never")));
         }
         table.row(row);
     }
@@ -209,11 +209,11 @@ pub(super) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
 }
 
 fn audited(source: &SourceView) -> Option<(&str, String)> {
-    let (date, time) = calendar::parts(source.discrepancies.first()?.found_ms);
+    let found = Zone::here().show(source.discrepancies.first()?.found_ms);
     let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
-        "{count} {objects} differed from what was witnessed, the last at {date}T{time}Z: `kubewitness gaps` lists them"
+        "{count} {objects} differed from what was witnessed, the last at {found}: `kubewitness gaps` lists them"
     );
     Some((source.name.as_str(), text))
 }
@@ -254,7 +254,7 @@ const DOINGS: &[Doing] = &[
     ("walk-back: requests", |s| s.counts.walk_back_requests.to_string()),
     ("walk-back: versions found", |s| s.counts.walked_back.to_string()),
     ("walk-back: objects waiting", |s| s.walking.to_string()),
-    ("audits: last", |s| s.last_audit_at.clone().unwrap_or_else(|| "never".into())),
+    ("audits: last", |s| Zone::here().shown(s.last_audit_at.as_deref().unwrap_or("never"))),
     ("audits: differences", |s| s.counts.discrepancies.to_string()),
     ("gaps recorded", |s| s.counts.gaps.to_string()),
     ("histories replaced", |s| s.counts.epochs.to_string()),
@@ -330,7 +330,8 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     if columns != Columns::Figures {
         header.push("DIGEST");
     }
-    let mut table = Table::new(&header).whole(columns == Columns::All);
+    let spare = &["DIGEST", "FILTERED", "RETRYING", "OBSERVED", "DELIVERED", "DEAD", "WAITING"];
+    let mut table = Table::new(&header).spare(spare).whole(columns == Columns::All);
     for plugin in plugins {
         let mut row = vec![
             plugin.name.clone(),
@@ -408,7 +409,8 @@ fn ledgers_text(ledgers: &[LedgerView]) -> String {
 fn paused(plugin: &PluginView) -> Option<String> {
     let PausedView { who, why, since } = plugin.paused.as_ref()?;
     Some(format!(
-        "{who} paused it at {since}: {why}. It gets no states until it is resumed, and retention keeps them"
+        "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
+        Zone::here().shown(since)
     ))
 }
 
@@ -597,7 +599,7 @@ mod tests {
         let status = StatusView { sources: vec![busy()], ..StatusView::default() };
         let text = status_text(&status, true);
         for part in
-            ["batch/v1 Job", "walk-back: requests          240\n", "2026-11-20T13:55:00.000Z", "0.091 s"]
+            ["batch/v1 Job", "walk-back: requests          240\n", "audits: last                 20", "0.091 s"]
         {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
