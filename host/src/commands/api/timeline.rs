@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::views::{EventView, Gone, ObjectQuery, ObjectView, ReportView, TimelineView};
 use kubewitness_core::State;
+use kubewitness_core::views::{EventView, Gone, ObjectQuery, ObjectView, ReportView, TimelineView};
 
 use super::client::{Client, parameters};
 use super::named::{Named, is_uid, namespace};
@@ -177,12 +177,39 @@ fn states_table(states: &[Arc<State>], wide: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use kubewitness_core::ObjectRef;
 
-    #[test]
-    fn an_object_in_other_namespaces_is_found_there() {
-        let of = |places: &[&str]| elsewhere(&places.iter().map(ToString::to_string).collect());
-        assert_eq!(of(&["b", "a"]), ". An object of that name is in a, b: add -n a");
-        assert!(of(&[]).contains("in another namespace or in none"));
+    use super::*;
+    use crate::commands::api::testing;
+
+    #[tokio::test]
+    async fn where_nothing_was_witnessed_of_a_name_its_other_namespaces_are_told() {
+        let client = testing::client(|asked| {
+            assert!(asked.contains("name=train-7") && asked.contains("gone=true"), "{asked}");
+            let in_team = ObjectView {
+                object: ObjectRef { namespace: "team-speech".into(), ..ObjectRef::default() },
+                ..ObjectView::default()
+            };
+            serde_json::to_value([in_team]).unwrap()
+        });
+        let named = Named::Object { kind: "job".into(), name: "train-7".into() };
+        let told = nothing(&client.await, &named, "default").await.unwrap();
+        assert!(
+            told.contains(
+                "in namespace default. An object of that name is in team-speech: add -n team-speech"
+            )
+        );
+        let client = testing::client(|_| serde_json::json!([])).await;
+        let told = nothing(&client, &named, "default").await.unwrap();
+        assert!(told.contains("in another namespace or in none"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_name_without_its_kind_is_refused() {
+        let client = testing::client(|_| serde_json::json!([])).await;
+        let told = nothing(&client, &Named::Uid("train-7".into()), "default").await.unwrap_err();
+        assert!(told.is::<Usage>() && told.to_string().contains("job/train-7"), "{told}");
+        let uid = Named::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
+        assert!(nothing(&client, &uid, "default").await.is_ok(), "its object may be yet to come");
     }
 }

@@ -100,7 +100,11 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
     let parked = plugin.dead.saturating_sub(plugin.dropped);
     let paused = plugin.paused.as_ref().map(|paused| {
         let PausedView { who, why, since } = paused;
-        format!("{who} paused it at {}: {why}. `kubewitness resume {}` lets it go on", Zone::here().shown(since), plugin.name)
+        format!(
+            "{who} paused it at {}: {why}. `kubewitness resume {}` lets it go on",
+            Zone::here().shown(since),
+            plugin.name
+        )
     });
     let (outcome, detail) = match plugin.state.as_str() {
         "failed" => (Outcome::Failed, format!("it failed{why}")),

@@ -110,9 +110,12 @@ impl Table {
         let tries = with_names.chain([(spare.len(), true)]);
         let with_utc = std::iter::once((whole, true, (0, false)));
         let mut last = Layout::default();
-        for (mut widths, utc, (left_out, may_names)) in with_utc.chain(tries.map(|it| (local.clone(), false, it))) {
+        for (mut widths, utc, (left_out, may_names)) in
+            with_utc.chain(tries.map(|it| (local.clone(), false, it)))
+        {
             spare[..left_out].iter().for_each(|column| widths[*column] = 0);
-            shrink(names, &mut widths, within, |name| may_names || name != NAME);
+            shrink(names, &mut widths, within, |name| name != NAME);
+            shrink(names, &mut widths, within, |_| may_names);
             last = Layout { widths, utc };
             if taken(&last.widths) <= within {
                 return last;

@@ -6,6 +6,7 @@ use kubewitness_core::status::phase;
 use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
 
+use super::events;
 use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
 use crate::commands::Usage;
 use crate::commands::api::client::PAGE;
@@ -68,7 +69,7 @@ impl Asked {
             until: time(list.until),
             at: at.map(calendar::rfc3339),
             sort: list.sort.clone(),
-            details: (list.output == GetOutput::Wide || is_of_events(kind)) && !list.watch,
+            details: list.output == GetOutput::Wide || is_of_events(kind),
             ..ObjectQuery::default()
         };
         let when = match (at, list.gone) {
@@ -107,36 +108,38 @@ impl Asked {
     }
 
     pub fn table(&self) -> Table {
+        if is_of_events(&self.kind) {
+            let header = events::header(self.when, self.is_wide());
+            return Table::new(&header).spare(events::SPARE).whole(self.is_wide());
+        }
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {
             When::Now => &["CHANGED"][..],
             When::Gone => &["ENDED"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });
-        if is_of_events(&self.kind) {
-            header[2] = "TYPE";
-        }
         if self.every_kind {
             header.insert(0, "KIND");
         }
-        if self.output == GetOutput::Wide {
+        if self.is_wide() {
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.output == GetOutput::Wide)
+        Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
+    }
+
+    fn is_wide(&self) -> bool {
+        self.output == GetOutput::Wide
     }
 
     pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
+        if is_of_events(&self.kind) {
+            return table.row(events::row(view, self.when, self.is_wide()));
+        }
         let (object, status) = (&view.object, &view.status);
         let shown = match change {
             Change::Present | Change::Gone => status.phase.clone(),
             other => format!("{} ({})", status.phase, other.as_str()),
-        };
-        let event = view.details.as_ref().and_then(|details| details.event.as_ref());
-        let (shown, reason) = match event {
-            Some(event) => (event.kind.clone(), format!("{} {}", event.reason, event.repeated())),
-            None if kinds::is_event(&object.group, &object.kind) => Default::default(),
-            None => (shown, reason(status, change)),
         };
         let ready =
             if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
@@ -147,11 +150,13 @@ impl Asked {
             shown,
             ready,
             attempt,
-            reason.trim_end().to_owned(),
+            reason(status, change),
         ];
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
-            When::Gone => row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default()),
+            When::Gone => {
+                row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default())
+            }
             When::At(_) => {
                 row.push(Zone::here().shown(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
@@ -160,7 +165,7 @@ impl Asked {
         if self.every_kind {
             row.insert(0, object.kind.clone());
         }
-        if self.output == GetOutput::Wide {
+        if self.is_wide() {
             row.extend(details(view));
             row.push(view.source.clone());
             row.push(view.resource_version.clone());
@@ -169,9 +174,7 @@ impl Asked {
                 view.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
             );
             row.push(object.uid.clone());
-            // What an Event says is no status of its own.
-            let event = view.details.as_ref().and_then(|details| details.event.as_ref());
-            row.push(event.map_or(&status.message, |event| &event.message).clone());
+            row.push(status.message.clone());
         }
         table.row(row);
     }
@@ -186,8 +189,7 @@ impl Asked {
     }
 }
 
-/// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
-/// changes has none of it.
+/// What the states of an object tell. A `>` stands before what is more than its known states show.
 fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
@@ -370,23 +372,32 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
-        let event =
-            EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let event = EventView {
+            kind: "Warning".into(),
+            reason: "BackOff".into(),
+            message: "out of tea".into(),
+            count: 3,
+            about: ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() },
+            ..EventView::default()
+        };
         let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
         let text = asked(&["ev"]).unwrap();
         assert!(text.query.details, "what an Event tells is a detail");
         let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(columns.starts_with("NAMESPACE LAST SEEN TYPE REASON OBJECT MESSAGE a "), "{text}");
         assert!(
-            columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
+            columns.contains("Warning BackOff x3 over") && columns.ends_with("pod/p out of tea"),
             "{text}"
         );
+        let unknown = asked(&["ev", "-w"]).unwrap();
+        assert!(unknown.query.details && unknown.table_of(&[view("events", "x")]).contains("event/x"));
         let event =
             EventView { kind: "Warning".into(), message: "out of tea".into(), ..EventView::default() };
         let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
         let wide = asked(&["ev", "-o", "wide"]).unwrap();
         let text = wide.table_of(&[ObjectView { details, ..view("events", "x") }]);
-        assert!(text.trim_end().ends_with("out of tea"), "{text}");
+        assert!(text.contains("out of tea") && text.contains("FROM"), "{text}");
     }
 
     #[test]

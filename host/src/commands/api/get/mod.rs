@@ -2,6 +2,7 @@
 //! at a moment.
 
 mod asked;
+mod events;
 mod follow;
 
 use anyhow::{Result, bail};
@@ -34,12 +35,7 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
     if asked.watch {
         return follow::follow(client, asked).await;
     }
-    let asks = parameters(&asked.query);
-    let found = match asked.query.details {
-        true => client.list_detailed("api/v1/objects", &asks, asked.limit).await?,
-        false => client.list("api/v1/objects", &asks, asked.limit).await?,
-    };
-    let Listed { rows: mut objects, more } = found;
+    let Listed { rows: mut objects, more } = list(client, &asked.query, asked.limit).await?;
     if more {
         eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
     }
@@ -75,6 +71,14 @@ async fn show(client: &Client, asked: &Asked) -> Ended {
         tell_blind(client, &asked.query).await;
     }
     Ok(End::Fine)
+}
+
+async fn list(client: &Client, query: &ObjectQuery, most: usize) -> Result<Listed<ObjectView>> {
+    let asks = parameters(query);
+    match query.details {
+        true => client.list_detailed("api/v1/objects", &asks, most).await,
+        false => client.list("api/v1/objects", &asks, most).await,
+    }
 }
 
 /// What is shown is what was witnessed, which may not be what is there now.

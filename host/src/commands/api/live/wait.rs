@@ -113,9 +113,7 @@ impl Waited {
                 None => live.next().await,
             };
             let over = match heard? {
-                Heard::State(state, _) if self.named.is(&state.object, &self.namespace) => {
-                    self.takes(&state)
-                }
+                Heard::State(state, _) if self.named.is(&state.object, &self.namespace) => self.takes(&state),
                 Heard::State(..) => None,
                 Heard::Replaced(_) => {
                     // Positions of another journal say nothing here.

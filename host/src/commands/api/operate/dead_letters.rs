@@ -303,7 +303,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let parked = [letter(7, "a", false), letter(8, "b", false), letter(9, "a", false), letter(10, "a", true)];
+        let parked =
+            [letter(7, "a", false), letter(8, "b", false), letter(9, "a", false), letter(10, "a", true)];
         let of = |request: &ReplayRequest| matching(request, &parked).unwrap();
         let by_seq = of(&ReplayRequest { seqs: vec![7, 9, 10], ..ReplayRequest::default() });
         assert_eq!(by_seq, [7].into());

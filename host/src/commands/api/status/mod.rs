@@ -53,7 +53,11 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal.bytes / 1024,
         journal.oldest_seq,
         journal.newest_seq,
-        journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(&Zone::here().shown(at)))).unwrap_or_default(),
+        journal
+            .oldest_at
+            .as_ref()
+            .map(|at| format!(", since {}", clean(&Zone::here().shown(at))))
+            .unwrap_or_default(),
         clean(&journal.place),
     ));
     if let Some(replica) = &status.replica {
@@ -598,9 +602,12 @@ mod tests {
     fn wide_has_every_figure() {
         let status = StatusView { sources: vec![busy()], ..StatusView::default() };
         let text = status_text(&status, true);
-        for part in
-            ["batch/v1 Job", "walk-back: requests          240\n", "audits: last                 20", "0.091 s"]
-        {
+        for part in [
+            "batch/v1 Job",
+            "walk-back: requests          240\n",
+            "audits: last                 20",
+            "0.091 s",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
