@@ -76,7 +76,7 @@ pub struct ListArgs {
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
     /// source, kind, namespace and name. Of objects that are gone, `changed` is when they ended; any other order sorts
     /// the 2,000 of them that ended last
-    #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
+    #[arg(long, visible_alias = "sort-by", value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many
     #[arg(long, default_value_t = 10_000)]
@@ -110,6 +110,9 @@ pub struct TimelineArgs {
     /// At most this many states
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
+    /// Shows them again whenever something changes, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
     #[command(flatten)]
     pub query: QueryArgs,
 }

@@ -4,7 +4,7 @@
 use clap::Args;
 use kubewitness_core::config::Duration;
 
-use super::reach::{GetOutput, Output, QueryArgs, ReachArgs};
+use super::reach::{GetOutput, QueryArgs, ReachArgs};
 use super::values::duration;
 
 #[derive(Debug, Args)]
@@ -121,8 +121,8 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub reach: ReachArgs,
     /// The format of the output
-    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
-    pub output: Output,
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -8,10 +8,11 @@ use kubewitness_core::State;
 use kubewitness_core::views::{EventView, Gone, ObjectQuery, ObjectView, ReportView, TimelineView};
 
 use super::client::{Client, parameters};
+use super::live::again;
 use super::named::{Named, is_uid, namespace};
 use crate::cli::{TimelineArgs, Zone};
 use crate::commands::print::{self, Table};
-use crate::commands::{End, Ended, Usage};
+use crate::commands::{Ended, Usage};
 
 /// Objects of one name, whose namespaces are named. More help nobody.
 const ELSEWHERE: usize = 10;
@@ -20,27 +21,31 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
     let named = Named::only(&args.object)?;
     let client = Client::reach(&args.query.reach).await?;
     let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
-    let view = story(&client, &named, &namespace, args.limit).await?;
-    if view.states.is_empty() {
-        bail!(nothing(&client, &named, &namespace).await?);
+    again(args.watch, async || {
+        let view = story(&client, &named, &namespace, args.limit).await?;
+        if view.states.is_empty() {
+            bail!(nothing(&client, &named, &namespace).await?);
+        }
+        print::shown(args.query.output, &view, text)
+    })
+    .await
+}
+
+fn text(view: &TimelineView, wide: bool) -> String {
+    let mut text = states_table(&view.states, wide);
+    if !view.related.is_empty() {
+        text.push('\n');
+        text.push_str(&states_table(&view.related, wide));
     }
-    print::wide(args.query.output, &view, |view, wide| {
-        let mut text = states_table(&view.states, wide);
-        if !view.related.is_empty() {
-            text.push('\n');
-            text.push_str(&states_table(&view.related, wide));
-        }
-        if !view.events.is_empty() {
-            text.push('\n');
-            text.push_str(&events_table(&view.events, wide));
-        }
-        if !view.reports.is_empty() {
-            text.push('\n');
-            text.push_str(&reports_table(&view.reports, wide));
-        }
-        text
-    })?;
-    Ok(End::Fine)
+    if !view.events.is_empty() {
+        text.push('\n');
+        text.push_str(&events_table(&view.events, wide));
+    }
+    if !view.reports.is_empty() {
+        text.push('\n');
+        text.push_str(&reports_table(&view.reports, wide));
+    }
+    text
 }
 
 /// What was witnessed of an object, oldest first; nothing if nothing was.

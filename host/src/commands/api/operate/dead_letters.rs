@@ -267,7 +267,11 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
                 Zone::here().shown(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
-                record.seqs.len().to_string(),
+                // A pause and a resume are about no states.
+                match record.what.as_str() {
+                    "pause" | "resume" => String::new(),
+                    _ => record.seqs.len().to_string(),
+                },
                 record.who.clone(),
                 one_line(&record.why),
             ]);

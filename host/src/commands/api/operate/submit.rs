@@ -12,7 +12,7 @@ use super::super::client::{Client, Refused};
 use super::super::live;
 use super::super::named::namespace;
 use super::dead_letters::user;
-use crate::cli::{Output, SubmitArgs, WaitArgs};
+use crate::cli::{GetOutput, SubmitArgs, WaitArgs};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
 
@@ -29,7 +29,10 @@ pub async fn submit(args: SubmitArgs) -> Ended {
     let request = request(&args, namespace)?;
     let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
     let view: SubmitView = sent.map_err(|error| explained(error, args.dry_run, &key))?;
-    print::value(args.output, &view, text)?;
+    match args.output.shape() {
+        Some(output) => print::value(output, &view, text)?,
+        None => print::text(&format!("job.batch/{}\n", clean(&view.name)))?,
+    }
     if !args.watch {
         return Ok(End::Fine);
     }
@@ -86,7 +89,7 @@ fn text(view: &SubmitView) -> String {
     }
 }
 
-async fn list(client: &Client, only: Option<&str>, output: Output) -> Ended {
+async fn list(client: &Client, only: Option<&str>, output: GetOutput) -> Ended {
     let none: [(&str, &str); 0] = [];
     let mut templates: Vec<TemplateView> = client.get("api/v1/templates", &none).await?;
     let known = templates.iter().map(|template| template.name.clone()).collect::<Vec<_>>().join(", ");
@@ -94,7 +97,13 @@ async fn list(client: &Client, only: Option<&str>, output: Output) -> Ended {
     if let Some(only) = only.filter(|_| templates.is_empty()) {
         return Err(Usage::error(format!("there is no template `{only}`; there is {known}")));
     }
-    print::value(output, &templates, |templates| table(templates))?;
+    match output.shape() {
+        Some(output) => print::value(output, &templates, |templates| table(templates))?,
+        None => {
+            let names = templates.iter().map(|template| format!("{}\n", clean(&template.name)));
+            print::text(&names.collect::<String>())?;
+        }
+    }
     Ok(End::Fine)
 }
 

@@ -10,7 +10,7 @@ use kubewitness_core::views::{
 
 use super::client::Client;
 use super::live::again;
-use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs, Zone};
+use crate::cli::{GetOutput, PluginsArgs, StatusArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};
 
@@ -294,14 +294,8 @@ pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<Plu
 
 async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
     let plugins = plugin_views(client, name).await?;
-    let output = match output {
-        GetOutput::Name => {
-            return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
-        }
-        GetOutput::Table => Output::Table,
-        GetOutput::Wide => Output::Wide,
-        GetOutput::Json => Output::Json,
-        GetOutput::Yaml => Output::Yaml,
+    let Some(output) = output.shape() else {
+        return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
     };
     print::shown(output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
