@@ -9,18 +9,18 @@ use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind but Events, or KIND/NAME
+    /// A kind (Job, jobs, jobs.batch, po), several with commas, `all` for every kind but Events, or KIND/NAME
     pub kind: String,
-    /// Only the object with this name
-    pub name: Option<String>,
+    /// Only the objects with these names. After KIND/NAME: further objects as KIND/NAME
+    pub name: Vec<String>,
     #[command(flatten)]
     pub list: ListArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct JobsArgs {
-    /// Only the job with this name
-    pub name: Option<String>,
+    /// Only the jobs with these names
+    pub name: Vec<String>,
     /// The kind; `all` for every kind but Events
     #[arg(long, default_value = "Job")]
     pub kind: String,

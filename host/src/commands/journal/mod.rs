@@ -27,6 +27,7 @@ use self::counted::Counted;
 use self::export_file::ExportFile;
 pub use self::forget::forget;
 use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
+use crate::commands::api::plural;
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};
 use crate::commands::{End, Ended, Usage};
@@ -128,7 +129,7 @@ fn stats_text(stats: &JournalStats) -> String {
         ),
     };
     let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
-    let mut text = format!("{states} states at positions {oldest_seq} to {newest_seq}; {disk}\n\n");
+    let mut text = format!("{} at positions {oldest_seq} to {newest_seq}; {disk}\n\n", states_of(*states));
     if stats.unfinished {
         text.insert_str(0, UNFINISHED);
     }
@@ -170,6 +171,10 @@ fn stats_text(stats: &JournalStats) -> String {
     text
 }
 
+fn states_of(count: u64) -> String {
+    format!("{count} {}", plural(count, "state", "states"))
+}
+
 fn retention_text(source: &SourceStats) -> String {
     let Some(RetentionStats { beyond, may_go, may_go_bytes, held, more, .. }) = &source.retention else {
         return "everything is kept".into();
@@ -201,7 +206,7 @@ async fn export(args: ExportArgs) -> Ended {
             file.remove().context("removing the file of an export that failed")?;
         }
         let done = done?;
-        eprintln!("{} states", done.states);
+        eprintln!("{}", states_of(done.states));
         return Ok(End::Fine);
     }
     let mut out = BufWriter::new(io::stdout());
@@ -216,7 +221,7 @@ async fn export(args: ExportArgs) -> Ended {
             if done.states == 0 {
                 must_be_known(&place, &args.at.data, &query).await?;
             }
-            eprintln!("{} states", done.states);
+            eprintln!("{}", states_of(done.states));
             Ok(End::Fine)
         }
         // A reader that has left (`| head`) is not an error.
@@ -366,7 +371,7 @@ async fn take_in(
     match done {
         Ok(done) => {
             closed.context("closing the journal")?;
-            eprintln!("{} states, in {place}", done.states);
+            eprintln!("{}, in {place}", states_of(done.states));
             Ok(End::Fine)
         }
         Err(error) => bail!("importing {}: {error}", file.display()),

@@ -29,22 +29,45 @@ pub(super) struct Asked {
     pub limit: usize,
     pub watch: bool,
     /// As it was typed.
-    kind: String,
+    pub kind: String,
     every_kind: bool,
 }
 
 impl Asked {
-    /// The kind may have a name behind a slash.
-    pub fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
-        let (kind, name) = match (kind.split_once('/'), name) {
-            (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => (kind, Some(name)),
-            (Some(_), _) => {
-                return Err(Usage::error(format!(
-                    "`{kind}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7"
-                )));
-            }
-            (None, name) => (kind, name),
+    /// A question for each kind and each name. The words are those behind `get`.
+    pub fn all(kind: &str, names: &[String], list: &ListArgs) -> Result<Vec<Self>> {
+        let questions: Vec<_> = if kind.contains('/') {
+            let words = std::iter::once(kind).chain(names.iter().map(String::as_str));
+            words.map(|word| Self::of_named(word, list)).collect::<Result<_>>()?
+        } else if let Some(named) = names.iter().find(|name| name.contains('/')) {
+            return Err(Usage::error(format!(
+                "`{named}` has a kind of its own after the kind `{kind}`: write KIND NAME NAME or KIND/NAME KIND/NAME"
+            )));
+        } else {
+            let of_kind = |kind: &str| match names {
+                [] => vec![Self::of_kind(kind, None, list)],
+                names => names.iter().map(|name| Self::of_kind(kind, Some(name), list)).collect(),
+            };
+            kind.split(',').flat_map(of_kind).collect::<Result<_>>()?
         };
+        if list.watch && questions.len() > 1 {
+            return Err(Usage::error("-w shows one kind or one object: name one, or `all` for every kind"));
+        }
+        Ok(questions)
+    }
+
+    fn of_named(word: &str, list: &ListArgs) -> Result<Self> {
+        match word.split_once('/') {
+            Some((kind, name)) if !kind.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Self::of_kind(kind, Some(name), list)
+            }
+            _ => Err(Usage::error(format!(
+                "`{word}` is not KIND/NAME: write objects such as job/train-7 pod/train-7-x, or KIND NAME NAME"
+            ))),
+        }
+    }
+
+    fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
         let every_kind = kind.eq_ignore_ascii_case("all");
         if kind.is_empty() {
             return Err(Usage::error("no kind was named: write one such as jobs, or all"));
@@ -251,9 +274,35 @@ mod tests {
     use crate::commands::api::client::parameters;
 
     fn asked(arguments: &[&str]) -> Result<Asked> {
+        Ok(all_asked(arguments)?.remove(0))
+    }
+
+    fn all_asked(arguments: &[&str]) -> Result<Vec<Asked>> {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        Asked::of_kind(&args.kind, args.name.as_deref(), &args.list)
+        Asked::all(&args.kind, &args.name, &args.list)
+    }
+
+    #[test]
+    fn several_kinds_and_names_are_several_questions() {
+        let told = |arguments: &[&str]| -> Vec<(String, Option<String>)> {
+            let all = all_asked(arguments).unwrap().into_iter();
+            all.map(|asked| (asked.query.kind.unwrap(), asked.query.name)).collect()
+        };
+        let of =
+            |kind: &str, name: &str| (kind.to_owned(), Some(name.to_owned()).filter(|it| !it.is_empty()));
+        assert_eq!(told(&["job", "a", "b"]), [of("job", "a"), of("job", "b")]);
+        assert_eq!(told(&["pods,jobs"]), [of("pods", ""), of("jobs", "")]);
+        assert_eq!(told(&["job/a", "pod/b"]), [of("job", "a"), of("pod", "b")]);
+        for (wrong, said) in [
+            (&["job/a", "b"][..], "`b` is not KIND/NAME"),
+            (&["job", "job/a"], "`job/a` has a kind of its own"),
+            (&["job", "a", "b", "-w"], "-w shows one"),
+            (&["pods,"], "no kind"),
+        ] {
+            let error = all_asked(wrong).err().expect("it is refused");
+            assert!(error.is::<Usage>() && error.to_string().contains(said), "{wrong:?}: {error}");
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ async fn go_on(client: &Client, asked: &Asked) -> Ended {
     let mut live = Live::open(client, None).await?;
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
-    tell_blind(client, &asked.query).await;
+    tell_blind(client, asked).await;
     loop {
         if let Heard::State(state, _) = live.next().await? {
             shown.changed(&state).await?;
@@ -185,7 +185,7 @@ mod tests {
         });
         let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide", "--phase", "Running"];
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        let asked = Asked::of_kind(&args.kind, None, &args.list).unwrap();
+        let asked = Asked::all(&args.kind, &[], &args.list).unwrap().remove(0);
         let client = client.await;
         let shown = Shown::new(&client, &asked);
         let found = shown.looked_up(&testing::state(7, Change::Gone), true).await.unwrap();
