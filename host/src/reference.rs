@@ -65,6 +65,9 @@ fn command(page: &mut String, command: &mut Command) {
         let cells = [argument(arg), meaning(arg), default, variable].map(|text| cell(&text));
         writeln!(page, "| {} |", cells.join(" | ")).unwrap();
     }
+    if let Some(more) = command.get_after_help() {
+        write!(page, "\n{}\n", more.to_string().replace('\n', " ")).unwrap();
+    }
     for below in command.get_subcommands_mut().filter(|below| !below.is_hide_set()) {
         self::command(page, below);
     }

@@ -45,7 +45,7 @@ pub enum DeadLetters {
     Replay {
         #[command(flatten)]
         choice: LetterChoice,
-        /// Waits until all of them were tried, and shows the progress. The exit code is 4 if any is parked again
+        /// Waits until all of them were tried, and shows the progress. The exit code is 4 if any of them is parked again
         #[arg(long)]
         wait: bool,
         #[command(flatten)]

@@ -6,9 +6,11 @@ use clap::Args;
 
 use super::reach::{Output, ReachArgs};
 
-/// The exit code is 3 if a check failed (✗), and 4 if there are only warnings (!). What is not checked (-) counts for
-/// nothing.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 fine, 3 if a check failed (✗), 4 if there are only warnings (!). What is not checked (-)\n\
+                  counts for nothing."
+)]
 pub struct DoctorArgs {
     /// Before installing: asks the cluster alone, and no controller
     #[arg(long)]

@@ -126,4 +126,16 @@ mod tests {
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
     }
+
+    #[test]
+    fn commands_that_tell_by_their_exit_code_name_the_codes() {
+        for (name, codes) in
+            [("wait", &["0", "3", "5"][..]), ("submit", &["0", "3", "5"]), ("doctor", &["0", "3", "4"])]
+        {
+            let mut all = super::Cli::command();
+            let help = all.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            let (_, told) = help.split_once("Exit codes").expect("a line about exit codes");
+            assert!(codes.iter().all(|code| told.contains(code)), "{told}");
+        }
+    }
 }

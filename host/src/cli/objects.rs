@@ -9,18 +9,18 @@ use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A kind (Job, jobs, jobs.batch, po), `all` for every kind but Events, or KIND/NAME
+    /// A kind (Job, jobs, jobs.batch, po), several with commas, `all` for every kind but Events, or KIND/NAME
     pub kind: String,
-    /// Only the object with this name
-    pub name: Option<String>,
+    /// Only the objects with these names. After KIND/NAME: further objects as KIND/NAME
+    pub name: Vec<String>,
     #[command(flatten)]
     pub list: ListArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct JobsArgs {
-    /// Only the job with this name
-    pub name: Option<String>,
+    /// Only the jobs with these names
+    pub name: Vec<String>,
     /// The kind; `all` for every kind but Events
     #[arg(long, default_value = "Job")]
     pub kind: String,
@@ -76,7 +76,7 @@ pub struct ListArgs {
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
     /// source, kind, namespace and name. Of objects that are gone, `changed` is when they ended; any other order sorts
     /// the 2,000 of them that ended last
-    #[arg(long, value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
+    #[arg(long, visible_alias = "sort-by", value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many
     #[arg(long, default_value_t = 10_000)]
@@ -104,12 +104,15 @@ pub struct TimelineArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// At most this many states
     #[arg(long, default_value_t = 500)]
     pub limit: usize,
+    /// Shows them again whenever something changes, until Ctrl-C
+    #[arg(short, long)]
+    pub watch: bool,
     #[command(flatten)]
     pub query: QueryArgs,
 }
@@ -161,7 +164,7 @@ pub struct DiffArgs {
     /// them; or one, which is compared with the state before it. Without a position: the last two states
     #[arg(required = true, num_args = 1..=4, value_name = "OBJECT [SEQ [SEQ]]")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// With metadata.managedFields, which are left out otherwise
@@ -171,14 +174,14 @@ pub struct DiffArgs {
     pub reach: ReachArgs,
 }
 
-/// Succeeded is exit code 0, any other end is 3, and a time-out is 5.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 Succeeded, 3 Failed, Cancelled or Deleted, 5 time-out.")]
 pub struct WaitArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is already gone counts with its last
     /// phase
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: `default`, or none where the kind has no namespaces
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever

@@ -4,7 +4,7 @@
 use clap::Args;
 use kubewitness_core::config::Duration;
 
-use super::reach::{GetOutput, Output, QueryArgs, ReachArgs};
+use super::reach::{GetOutput, QueryArgs, ReachArgs};
 use super::values::duration;
 
 #[derive(Debug, Args)]
@@ -54,8 +54,11 @@ pub struct PauseArgs {
     pub query: QueryArgs,
 }
 
-/// Plugins that tell people keep to it within seconds. Exactly one of an object, --namespace alone, --all and --list.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Plugins that tell people keep to it within seconds. Give one of an object, --namespace alone, --all and \
+                  --list."
+)]
 pub struct MuteArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
     #[arg(num_args = 0..=2, value_name = "OBJECT", conflicts_with_all = ["all", "list"])]
@@ -80,9 +83,11 @@ pub struct MuteArgs {
     pub query: QueryArgs,
 }
 
-/// The Job is created in your name: the API server decides whether you may. With --watch, exit codes are those of
-/// `kubewitness wait`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The API server decides whether you may create the Job. Exit codes with --watch: 0 Succeeded,\n\
+                  3 Failed, Cancelled or Deleted, 5 time-out."
+)]
 pub struct SubmitArgs {
     /// The name of the template, as --list shows it
     #[arg(required_unless_present = "list")]
@@ -93,7 +98,7 @@ pub struct SubmitArgs {
     /// The value of a parameter. Give the flag once for each
     #[arg(short, long = "parameter", value_name = "NAME=VALUE", value_parser = pair)]
     pub parameters: Vec<(String, String)>,
-    /// The namespace of the Job. Without it: `default`
+    /// The namespace of the Job. Without it: that of the kubeconfig's context, otherwise `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits until the Job has ended, and prints the phase in which it ended
@@ -116,8 +121,8 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub reach: ReachArgs,
     /// The format of the output
-    #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
-    pub output: Output,
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -58,3 +58,16 @@ pub enum GetOutput {
     /// Objects as KIND.GROUP/NAME, as kubectl takes it; plugins by their name
     Name,
 }
+
+impl GetOutput {
+    /// `None`: names alone.
+    pub fn shape(self) -> Option<Output> {
+        match self {
+            Self::Name => None,
+            Self::Table => Some(Output::Table),
+            Self::Wide => Some(Output::Wide),
+            Self::Json => Some(Output::Json),
+            Self::Yaml => Some(Output::Yaml),
+        }
+    }
+}

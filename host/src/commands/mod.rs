@@ -15,12 +15,12 @@ use std::fmt;
 
 use anyhow::Result;
 
-#[cfg(feature = "playground")]
-pub use api::plugins_table;
 pub use api::{
     dashboard, dead_letters, diff, gaps, get, jobs, mute, pause, plugins, poison, resume, status, submit,
     tap, timeline, unmute, wait,
 };
+#[cfg(feature = "playground")]
+pub use api::{plugins_table, plural};
 #[cfg(test)]
 pub use audit::Broken;
 pub use audit::audit;

@@ -15,7 +15,7 @@ use super::completeness::Completeness;
 use super::folder::PUBLIC_KEY;
 use super::people::Person;
 use crate::cli::PlaygroundArgs;
-use crate::commands::{plugins_table, print};
+use crate::commands::{plugins_table, plural, print};
 
 const LIVE: Duration = Duration::from_millis(500);
 const PLAIN: Duration = Duration::from_secs(5);
@@ -108,8 +108,9 @@ fn cluster(world: &World) -> String {
     let load = |figure: &std::sync::atomic::AtomicU64| figure.load(Ordering::Relaxed);
     let work = &world.workload;
     format!(
-        "{} jobs submitted, {} running, {} finished, {} deleted; {} writes",
+        "{} {} submitted, {} running, {} finished, {} deleted; {} writes",
         load(&work.submitted),
+        plural(load(&work.submitted), "job", "jobs"),
         load(&work.running),
         load(&work.finished),
         load(&work.deleted),

@@ -43,7 +43,7 @@ pub use cluster::jobs::Jobs;
 pub use cluster::lease as election;
 pub use cluster::reviews::{AUDIENCE, Reviews};
 pub use connect::client::KeepAlive;
-pub use connect::{ConnectError, ConnectOptions, Connection, SignedIn, connect, connect_with};
+pub use connect::{ConnectError, ConnectOptions, Connection, SignedIn, connect, connect_with, namespace};
 pub use run::{Source, Split};
 pub use source::handle::{SourceHandle, SourceSnapshot};
 pub use source::listers::Listers;

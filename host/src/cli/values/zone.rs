@@ -62,6 +62,11 @@ impl Zone {
         let beside = if local.date() == utc.date() { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };
         format!("{} ({})", local.strftime("%Y-%m-%d %H:%M:%S"), utc.strftime(beside))
     }
+
+    /// The same of a time that the API tells. A word in its place, such as `never`, stays.
+    pub fn shown(&self, at: &str) -> String {
+        calendar::parse(at).map_or_else(|| at.to_owned(), |ms| self.show(ms))
+    }
 }
 
 fn in_file(path: &Path) -> Option<TimeZone> {
@@ -102,6 +107,8 @@ mod tests {
         let at = |text: &str| berlin().show(calendar::moment(text).unwrap());
         assert_eq!(at("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
         assert_eq!(at("2026-11-24T23:30:00Z"), "2026-11-25 00:30:00 (2026-11-24 23:30:00Z)");
+        assert_eq!(berlin().shown("2026-11-24T03:00:12.900Z"), "2026-11-24 04:00:12 (03:00:12Z)");
+        assert_eq!(berlin().shown("never"), "never");
         assert_eq!(Zone::of(Some("")).show(0), "1970-01-01 00:00:00Z");
         assert!(Zone::of(Some("")).show(u64::MAX).starts_with("9999-12-30"));
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use kubewitness_core::{Change, Seq, State, calendar};
+use kubewitness_core::{Change, Seq, State};
 use serde_json::Value;
 
 use super::client::Client;
-use super::object_name::ObjectName;
+use super::object_name::{ObjectName, namespace};
 use super::timeline::{nothing, story};
-use crate::cli::DiffArgs;
+use crate::cli::{DiffArgs, Zone};
 use crate::commands::print::{self, line_diff};
 use crate::commands::{End, Ended, Usage};
 
@@ -23,12 +23,12 @@ pub async fn diff(args: DiffArgs) -> Ended {
     let wanted = positions(rest)?;
     let client = Client::reach(&args.reach).await?;
     let limit = if wanted.is_empty() { NEWEST } else { STATES };
-    let namespace = args.namespace.as_deref();
-    let states = story(&client, &named, namespace, limit).await?.states;
+    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
+    let states = story(&client, &named, &namespace, limit).await?.states;
     if states.is_empty() {
-        bail!("{}", nothing(&named, namespace));
+        bail!(nothing(&client, &named, &namespace).await?);
     }
-    let [old, new] = choose(&states, &wanted, &named.told(namespace))?;
+    let [old, new] = choose(&states, &wanted, &named.told(&namespace))?;
     let managed = args.show_managed_fields;
     let (before, after) = (yaml(&client, old.seq, managed).await?, yaml(&client, new.seq, managed).await?);
     let titles = [title(old), title(new)];
@@ -91,7 +91,7 @@ async fn yaml(client: &Client, seq: Seq, managed_fields: bool) -> Result<String>
 
 fn title(state: &State) -> String {
     let (object, phase) = (&state.object, &state.status.phase);
-    let at = calendar::rfc3339(state.observed_ms);
+    let at = Zone::here().show(state.observed_ms);
     format!("{}/{}  position {}, {at}, {phase}", object.kind, object.name, state.seq)
 }
 
@@ -142,6 +142,6 @@ mod tests {
     #[test]
     fn a_state_is_titled_with_its_position_time_and_phase() {
         let title = title(&state(4, "b", Change::Present));
-        assert_eq!(title, "Job/x  position 4, 1970-01-01T00:00:00.000Z, Running");
+        assert_eq!(title, format!("Job/x  position 4, {}, Running", Zone::here().show(0)));
     }
 }

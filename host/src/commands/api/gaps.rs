@@ -8,13 +8,13 @@ use anyhow::{Result, bail};
 use kubewitness_core::views::{
     DiscrepancyView, ObjectView, PoisonView, SourceView, StatusView, TimelineView,
 };
-use kubewitness_core::{Gap, ObjectRef, calendar, kinds};
+use kubewitness_core::{Gap, ObjectRef, kinds};
 
 use super::client::Client;
 use super::live::poll;
 use super::object_name::{ObjectName, is_uid};
 use super::status::{blind, plural, source_remarks};
-use crate::cli::{GapsArgs, PoisonArgs};
+use crate::cli::{GapsArgs, PoisonArgs, Zone};
 use crate::commands::print::{self, Table, clean, remarks};
 use crate::commands::{End, Ended};
 
@@ -170,7 +170,7 @@ async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) ->
 fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
-        Some(at) => format!("the journal begins at {}", clean(at)),
+        Some(at) => format!("the journal begins at {}", clean(&Zone::here().shown(at))),
         None => "the journal has no state yet".into(),
     };
     if status.restricted {
@@ -210,9 +210,8 @@ fn table(gaps: &[Gap], wide: bool) -> String {
     }
     let mut table = Table::new(&header).whole(wide);
     for gap in gaps {
-        let (date, time) = calendar::parts(gap.recorded_ms);
         let mut row = vec![
-            format!("{date}T{time}Z"),
+            Zone::here().show(gap.recorded_ms),
             gap.source.clone(),
             scope(gap),
             bound(&gap.after),
@@ -302,14 +301,14 @@ fn beside(sources: &[&SourceView]) -> String {
 /// What was found of one object; `-o json` of the status has them all.
 fn differed(found: &DiscrepancyView) -> String {
     let DiscrepancyView { object, witnessed, listed, found_ms } = found;
-    let (date, time) = calendar::parts(*found_ms);
+    let found = Zone::here().show(*found_ms);
     let what = match (witnessed.as_str(), listed.as_str()) {
         ("", "") => "was not known, and its deletion came".to_string(),
         ("", listed) => format!("was not known, and listed at version {listed}"),
         (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
         (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
     };
-    format!("found at {date}T{time}Z: {} {what}: it is read back, or lies in a gap", of(object))
+    format!("found at {found}: {} {what}: it is read back, or lies in a gap", of(object))
 }
 
 // ---- poison ------------------------------------------------------------------------------
@@ -340,10 +339,9 @@ fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>) -> Strin
     }
     let mut table = Table::new(&header);
     for view in poison {
-        let (date, time) = calendar::parts(view.observed_ms);
         let mut row = vec![
             view.number.to_string(),
-            format!("{date}T{time}Z"),
+            Zone::here().show(view.observed_ms),
             view.source.clone(),
             view.bytes.to_string(),
             view.error.clone(),
@@ -430,8 +428,9 @@ mod tests {
             [gap(Some(train), "7", "12", "compaction\u{1b} came first"), gap(None, "3", "", "older words")];
         let text = table(&gaps, false);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[1], "2026-11-20T13:45:11Z   jobs     Job/train in a     7       12       Compacted");
-        assert_eq!(lines[2], "2026-11-20T13:45:11Z   jobs     the whole source   3       open     Compacted");
+        let at = Zone::here().show(1_795_182_311_250);
+        assert_eq!(lines[1], format!("{at}   jobs     Job/train in a     7       12       Compacted"));
+        assert_eq!(lines[2], format!("{at}   jobs     the whole source   3       open     Compacted"));
         assert_eq!(lines[3], "2 gaps: versions strictly between AFTER and BEFORE were not witnessed");
         assert_eq!(lines[4..], ["Compacted: compaction· came first", "Compacted, of a source: older words"]);
         let wide = table(&gaps, true);
@@ -468,7 +467,7 @@ mod tests {
             text.starts_with("no gap of job/x: every version since the first list was witnessed"),
             "{text}"
         );
-        assert!(text.contains("2026-11-20T11:00:00.000Z"), "{text}");
+        assert!(text.contains(&Zone::here().shown("2026-11-20T11:00:00.000Z")), "{text}");
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         let unseen = SourceView { synced: false, ..seen.clone() };
@@ -508,11 +507,15 @@ mod tests {
             ..SourceView::default()
         };
         let lines = beside(&[&source]);
+        let found = format!(
+            "found at {}: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
+            Zone::here().show(1_795_182_311_250)
+        );
         for part in [
+            found.as_str(),
             "its first list is not complete",
             "2 states were no object of its kind",
             "1 missed version was read back, in 3 requests",
-            "found at 2026-11-20T13:45:11Z: Job/x was last witnessed at version 7, and listed at 9: it is read back, or lies in a gap",
             "and no longer listed: it is read back, or lies in a gap",
             "1 more object differed",
         ] {

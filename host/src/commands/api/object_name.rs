@@ -1,13 +1,27 @@
 //! How people name an object: KIND/NAME, KIND NAME or a uid.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{ObjectRef, kinds};
+use kubewitness_watch::ConnectOptions;
 
+use crate::cli::ReachArgs;
 use crate::commands::Usage;
 
 /// Where kubectl looks for an object, too, unless it is told otherwise.
 const NAMESPACE: &str = "default";
+
+/// Where an object is looked for: as for kubectl, in the namespace of the kubeconfig's context unless another is named.
+pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let options = ConnectOptions { kubeconfig: reach.kubeconfig.clone(), context: reach.context.clone() };
+    let named = kubewitness_watch::namespace(&options).await;
+    let named =
+        named.context("which namespace is meant is not known: name it with -n, or mend the kubeconfig")?;
+    Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ObjectName {
@@ -46,14 +60,14 @@ impl ObjectName {
         Ok(Self::Object { kind: kind.to_owned(), name: name.to_owned() })
     }
 
-    /// Its story. The namespace is the usual one where none is named.
-    pub fn timeline(&self, namespace: Option<&str>, limit: usize) -> TimelineQuery {
+    /// Its story.
+    pub fn timeline(&self, namespace: &str, limit: usize) -> TimelineQuery {
         let limit = Some(limit);
         match self.clone() {
             Self::Uid(uid) => TimelineQuery { uid: Some(uid), limit, ..TimelineQuery::default() },
             Self::Object { kind, name } => TimelineQuery {
                 kind: Some(kind),
-                namespace: Some(namespace.unwrap_or(NAMESPACE).to_owned()),
+                namespace: Some(namespace.to_owned()),
                 name: Some(name),
                 limit,
                 ..TimelineQuery::default()
@@ -62,23 +76,23 @@ impl ObjectName {
     }
 
     /// Whether it is this object, in this namespace or, as for kubectl, in none.
-    pub fn is(&self, object: &ObjectRef, namespace: Option<&str>) -> bool {
+    pub fn is(&self, object: &ObjectRef, namespace: &str) -> bool {
         match self {
             Self::Uid(uid) => object.uid == *uid,
             Self::Object { kind, name } => {
                 object.name == *name
                     && kinds::is_kind(&object.group, &object.kind, kind)
-                    && (object.namespace.is_empty() || object.namespace == namespace.unwrap_or(NAMESPACE))
+                    && (object.namespace.is_empty() || object.namespace == namespace)
             }
         }
     }
 
     /// For people: what they typed, and where it is looked for.
-    pub fn told(&self, namespace: Option<&str>) -> String {
+    pub fn told(&self, namespace: &str) -> String {
         match self {
             Self::Uid(uid) => uid.clone(),
             Self::Object { kind, name } => {
-                format!("{kind}/{name} in namespace {}", namespace.unwrap_or(NAMESPACE))
+                format!("{kind}/{name} in namespace {namespace}")
             }
         }
     }
@@ -132,8 +146,25 @@ mod tests {
     fn an_object_without_a_namespace_is_meant_too() {
         let node = ObjectRef { kind: "Node".into(), name: "w1".into(), ..ObjectRef::default() };
         let named = ObjectName::only(&words("node/w1")).unwrap();
-        assert!(named.is(&node, None) && named.is(&node, Some("a")));
+        assert!(named.is(&node, "a"));
         let elsewhere = ObjectRef { namespace: "b".into(), ..node };
-        assert!(!named.is(&elsewhere, Some("a")) && named.is(&elsewhere, Some("b")));
+        assert!(!named.is(&elsewhere, "a") && named.is(&elsewhere, "b"));
+    }
+
+    #[tokio::test]
+    async fn an_object_is_looked_for_in_the_namespace_of_the_context() {
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        let of = |context: &str| {
+            let config = format!("{{current-context: c, contexts: [{{name: c, context: {context}}}]}}");
+            std::fs::write(&kubeconfig, config).unwrap();
+            ReachArgs { kubeconfig: Some(kubeconfig.clone()), ..ReachArgs::default() }
+        };
+        let reach = of("{cluster: c, user: u, namespace: team-speech}");
+        assert_eq!(namespace(None, &reach).await.unwrap(), "team-speech");
+        assert_eq!(namespace(Some("b"), &reach).await.unwrap(), "b");
+        assert_eq!(namespace(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
+        let told = format!("{:#}", namespace(None, &of("[")).await.unwrap_err());
+        assert!(told.contains("-n") && told.contains("kubeconfig"), "{told}");
     }
 }

@@ -1,6 +1,35 @@
-//! A state for the tests of the commands. Each test says what matters to it.
+//! A state and a controller for the tests of the commands. Each test says what matters to it.
 
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use crate::cli::ReachArgs;
+use crate::tasks::{Fate, Tasks};
+
+/// Of a controller that has this answer to each path with its query.
+pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Some(format!("http://{}", listener.local_addr().unwrap()));
+    let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+    tasks.spawn("a controller", Fate::Finite, async move {
+        loop {
+            let (mut stream, _) = listener.accept().await?;
+            let mut request = vec![0; 4096];
+            let read = stream.read(&mut request).await?;
+            let request = String::from_utf8_lossy(&request[..read]).into_owned();
+            let body = answer(request.split(' ').nth(1).unwrap_or_default()).to_string();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+            let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await?;
+        }
+    });
+    Client::reach(&ReachArgs { server, ..ReachArgs::default() }).await.unwrap()
+}
 
 /// Of the Job `a/x` with the uid `u`, which runs.
 pub fn state(seq: Seq, change: Change) -> State {

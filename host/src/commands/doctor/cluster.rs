@@ -1,5 +1,7 @@
 //! Checks the API server: whether it answers, its version, the rights of the sources, and its clock.
 
+use std::path::Path;
+
 use kubewitness_core::config::{HOST_KEY, HostSpec, SourceSpec};
 use kubewitness_core::ports::Attempt;
 use kubewitness_core::views::StatusView;
@@ -13,6 +15,9 @@ use crate::commands::journal::host_of;
 use crate::commands::reach::NAMESPACE;
 use crate::config::folder;
 use crate::config::manifest::{Entry, Origin, parse_host};
+
+const SHIPPED: &str = include_str!("../../../../deploy/kustomize/host.yaml");
+const SHIPPED_AT: &str = "deploy/kustomize/host.yaml";
 
 /// Since which Kubernetes lists an exact version.
 const OLDEST: (u32, u32) = (1, 19);
@@ -241,9 +246,9 @@ impl Cluster {
                 found.add(
                     &codes::CONFIGURATION,
                     Outcome::NotChecked,
-                    "no settings yet: the sources of deploy/kustomize are checked",
+                    format!("no settings yet: the sources of {SHIPPED_AT} are checked"),
                 );
-                Some(vec![SourceSpec::of("jobs", "batch/v1", "Job"), SourceSpec::of("pods", "v1", "Pod")])
+                taken(SHIPPED_AT, shipped(), found)
             }
             _ => match status {
                 Some(status) => Some(
@@ -261,6 +266,12 @@ impl Cluster {
             },
         }
     }
+}
+
+/// The settings that an installation begins with.
+fn shipped() -> Result<HostSpec, Vec<String>> {
+    let snapshot = folder::of_text(Path::new(SHIPPED_AT), SHIPPED);
+    snapshot.host().map_err(|problem| vec![problem.to_string()]).and_then(parsed)
 }
 
 fn parsed(entry: &Entry) -> Result<HostSpec, Vec<String>> {
@@ -304,6 +315,13 @@ mod tests {
         ] {
             assert_eq!(outcome(told), wanted, "{told}");
         }
+    }
+
+    #[test]
+    fn before_installing_every_shipped_source_is_checked() {
+        let sources = shipped().unwrap().sources;
+        let told: Vec<_> = sources.iter().map(|it| (it.api_version.as_str(), it.kind.as_str())).collect();
+        assert_eq!(told, [("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Event")]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub const PLUGIN: Code = Code {
     code: "KW-D010",
     title: "a plugin keeps up",
     meaning: "A plugin runs, and its oldest unfinished state is younger than a minute. A failed plugin gets no states. \
-              They wait in the journal, so none is lost. Dead letters are states that failed on their last retry.",
+              They wait in the journal, so none is lost. So do those of a paused plugin. Dead letters are states that failed on their last retry.",
     remedy: "`kubewitness plugins` shows the last error. `kubewitness deadletters list` shows the dead letters, and \
              `kubewitness deadletters replay` hands them to the plugin again.",
 };

@@ -1,12 +1,12 @@
 //! Checks a running controller: its sources, plugins, journal, configuration, version, clock and certificate.
 
-use kubewitness_core::views::{LedgerView, PluginView, SourceView, StatusView};
+use kubewitness_core::views::{LedgerView, PausedView, PluginView, SourceView, StatusView};
 
 use super::certificate;
 use super::cluster::certificate_of;
 use super::codes;
 use super::findings::{Findings, Outcome};
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, Zone};
 use crate::commands::api::{Client, Seen, blind, plural};
 use crate::commands::print::age;
 
@@ -98,8 +98,17 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
     let why = plugin.message.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let behind = format!("{} behind, {} waiting", age(plugin.lag_seconds), plugin.waiting);
     let parked = plugin.dead.saturating_sub(plugin.dropped);
+    let paused = plugin.paused.as_ref().map(|paused| {
+        let PausedView { who, why, since } = paused;
+        format!(
+            "{who} paused it at {}: {why}. `kubewitness resume {}` lets it go on",
+            Zone::here().shown(since),
+            plugin.name
+        )
+    });
     let (outcome, detail) = match plugin.state.as_str() {
         "failed" => (Outcome::Failed, format!("it failed{why}")),
+        _ if paused.is_some() => (Outcome::Warning, paused.unwrap_or_default()),
         "degraded" => (Outcome::Warning, format!("it is degraded{why}")),
         _ if plugin.lag_seconds > LAG_SECONDS => (Outcome::Warning, behind),
         _ if parked > 0 => {
@@ -175,6 +184,11 @@ mod tests {
         assert_eq!(told(&failed), (Outcome::Failed, "plugin p: it failed: no module".into()));
         let behind = PluginView { lag_seconds: 300.0, waiting: 7, ..plugin.clone() };
         assert_eq!(told(&behind), (Outcome::Warning, "plugin p: 5 m behind, 7 waiting".into()));
+        let paused = PausedView { who: "ada".into(), why: "a move".into(), since: "2026".into() };
+        let paused = PluginView { paused: Some(paused), lag_seconds: 300.0, ..plugin.clone() };
+        let (outcome, detail) = told(&paused);
+        assert_eq!(outcome, Outcome::Warning);
+        assert!(detail.contains("ada paused it at 2026: a move") && detail.contains("resume p"), "{detail}");
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
         assert_eq!(told(&dead), (Outcome::Warning, "plugin p: 1 dead letter".into()));
         assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, Outcome::Fine);

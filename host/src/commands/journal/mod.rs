@@ -26,7 +26,8 @@ use kubewitness_journal::{
 use self::counting_reader::CountingReader;
 use self::export_file::ExportFile;
 pub use self::forget::forget;
-use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs};
+use crate::cli::{ExportArgs, ImportArgs, Journal, JournalArgs, Moment, Output, StatesArgs, Zone};
+use crate::commands::api::plural;
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean, mark};
 use crate::commands::{End, Ended, Usage};
@@ -128,7 +129,7 @@ fn stats_text(stats: &JournalStats) -> String {
         ),
     };
     let JournalStats { states, oldest_seq, newest_seq, .. } = stats;
-    let mut text = format!("{states} states at positions {oldest_seq} to {newest_seq}; {disk}\n\n");
+    let mut text = format!("{} at positions {oldest_seq} to {newest_seq}; {disk}\n\n", states_of(*states));
     if stats.unfinished {
         text.insert_str(0, UNFINISHED);
     }
@@ -143,7 +144,8 @@ fn stats_text(stats: &JournalStats) -> String {
         "TAKEN",
         "OLDEST",
         "NEWEST",
-    ]);
+    ])
+    .spare(&["DOCUMENTS", "PER STATE", "TAKEN", "LIVE", "OBJECTS", "BYTES", "NEWEST", "OLDEST"]);
     for source in &stats.sources {
         table.row([
             source.source.clone(),
@@ -154,8 +156,8 @@ fn stats_text(stats: &JournalStats) -> String {
             kib(source.document_bytes),
             format!("{:.0} B", source.bytes_per_state),
             source.taken.to_string(),
-            source.oldest_at.clone().unwrap_or_else(|| "-".into()),
-            source.newest_at.clone().unwrap_or_else(|| "-".into()),
+            Zone::here().shown(source.oldest_at.as_deref().unwrap_or("-")),
+            Zone::here().shown(source.newest_at.as_deref().unwrap_or("-")),
         ]);
     }
     text.push_str(&table.render());
@@ -167,6 +169,10 @@ fn stats_text(stats: &JournalStats) -> String {
         (&plugin.plugin, format!("{} states were removed before the plugin got them", plugin.untold))
     })));
     text
+}
+
+fn states_of(count: u64) -> String {
+    format!("{count} {}", plural(count, "state", "states"))
 }
 
 fn retention_text(source: &SourceStats) -> String {
@@ -200,7 +206,7 @@ async fn export(args: ExportArgs) -> Ended {
             file.remove().context("removing the file of an export that failed")?;
         }
         let done = done?;
-        eprintln!("{} states", done.states);
+        eprintln!("{}", states_of(done.states));
         return Ok(End::Fine);
     }
     let mut out = BufWriter::new(io::stdout());
@@ -215,7 +221,7 @@ async fn export(args: ExportArgs) -> Ended {
             if done.states == 0 {
                 must_be_known(&place, &args.at.data, &query).await?;
             }
-            eprintln!("{} states", done.states);
+            eprintln!("{}", states_of(done.states));
             Ok(End::Fine)
         }
         // A reader that has left (`| head`) is not an error.
@@ -365,7 +371,7 @@ async fn take_in(
     match done {
         Ok(done) => {
             closed.context("closing the journal")?;
-            eprintln!("{} states, in {place}", done.states);
+            eprintln!("{}, in {place}", states_of(done.states));
             Ok(End::Fine)
         }
         Err(error) => bail!("importing {}: {error}", file.display()),

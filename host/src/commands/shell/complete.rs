@@ -82,7 +82,7 @@ fn object(before: &Words, typed: &str) -> Wanted {
         namespace: before.flag(&["-n", "--namespace"]),
         begins: begins.to_owned(),
         // These tell what was, also of an object that is gone.
-        gone: !matches!(command, Some("get" | "jobs")) || before.flag(&["--at"]).is_some(),
+        gone: !matches!(command, Some("get" | "jobs")) || before.flag(&["--at", "--gone"]).is_some(),
     };
     match (typed.split_once('/'), before.arguments.first()) {
         (Some((kind, begins)), _) => of(kind, begins),
@@ -150,7 +150,9 @@ mod tests {
         assert_eq!(wanted("timeline", "job/tr"), names("job", None, "tr", true));
         assert_eq!(wanted("jobs", "tr"), names("Job", None, "tr", false));
         assert_eq!(wanted("jobs --kind pod", ""), names("pod", None, "", false));
-        assert_eq!(wanted("get job --at 2h", ""), names("job", None, "", true));
+        for line in ["get job --at 2h", "get job --gone", "get job --gone=too"] {
+            assert_eq!(wanted(line, ""), names("job", None, "", true), "{line}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ impl Words {
                     && let Some(value) = words.next()
                 {
                     read.flags.push((word.clone(), value.clone()));
+                } else {
+                    read.flags.push((word.clone(), String::new()));
                 }
             } else if let Some(below) = command.find_subcommand(word).filter(|_| read.arguments.is_empty()) {
                 command = below;
@@ -34,6 +36,7 @@ impl Words {
         read
     }
 
+    /// The value of a flag, which is empty where the flag has none.
     pub fn flag(&self, names: &[&str]) -> Option<String> {
         let mut given = self.flags.iter().filter(|(name, _)| names.contains(&name.as_str()));
         given.next_back().map(|(_, value)| value.clone())
@@ -73,6 +76,7 @@ mod tests {
         assert_eq!(words.commands, ["deadletters", "list"]);
         assert_eq!(words.flag(&["-n", "--namespace"]).as_deref(), Some("b"));
         assert_eq!(words.flag(&["--server"]), None);
+        assert_eq!(read("get job --gone").flag(&["--gone"]).as_deref(), Some(""));
         assert_eq!(read("get get").arguments, ["get"], "a kind may be called as a command is");
     }
 }

@@ -55,6 +55,22 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured
     Ok(Configured { config, in_cluster: true })
 }
 
+/// The namespace that the context names, where there is a kubeconfig. No credentials are looked at.
+pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, ConnectError> {
+    let read = match &options.kubeconfig {
+        Some(path) => read_kubeconfig(path).await,
+        None => files::within(Path::new("the kubeconfig"), files::WORK, || merged(&existing(paths()?))).await,
+    };
+    let config = read.map_err(|error| {
+        let path = options.kubeconfig.as_ref().map_or("KUBECONFIG".into(), |path| path.display().to_string());
+        ConnectError::Kubeconfig { path, why: error.to_string() }
+    })?;
+    let name = options.context.as_ref().or(config.current_context.as_ref());
+    let chosen = config.contexts.iter().find(|context| Some(&context.name) == name);
+    let namespace = chosen.and_then(|chosen| chosen.context.as_ref()?.namespace.clone());
+    Ok(namespace.filter(|namespace| !namespace.is_empty()))
+}
+
 /// Reads a kubeconfig. It may come from a shell's `<(…)`, and then takes as long as the program behind it.
 async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
     let asked = path.to_owned();
@@ -63,6 +79,10 @@ async fn read_kubeconfig(path: &Path) -> io::Result<Kubeconfig> {
 
 /// The files of `KUBECONFIG` as one, or the file in the home folder.
 fn read_environment() -> io::Result<Kubeconfig> {
+    merged(&paths()?)
+}
+
+fn paths() -> io::Result<Vec<PathBuf>> {
     let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let mut paths: Vec<_> =
         std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -70,7 +90,13 @@ fn read_environment() -> io::Result<Kubeconfig> {
         let home = std::env::home_dir().ok_or_else(|| io::Error::other("there is no home folder"))?;
         paths.push(home.join(".kube/config"));
     }
-    merged(&paths)
+    Ok(paths)
+}
+
+/// Those that are there: who has no kubeconfig has named no namespace.
+fn existing(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.retain(|path| !matches!(files::look(path), Ok(None)));
+    paths
 }
 
 fn merged(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
@@ -140,6 +166,26 @@ async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_context_names_a_namespace_or_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        let config = serde_json::json!({"current-context": "a", "contexts": [
+            {"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "team-speech"}},
+            {"name": "b", "context": {"cluster": "c", "user": "u"}}]});
+        std::fs::write(&path, config.to_string()).unwrap();
+        let of = |path: &Path, context: Option<&str>| ConnectOptions {
+            kubeconfig: Some(path.to_owned()),
+            context: context.map(Into::into),
+        };
+        assert_eq!(namespace(&of(&path, None)).await.unwrap().as_deref(), Some("team-speech"));
+        assert_eq!(namespace(&of(&path, Some("b"))).await.unwrap(), None);
+        let missing = folder.path().join("missing");
+        let told = namespace(&of(&missing, None)).await.unwrap_err().to_string();
+        assert!(told.contains("missing` can't be used"), "{told}");
+        assert_eq!(existing(vec![missing, path.clone()]), [path]);
+    }
 
     #[test]
     fn each_file_of_the_environment_is_looked_at_before_it_is_read_and_they_are_one() {

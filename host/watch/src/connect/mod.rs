@@ -33,6 +33,7 @@ use crate::connect::kubeconfig::{Configured, configuration};
 use crate::connect::login::Login;
 use crate::connect::request::{Api, causes};
 
+pub use crate::connect::kubeconfig::namespace;
 pub use crate::connect::signed_in::SignedIn;
 
 /// A login command may ask a person, in a browser or for a second factor.

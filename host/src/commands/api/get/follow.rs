@@ -1,18 +1,18 @@
 //! `get -w`: prints the objects that exist now, then each change, until Ctrl-C or until nobody reads them.
 //!
 //! The stream opens before the list is asked for, so no change falls between them. A change that the list has
-//! already shown is recognized by its position. The stream does not evaluate selectors and indexes: where one is
-//! given, each changed object is looked up again.
+//! already shown is recognized by its position. The stream does not evaluate selectors and indexes, and has no details: where
+//! one is asked for, each changed object is looked up again.
 
 use std::collections::HashMap;
 
 use anyhow::Result;
-use kubewitness_core::views::{ObjectQuery, ObjectView};
+use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
 use super::query::{GetQuery, concerns, name};
-use super::{document, tell_blind};
+use super::{document, list, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
 use crate::commands::api::client::{Client, parameters};
@@ -21,6 +21,9 @@ use crate::commands::print::{self, Table, clean};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.
 const LAID_OUT_BY: usize = 200;
+
+/// Objects of one name, one after the other, among which a state's is found.
+const OF_A_NAME: usize = 100;
 
 /// One change for programs: the object as a list shows it, and what happened to it.
 #[derive(Serialize)]
@@ -38,7 +41,7 @@ async fn go_on(client: &Client, asked: &GetQuery) -> Ended {
     let mut live = Live::open(client, None).await?;
     let mut shown = Shown::new(client, asked);
     shown.first().await?;
-    tell_blind(client, &asked.query).await;
+    tell_blind(client, asked).await;
     loop {
         if let Heard::State(state, _) = live.next().await? {
             shown.changed(&state).await?;
@@ -62,8 +65,7 @@ impl<'a> Shown<'a> {
     }
 
     async fn first(&mut self) -> Result<()> {
-        let query = parameters(&self.asked.query);
-        let first = self.client.list("api/v1/objects", &query, self.asked.first_page()).await?;
+        let first = list(self.client, &self.asked.query, self.asked.first_page()).await?;
         let mut objects: Vec<ObjectView> = first.rows;
         objects.sort_by_key(|view| view.seq);
         if matches!(self.asked.output, GetOutput::Table | GetOutput::Wide) {
@@ -86,33 +88,50 @@ impl<'a> Shown<'a> {
             return Ok(());
         }
         let over = matches!(state.change, Change::Gone | Change::Left);
-        let phase = query.phase.as_deref();
+        let (phase, selects) = (query.phase.as_deref(), is_looked_up(query));
+        let fits = phase.is_none_or(|phase| state.status.phase.eq_ignore_ascii_case(phase));
+        let found = match query.details || selects && !over {
+            true => self.looked_up(state, over).await?,
+            false => None,
+        };
         let matches = match over {
             // Its end is news to whoever saw it; of others nobody can look labels up any more.
-            true => known.is_some() || !is_looked_up(query) && phase.is_none(),
-            false if is_looked_up(query) => self.is_found(state).await?,
-            false => phase.is_none_or(|phase| state.status.phase.eq_ignore_ascii_case(phase)),
+            true => known.is_some() || !selects && phase.is_none(),
+            false => fits && (!selects || found.is_some()),
         };
         // What no longer matches is shown once as what it has become.
         if !matches && known.is_none() {
             return Ok(());
         }
-        self.show(&ObjectView::from(state), state.change).await?;
+        let details = found.and_then(|view| view.details);
+        self.show(&ObjectView { details, ..ObjectView::from(state) }, state.change).await?;
         if over || !matches {
             self.rows.remove(uid);
         }
         Ok(())
     }
 
-    async fn is_found(&self, state: &State) -> Result<bool> {
+    /// The object of a state, if it matches, with what the stream does not tell of it.
+    async fn looked_up(&self, state: &State, over: bool) -> Result<Option<ObjectView>> {
         let asked = ObjectQuery {
             source: Some(state.source.to_string()),
             namespace: Some(state.object.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             name: Some(state.object.name.clone()),
+            // Its phase may be another one by now.
+            phase: None,
+            gone: if over { Gone::Too } else { Gone::No },
+            limit: Some(OF_A_NAME),
             ..self.asked.query.clone()
         };
-        let found: Vec<ObjectView> = self.client.get("api/v1/objects", &parameters(&asked)).await?;
-        Ok(found.iter().any(|view| view.object.uid == state.object.uid))
+        match self.client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+            Ok(found) => Ok(found.into_iter().find(|view| view.object.uid == state.object.uid)),
+            // Without them the row is still true, and the stream outlives a restart of the controller.
+            Err(error) if !is_looked_up(&self.asked.query) => {
+                eprintln!("kubewitness: details of {} are not known: {error:#}", clean(&name(&state.object)));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn show(&mut self, view: &ObjectView, change: Change) -> Result<()> {
@@ -140,4 +159,36 @@ impl<'a> Shown<'a> {
 /// Whether only a look-up tells if an object matches.
 fn is_looked_up(query: &ObjectQuery) -> bool {
     query.label_selector.is_some() || query.index.is_some() || query.search.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use kubewitness_core::ObjectRef;
+    use kubewitness_core::views::DetailsView;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::commands::api::testing;
+
+    #[tokio::test]
+    async fn a_wide_row_of_a_change_has_its_details() {
+        let client = testing::client(|asked| {
+            let all = ["details=true", "name=x", "namespace=a", "gone=true"];
+            assert!(all.iter().all(|part| asked.contains(part)) && !asked.contains("phase"), "{asked}");
+            let view = |uid: &str, restarts| ObjectView {
+                object: ObjectRef { uid: uid.into(), ..ObjectRef::default() },
+                details: Some(DetailsView { restarts, ..DetailsView::default() }),
+                ..ObjectView::default()
+            };
+            serde_json::to_value([view("earlier", 1), view("u", 2)]).unwrap()
+        });
+        let line = ["kubewitness", "get", "jobs", "-w", "-o", "wide", "--phase", "Running"];
+        let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
+        let asked = GetQuery::all(&args.kind, &[], &args.list).unwrap().remove(0);
+        let client = client.await;
+        let shown = Shown::new(&client, &asked);
+        let found = shown.looked_up(&testing::state(7, Change::Gone), true).await.unwrap();
+        assert_eq!(found.and_then(|view| view.details).map(|details| details.restarts), Some(2));
+    }
 }

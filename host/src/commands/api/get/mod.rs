@@ -1,6 +1,7 @@
 //! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
 //! at a moment. They change nothing.
 
+mod events;
 mod follow;
 mod query;
 
@@ -17,68 +18,113 @@ use crate::commands::{End, Ended};
 use query::{GetQuery, When, name};
 
 pub async fn get(args: GetArgs) -> Ended {
-    let asked = GetQuery::of_kind(&args.kind, args.name.as_deref(), &args.list)?;
+    let asked = GetQuery::all(&args.kind, &args.name, &args.list)?;
     show(&Client::reach(&args.list.reach).await?, &asked).await
 }
 
 pub async fn jobs(args: JobsArgs) -> Ended {
-    let asked = match &args.name {
+    let asked = match args.name.split_first() {
         // `jobs job/train-7` names what `get job/train-7` does.
-        Some(named) if named.contains('/') => GetQuery::of_kind(named, None, &args.list)?,
-        name => GetQuery::of_kind(&args.kind, name.as_deref(), &args.list)?,
+        Some((named, names)) if named.contains('/') => GetQuery::all(named, names, &args.list)?,
+        _ => GetQuery::all(&args.kind, &args.name, &args.list)?,
     };
     show(&Client::reach(&args.list.reach).await?, &asked).await
 }
 
-async fn show(client: &Client, asked: &GetQuery) -> Ended {
-    if asked.watch {
-        return follow::follow(client, asked).await;
+async fn show(client: &Client, questions: &[GetQuery]) -> Ended {
+    match questions {
+        [one] if one.watch => follow::follow(client, one).await,
+        [one] => show_one(client, one).await,
+        several => show_several(client, several).await,
     }
-    let asks = parameters(&asked.query);
-    let found = match asked.query.details {
-        true => client.list_detailed("api/v1/objects", &asks, asked.limit).await?,
-        false => client.list("api/v1/objects", &asks, asked.limit).await?,
-    };
-    let Listed { rows: mut objects, more } = found;
+}
+
+async fn show_one(client: &Client, asked: &GetQuery) -> Ended {
+    let objects = found(client, asked).await?;
+    if objects.is_empty() && asked.is_one() {
+        bail!("{}", asked.nobody());
+    }
+    match asked.output {
+        GetOutput::Json | GetOutput::Yaml if asked.is_one() => {
+            let one = if asked.when == When::Gone { last_ended(&objects)? } else { single(&objects)? };
+            tell_how_known(one)?;
+            print::text(&document(client, one.seq, asked.output).await?)?;
+        }
+        _ => print_rows(&[(asked, objects)])?,
+    }
+    tell_blind(client, asked).await;
+    Ok(End::Fine)
+}
+
+/// As kubectl has it: what is found is shown, and what is not is an error after it.
+async fn show_several(client: &Client, questions: &[GetQuery]) -> Ended {
+    let (mut shown, mut missing) = (Vec::<(&GetQuery, Vec<ObjectView>)>::new(), Vec::new());
+    for asked in questions {
+        let mut objects = found(client, asked).await?;
+        if objects.is_empty() && asked.is_one() {
+            missing.push(asked.nobody());
+            continue;
+        }
+        match shown.last_mut().filter(|(last, _)| last.kind == asked.kind) {
+            Some((_, rows)) => rows.append(&mut objects),
+            None => shown.push((asked, objects)),
+        }
+    }
+    print_rows(&shown)?;
+    for (asked, _) in &shown {
+        tell_blind(client, asked).await;
+    }
+    anyhow::ensure!(missing.is_empty(), "{}", missing.join("\n"));
+    Ok(End::Fine)
+}
+
+/// The rows of each question: a table for each, and one list for programs.
+fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
+    let Some((first, _)) = shown.first() else { return Ok(()) };
+    let all: Vec<&ObjectView> = shown.iter().flat_map(|(_, objects)| objects).collect();
+    match first.output {
+        GetOutput::Json => print::text(&format!("{}\n", serde_json::to_string_pretty(&all)?)),
+        GetOutput::Yaml => print::text(&print::yaml(&all)?),
+        GetOutput::Name => print::text(
+            &all.iter().map(|view| format!("{}\n", clean(&name(&view.object)))).collect::<String>(),
+        ),
+        GetOutput::Table | GetOutput::Wide => {
+            if let When::At(ms) = first.when {
+                eprintln!("as of {}", Zone::here().show(ms));
+            }
+            let tables: Vec<_> = shown.iter().map(|(asked, objects)| asked.table_of(objects)).collect();
+            print::text(&tables.join("\n"))?;
+            print::text(&remarks(all.into_iter().filter_map(not_exact)))
+        }
+    }
+}
+
+/// What a question finds, in its order.
+async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
+    let Listed { rows: mut objects, more } = list(client, &asked.query, asked.limit).await?;
     if more {
         eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
     }
     if asked.when != When::Gone && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
     }
-    if objects.is_empty() && asked.query.name.is_some() {
-        bail!("{}", asked.nobody());
+    Ok(objects)
+}
+
+async fn list(client: &Client, query: &ObjectQuery, most: usize) -> Result<Listed<ObjectView>> {
+    let asks = parameters(query);
+    match query.details {
+        true => client.list_detailed("api/v1/objects", &asks, most).await,
+        false => client.list("api/v1/objects", &asks, most).await,
     }
-    match (asked.output, asked.is_one()) {
-        (GetOutput::Json | GetOutput::Yaml, true) => {
-            let one = if asked.when == When::Gone { last_ended(&objects)? } else { single(&objects)? };
-            tell_how_known(one)?;
-            print::text(&document(client, one.seq, asked.output).await?)?;
-        }
-        (GetOutput::Json, false) => print::text(&format!("{}\n", serde_json::to_string_pretty(&objects)?))?,
-        (GetOutput::Yaml, false) => print::text(&print::yaml(&objects)?)?,
-        (GetOutput::Name, _) => {
-            let names: String =
-                objects.iter().map(|view| format!("{}\n", clean(&name(&view.object)))).collect();
-            print::text(&names)?;
-        }
-        (GetOutput::Table | GetOutput::Wide, _) => {
-            if let When::At(ms) = asked.when {
-                eprintln!("as of {}", Zone::here().show(ms));
-            }
-            print::text(&asked.table_of(&objects))?;
-            print::text(&remarks(objects.iter().filter_map(not_exact)))?;
-        }
-    }
-    // What a source does not see now says nothing about what it saw then.
-    if !matches!(asked.when, When::At(_)) {
-        tell_blind(client, &asked.query).await;
-    }
-    Ok(End::Fine)
 }
 
 /// What is shown is what was witnessed, which may not be what is there now.
-async fn tell_blind(client: &Client, query: &ObjectQuery) {
+async fn tell_blind(client: &Client, asked: &GetQuery) {
+    // What a source does not see now says nothing about what it saw then.
+    if matches!(asked.when, When::At(_)) {
+        return;
+    }
     let nothing: [(&str, &str); 0] = [];
     let status: StatusView = match client.get("api/v1/status", &nothing).await {
         Ok(status) => status,
@@ -88,7 +134,7 @@ async fn tell_blind(client: &Client, query: &ObjectQuery) {
             );
         }
     };
-    for line in status.sources.iter().filter(|source| is_asked(query, source)).filter_map(blind) {
+    for line in status.sources.iter().filter(|source| is_asked(&asked.query, source)).filter_map(blind) {
         eprintln!("kubewitness: {line}");
     }
 }

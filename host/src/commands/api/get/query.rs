@@ -6,6 +6,7 @@ use kubewitness_core::status::phase;
 use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
 
+use super::events;
 use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
 use crate::commands::Usage;
 use crate::commands::api::client::PAGE;
@@ -28,22 +29,45 @@ pub(super) struct GetQuery {
     pub limit: usize,
     pub watch: bool,
     /// As it was typed.
-    kind: String,
+    pub kind: String,
     every_kind: bool,
 }
 
 impl GetQuery {
-    /// The kind may have a name behind a slash.
-    pub fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
-        let (kind, name) = match (kind.split_once('/'), name) {
-            (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => (kind, Some(name)),
-            (Some(_), _) => {
-                return Err(Usage::error(format!(
-                    "`{kind}` names no object: write KIND, KIND NAME or KIND/NAME, such as job/train-7"
-                )));
-            }
-            (None, name) => (kind, name),
+    /// A question for each kind and each name. The words are those behind `get`.
+    pub fn all(kind: &str, names: &[String], list: &ListArgs) -> Result<Vec<Self>> {
+        let questions: Vec<_> = if kind.contains('/') {
+            let words = std::iter::once(kind).chain(names.iter().map(String::as_str));
+            words.map(|word| Self::of_named(word, list)).collect::<Result<_>>()?
+        } else if let Some(named) = names.iter().find(|name| name.contains('/')) {
+            return Err(Usage::error(format!(
+                "`{named}` has a kind of its own after the kind `{kind}`: write KIND NAME NAME or KIND/NAME KIND/NAME"
+            )));
+        } else {
+            let of_kind = |kind: &str| match names {
+                [] => vec![Self::of_kind(kind, None, list)],
+                names => names.iter().map(|name| Self::of_kind(kind, Some(name), list)).collect(),
+            };
+            kind.split(',').flat_map(of_kind).collect::<Result<_>>()?
         };
+        if list.watch && questions.len() > 1 {
+            return Err(Usage::error("-w shows one kind or one object: name one, or `all` for every kind"));
+        }
+        Ok(questions)
+    }
+
+    fn of_named(word: &str, list: &ListArgs) -> Result<Self> {
+        match word.split_once('/') {
+            Some((kind, name)) if !kind.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Self::of_kind(kind, Some(name), list)
+            }
+            _ => Err(Usage::error(format!(
+                "`{word}` is not KIND/NAME: write objects such as job/train-7 pod/train-7-x, or KIND NAME NAME"
+            ))),
+        }
+    }
+
+    fn of_kind(kind: &str, name: Option<&str>, list: &ListArgs) -> Result<Self> {
         let every_kind = kind.eq_ignore_ascii_case("all");
         if kind.is_empty() {
             return Err(Usage::error("no kind was named: write one such as jobs, or all"));
@@ -68,7 +92,7 @@ impl GetQuery {
             until: time(list.until),
             at: at.map(calendar::rfc3339),
             sort: list.sort.clone(),
-            details: (list.output == GetOutput::Wide || is_of_events(kind)) && !list.watch,
+            details: list.output == GetOutput::Wide || is_of_events(kind),
             ..ObjectQuery::default()
         };
         let when = match (at, list.gone) {
@@ -107,36 +131,38 @@ impl GetQuery {
     }
 
     pub fn table(&self) -> Table {
+        if is_of_events(&self.kind) {
+            let header = events::header(self.when, self.is_wide());
+            return Table::new(&header).spare(events::SPARE).whole(self.is_wide());
+        }
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {
             When::Now => &["CHANGED"][..],
             When::Gone => &["ENDED"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });
-        if is_of_events(&self.kind) {
-            header[2] = "TYPE";
-        }
         if self.every_kind {
             header.insert(0, "KIND");
         }
-        if self.output == GetOutput::Wide {
+        if self.is_wide() {
             header.extend(["AGE", "QUEUED", "RUNNING", "RESTARTS", "SUBMITTER", "PLUGINS"]);
             header.extend(["SOURCE", "VERSION", "EXIT", "OWNER", "UID", "MESSAGE"]);
         }
-        Table::new(&header).whole(self.output == GetOutput::Wide)
+        Table::new(&header).spare(&["READY", "ATTEMPT"]).whole(self.is_wide())
+    }
+
+    fn is_wide(&self) -> bool {
+        self.output == GetOutput::Wide
     }
 
     pub fn row(&self, table: &mut Table, view: &ObjectView, change: Change) {
+        if is_of_events(&self.kind) {
+            return table.row(events::row(view, self.when, self.is_wide()));
+        }
         let (object, status) = (&view.object, &view.status);
         let shown = match change {
             Change::Present | Change::Gone => status.phase.clone(),
             other => format!("{} ({})", status.phase, other.as_str()),
-        };
-        let event = view.details.as_ref().and_then(|details| details.event.as_ref());
-        let (shown, reason) = match event {
-            Some(event) => (event.kind.clone(), format!("{} {}", event.reason, event.repeated())),
-            None if kinds::is_event(&object.group, &object.kind) => Default::default(),
-            None => (shown, reason(status, change)),
         };
         let ready =
             if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
@@ -147,20 +173,22 @@ impl GetQuery {
             shown,
             ready,
             attempt,
-            reason.trim_end().to_owned(),
+            reason(status, change),
         ];
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
-            When::Gone => row.push(view.ended_at.as_deref().map(local).unwrap_or_default()),
+            When::Gone => {
+                row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default())
+            }
             When::At(_) => {
-                row.push(local(&view.observed_at));
+                row.push(Zone::here().shown(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
             }
         }
         if self.every_kind {
             row.insert(0, object.kind.clone());
         }
-        if self.output == GetOutput::Wide {
+        if self.is_wide() {
             row.extend(details(view));
             row.push(view.source.clone());
             row.push(view.resource_version.clone());
@@ -169,9 +197,7 @@ impl GetQuery {
                 view.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
             );
             row.push(object.uid.clone());
-            // What an Event says is no status of its own.
-            let event = view.details.as_ref().and_then(|details| details.event.as_ref());
-            row.push(event.map_or(&status.message, |event| &event.message).clone());
+            row.push(status.message.clone());
         }
         table.row(row);
     }
@@ -186,8 +212,7 @@ impl GetQuery {
     }
 }
 
-/// What the states of an object tell. A `>` stands before what is more than its known states show. A stream of
-/// changes has none of it.
+/// What the states of an object tell. A `>` stands before what is more than its known states show.
 fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
@@ -229,11 +254,6 @@ fn since(at: &str) -> String {
     }
 }
 
-/// A time of the API as the reader's clock shows it; the text itself where it is no time.
-fn local(at: &str) -> String {
-    calendar::parse(at).map_or_else(|| at.to_owned(), |ms| Zone::here().show(ms))
-}
-
 /// Whether a state of the live stream is about what was asked for, as far as the stream can tell.
 pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) -> bool {
     let kind = |wanted: &String| kinds::is_kind(&object.group, &object.kind, wanted);
@@ -254,9 +274,35 @@ mod tests {
     use crate::commands::api::client::parameters;
 
     fn asked(arguments: &[&str]) -> Result<GetQuery> {
+        Ok(all_asked(arguments)?.remove(0))
+    }
+
+    fn all_asked(arguments: &[&str]) -> Result<Vec<GetQuery>> {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
-        GetQuery::of_kind(&args.kind, args.name.as_deref(), &args.list)
+        GetQuery::all(&args.kind, &args.name, &args.list)
+    }
+
+    #[test]
+    fn several_kinds_and_names_are_several_questions() {
+        let told = |arguments: &[&str]| -> Vec<(String, Option<String>)> {
+            let all = all_asked(arguments).unwrap().into_iter();
+            all.map(|asked| (asked.query.kind.unwrap(), asked.query.name)).collect()
+        };
+        let of =
+            |kind: &str, name: &str| (kind.to_owned(), Some(name.to_owned()).filter(|it| !it.is_empty()));
+        assert_eq!(told(&["job", "a", "b"]), [of("job", "a"), of("job", "b")]);
+        assert_eq!(told(&["pods,jobs"]), [of("pods", ""), of("jobs", "")]);
+        assert_eq!(told(&["job/a", "pod/b"]), [of("job", "a"), of("pod", "b")]);
+        for (wrong, said) in [
+            (&["job/a", "b"][..], "`b` is not KIND/NAME"),
+            (&["job", "job/a"], "`job/a` has a kind of its own"),
+            (&["job", "a", "b", "-w"], "-w shows one"),
+            (&["pods,"], "no kind"),
+        ] {
+            let error = all_asked(wrong).err().expect("it is refused");
+            assert!(error.is::<Usage>() && error.to_string().contains(said), "{wrong:?}: {error}");
+        }
     }
 
     #[test]
@@ -375,23 +421,32 @@ mod tests {
             "{text}"
         );
         assert_eq!(asked(&["jobs"]).unwrap().table_of(&[]), "nothing matches\n");
-        let event =
-            EventView { kind: "Warning".into(), reason: "BackOff".into(), count: 3, ..EventView::default() };
+        let event = EventView {
+            kind: "Warning".into(),
+            reason: "BackOff".into(),
+            message: "out of tea".into(),
+            count: 3,
+            about: ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() },
+            ..EventView::default()
+        };
         let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
         let text = asked(&["ev"]).unwrap();
         assert!(text.query.details, "what an Event tells is a detail");
         let text = text.table_of(&[ObjectView { details, ..view("events", "x") }]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(columns.starts_with("NAMESPACE LAST SEEN TYPE REASON OBJECT MESSAGE a "), "{text}");
         assert!(
-            columns.contains("NAME TYPE READY") && columns.contains("Warning 1/2 BackOff x3 over"),
+            columns.contains("Warning BackOff x3 over") && columns.ends_with("pod/p out of tea"),
             "{text}"
         );
+        let unknown = asked(&["ev", "-w"]).unwrap();
+        assert!(unknown.query.details && unknown.table_of(&[view("events", "x")]).contains("event/x"));
         let event =
             EventView { kind: "Warning".into(), message: "out of tea".into(), ..EventView::default() };
         let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
         let wide = asked(&["ev", "-o", "wide"]).unwrap();
         let text = wide.table_of(&[ObjectView { details, ..view("events", "x") }]);
-        assert!(text.trim_end().ends_with("out of tea"), "{text}");
+        assert!(text.contains("out of tea") && text.contains("FROM"), "{text}");
     }
 
     #[test]

@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use kubewitness_core::status::phase;
-use kubewitness_core::views::ObjectQuery;
 use kubewitness_core::{Change, Seq, State};
 use tokio::time::{Instant, timeout_at};
 
-use super::must_be_witnessed;
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::object_name::ObjectName;
+use crate::commands::api::object_name::{ObjectName, namespace};
 use crate::commands::api::timeline::{nothing, story};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
@@ -42,7 +40,8 @@ pub async fn wait_for_new(args: WaitArgs) -> Ended {
 async fn wait_until(args: WaitArgs, seen_by: Option<Instant>) -> Ended {
     let named = ObjectName::only(&args.object)?;
     let client = Client::reach(&args.reach).await?;
-    let mut waited = Waited { seen_by, ..Waited::new(named, args.namespace) };
+    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
+    let mut waited = Waited { seen_by, ..Waited::new(named, namespace) };
     let over = {
         let waiting = waited.until_over(&client);
         match args.timeout {
@@ -67,8 +66,7 @@ fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
             eprintln!("kubewitness: {object} has not ended within {after}: a longer --timeout waits on");
         }
         None => eprintln!(
-            "kubewitness: within {after}, {}: look at its kind, name and namespace",
-            waited.nothing()
+            "kubewitness: within {after}, nothing was witnessed of {object}: look at its kind, name and namespace"
         ),
     }
     Ok(End::TimedOut)
@@ -77,7 +75,7 @@ fn timed_out(waited: &Waited, timeout: Duration) -> Ended {
 /// What is known of the object so far.
 struct Waited {
     named: ObjectName,
-    namespace: Option<String>,
+    namespace: String,
     /// The newest position that was looked at.
     seen: Seq,
     phase: Option<String>,
@@ -86,16 +84,12 @@ struct Waited {
 }
 
 impl Waited {
-    fn new(named: ObjectName, namespace: Option<String>) -> Self {
+    fn new(named: ObjectName, namespace: String) -> Self {
         Self { named, namespace, seen: 0, phase: None, seen_by: None }
     }
 
     fn told(&self) -> String {
-        clean(&self.named.told(self.namespace.as_deref())).into_owned()
-    }
-
-    fn nothing(&self) -> String {
-        clean(&nothing(&self.named, self.namespace.as_deref())).into_owned()
+        clean(&self.named.told(&self.namespace)).into_owned()
     }
 
     fn unseen(&self) -> anyhow::Error {
@@ -119,9 +113,7 @@ impl Waited {
                 None => live.next().await,
             };
             let over = match heard? {
-                Heard::State(state, _) if self.named.is(&state.object, self.namespace.as_deref()) => {
-                    self.takes(&state)
-                }
+                Heard::State(state, _) if self.named.is(&state.object, &self.namespace) => self.takes(&state),
                 Heard::State(..) => None,
                 Heard::Replaced(_) => {
                     // Positions of another journal say nothing here.
@@ -156,14 +148,10 @@ impl Waited {
     }
 
     async fn look(&mut self, client: &Client) -> Result<Option<String>> {
-        let view = story(client, &self.named, self.namespace.as_deref(), STATES).await?;
+        let view = story(client, &self.named, &self.namespace, STATES).await?;
         let Some(newest) = newest(&view.states) else {
-            if let ObjectName::Object { kind, .. } = &self.named {
-                let (kind, namespace) = (Some(kind.clone()), self.namespace.clone());
-                let about = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
-                must_be_witnessed(client, about).await?;
-            }
-            eprintln!("kubewitness: {} so far, waiting for it to appear", self.nothing());
+            let nothing = nothing(client, &self.named, &self.namespace).await?;
+            eprintln!("kubewitness: {}; this command waits for it to appear", clean(&nothing));
             return Ok(None);
         };
         Ok(self.takes(newest))
@@ -245,7 +233,7 @@ mod tests {
     #[test]
     fn a_state_that_comes_late_or_again_ends_nothing() {
         let named = ObjectName::Object { kind: "job".into(), name: "x".into() };
-        let mut waited = Waited::new(named, None);
+        let mut waited = Waited::new(named, "a".into());
         assert_eq!(waited.takes(&state(7, Change::Present, "Running", false)), None);
         let mut late = state(8, Change::Present, "Failed", true);
         late.late = true;

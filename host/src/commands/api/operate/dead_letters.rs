@@ -1,19 +1,21 @@
 //! `kubewitness deadletters`: lists, shows, replays and drops the states that a plugin could not take.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use kubewitness_core::calendar;
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::views::{
     DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView, StatusView,
 };
+use kubewitness_core::{Seq, calendar};
 
 use super::super::client::Client;
 use super::super::gaps::labelled;
-use super::super::live::poll;
-use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs};
+use super::super::live::again;
+use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs, Zone};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
@@ -69,7 +71,8 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
         false => "",
     };
     print::shown(output, &letters, |letters, _| {
-        let mut table = Table::new(&["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"]);
+        let header = ["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"];
+        let mut table = Table::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]);
         for view in letters {
             let letter = &view.letter;
             table.row([
@@ -78,7 +81,7 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
                 object(view),
                 view.phase.clone(),
                 letter.attempts.to_string(),
-                calendar::rfc3339(letter.last_ms),
+                Zone::here().show(letter.last_ms),
                 one_line(&letter.error),
             ]);
         }
@@ -122,8 +125,8 @@ fn letter_text(view: &DeadLetterView) -> String {
         clean(&object(view)),
         clean(&view.phase),
         letter.attempts,
-        calendar::rfc3339(letter.first_ms),
-        calendar::rfc3339(letter.last_ms),
+        Zone::here().show(letter.first_ms),
+        Zone::here().show(letter.last_ms),
         clean(&letter.error),
     );
     if !letter.tries.is_empty() {
@@ -131,7 +134,7 @@ fn letter_text(view: &DeadLetterView) -> String {
         for tried in &letter.tries {
             table.row([
                 tried.attempt.to_string(),
-                calendar::rfc3339(tried.at_ms),
+                Zone::here().show(tried.at_ms),
                 format!("{} ms", tried.took_ms),
                 one_line(&tried.error),
             ]);
@@ -167,20 +170,46 @@ pub(super) fn user() -> String {
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let request = request(choice);
+    // The answer counts them, and does not name them.
+    let chosen = match wait {
+        true => matching(&request, &letters(&client, Some(&request.plugin)).await?)?,
+        false => BTreeSet::new(),
+    };
     let view: ReplayView = client.post("api/v1/deadletters/replay", &request).await?;
     print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
     if wait && !view.dry_run && view.replayed > 0 {
-        return follow(&client, &request.plugin, view.replayed).await;
+        return follow(&client, &request.plugin, view.replayed, &chosen).await;
     }
     Ok(End::Fine)
 }
 
+/// The positions of the parked letters that a request takes back.
+fn matching(request: &ReplayRequest, letters: &[DeadLetterView]) -> Result<BTreeSet<Seq>> {
+    let holds =
+        request.filter(SystemClock::default().now_ms()).map_err(|error| Usage::error(error.to_string()))?;
+    let chosen = letters.iter().filter(|DeadLetterView { letter, object, .. }| {
+        let is_named = request.seqs.is_empty() || request.seqs.contains(&letter.seq);
+        is_named && !letter.dropped && !letter.replaying && holds(letter, &object.namespace)
+    });
+    Ok(chosen.map(|view| view.letter.seq).collect())
+}
+
+/// How many of these are still in their lanes, and how many are parked again. One that is in no list was delivered.
+fn left_and_parked(chosen: &BTreeSet<Seq>, letters: &[DeadLetterView]) -> (u64, u64) {
+    let of_them = letters.iter().map(|view| &view.letter).filter(|letter| chosen.contains(&letter.seq));
+    of_them.fold((0, 0), |(left, parked), letter| match (letter.replaying, letter.dropped) {
+        (true, _) => (left + 1, parked),
+        (false, false) => (left, parked + 1),
+        (false, true) => (left, parked),
+    })
+}
+
 /// Tells on standard error how far a replay is, until all of it was delivered or parked again.
-async fn follow(client: &Client, plugin: &str, replayed: u64) -> Ended {
+async fn follow(client: &Client, plugin: &str, replayed: u64, chosen: &BTreeSet<Seq>) -> Ended {
     let mut told = u64::MAX;
     loop {
         let letters = letters(client, Some(plugin)).await?;
-        let left = letters.iter().filter(|view| view.letter.replaying).count() as u64;
+        let (left, parked) = left_and_parked(chosen, &letters);
         let tried = replayed.saturating_sub(left);
         match progress::is_seen() {
             true if left > 0 => {
@@ -193,8 +222,7 @@ async fn follow(client: &Client, plugin: &str, replayed: u64) -> Ended {
         }
         told = left;
         if left == 0 {
-            let parked = letters.iter().filter(|view| !view.letter.dropped).count();
-            eprintln!("{parked} parked now");
+            eprintln!("{parked} parked again");
             return Ok(if parked == 0 { End::Fine } else { End::Warned });
         }
         tokio::time::sleep(LOOK).await;
@@ -236,10 +264,14 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
         let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]);
         for record in records {
             table.row([
-                record.at.clone(),
+                Zone::here().shown(&record.at),
                 record.what.clone(),
                 record.plugin.clone(),
-                record.seqs.len().to_string(),
+                // A pause and a resume are about no states.
+                match record.what.as_str() {
+                    "pause" | "resume" => String::new(),
+                    _ => record.seqs.len().to_string(),
+                },
                 record.who.clone(),
                 one_line(&record.why),
             ]);
@@ -266,6 +298,34 @@ mod tests {
     }
 
     #[test]
+    fn a_replay_counts_the_letters_that_it_took_back_and_no_others() {
+        let letter = |seq: Seq, namespace: &str, replaying: bool| -> DeadLetterView {
+            serde_json::from_value(serde_json::json!({
+                "plugin": "p", "seq": seq, "id": "jobs/0/x", "attempts": 2, "error": "unavailable: no way",
+                "first_ms": 0, "last_ms": 1000, "phase": "Failed", "replaying": replaying, "dropped": seq == 9,
+                "object": {"group": "batch", "version": "v1", "kind": "Job", "namespace": namespace, "name": "x", "uid": "u"},
+            }))
+            .unwrap()
+        };
+        let parked =
+            [letter(7, "a", false), letter(8, "b", false), letter(9, "a", false), letter(10, "a", true)];
+        let of = |request: &ReplayRequest| matching(request, &parked).unwrap();
+        let by_seq = of(&ReplayRequest { seqs: vec![7, 9, 10], ..ReplayRequest::default() });
+        assert_eq!(by_seq, [7].into());
+        let by_place = of(&ReplayRequest {
+            namespace: Some("b".into()),
+            error: Some("unavailable".into()),
+            ..ReplayRequest::default()
+        });
+        assert_eq!(by_place, [8].into());
+        let wrong = ReplayRequest { since: Some("noon".into()), ..ReplayRequest::default() };
+        assert!(matching(&wrong, &parked).unwrap_err().is::<Usage>());
+        assert_eq!(left_and_parked(&by_seq, &[letter(7, "a", true), letter(8, "b", false)]), (1, 0));
+        assert_eq!(left_and_parked(&by_seq, &[letter(8, "b", false)]), (0, 0), "another letter says nothing");
+        assert_eq!(left_and_parked(&by_seq, &parked), (0, 1));
+    }
+
+    #[test]
     fn a_letter_tells_each_of_its_tries() {
         let letter = serde_json::json!({
             "plugin": "p", "seq": 7, "id": "jobs/0/x", "attempts": 2, "error": "no\u{1b}[2J table", "first_ms": 0,
@@ -278,7 +338,8 @@ mod tests {
         });
         let text = letter_text(&serde_json::from_value(letter).unwrap());
         assert!(text.starts_with("p at 7, parked\n"), "{text}");
-        assert!(text.contains("\n1     1970-01-01T00:00:00.000Z   12 ms   timed out\n"), "{text}");
+        let first = format!("\n1     {}   12 ms   timed out\n", Zone::here().show(0));
+        assert!(text.contains(&first), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }
 }

@@ -4,10 +4,10 @@ use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
 use super::super::client::Client;
-use super::super::object_name::ObjectName;
+use super::super::object_name::{ObjectName, namespace as where_it_is};
 use super::super::timeline::{nothing, story};
 use super::dead_letters::user;
-use crate::cli::MuteArgs;
+use crate::cli::{MuteArgs, Zone};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
 
@@ -42,9 +42,10 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
         request.uid = match &named {
             ObjectName::Uid(uid) => Some(uid.clone()),
             ObjectName::Object { .. } => {
-                let story = story(&client, &named, namespace.as_deref(), 1).await?;
+                let namespace = where_it_is(namespace.as_deref(), &query.reach).await?;
+                let story = story(&client, &named, &namespace, 1).await?;
                 let Some(state) = story.states.last() else {
-                    bail!("{}", nothing(&named, namespace.as_deref()))
+                    bail!(nothing(&client, &named, &namespace).await?)
                 };
                 Some(state.object.uid.clone())
             }
@@ -85,7 +86,7 @@ fn table(mutes: &[MuteView]) -> String {
     let mut table = Table::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
     for mute in mutes {
         let to = if mute.to.is_empty() { "everybody".to_owned() } else { mute.to.clone() };
-        table.row(vec![what(mute), to, mute.who.clone(), mute.at.clone(), mute.uid.clone()]);
+        table.row(vec![what(mute), to, mute.who.clone(), Zone::here().shown(&mute.at), mute.uid.clone()]);
     }
     table.render()
 }

@@ -4,7 +4,7 @@ use kubewitness_core::views::{PauseRequest, PauseView};
 
 use super::super::client::Client;
 use super::dead_letters::user;
-use crate::cli::PauseArgs;
+use crate::cli::{PauseArgs, Zone};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended, Usage};
 use kubewitness_core::config::is_name;
@@ -41,7 +41,7 @@ fn text(view: &PauseView) -> String {
         (Some(paused), false) => format!(
             "{name} was paused already, by {} at {}: {}\n",
             clean(&paused.who),
-            clean(&paused.since),
+            clean(&Zone::here().shown(&paused.since)),
             clean(&paused.why)
         ),
         (None, true) => format!("{name} is resumed, and goes on from where it was\n"),

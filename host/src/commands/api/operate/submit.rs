@@ -10,13 +10,11 @@ use serde_json::Value;
 
 use super::super::client::{Client, Refused};
 use super::super::live;
+use super::super::object_name::namespace;
 use super::dead_letters::user;
-use crate::cli::{Output, SubmitArgs, WaitArgs};
+use crate::cli::{GetOutput, SubmitArgs, WaitArgs};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
-
-/// Where kubectl creates an object, too, unless it is told otherwise.
-const NAMESPACE: &str = "default";
 
 pub async fn submit(args: SubmitArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
@@ -27,10 +25,14 @@ pub async fn submit(args: SubmitArgs) -> Ended {
         Some(key) => key.clone(),
         None => random_key()?,
     };
-    let request = request(&args)?;
+    let namespace = namespace(args.namespace.as_deref(), &args.reach).await?;
+    let request = request(&args, namespace)?;
     let sent = client.post_with_key("api/v1/jobs", &key, &request).await;
     let view: SubmitView = sent.map_err(|error| explained(error, args.dry_run, &key))?;
-    print::value(args.output, &view, text)?;
+    match args.output.shape() {
+        Some(output) => print::value(output, &view, text)?,
+        None => print::text(&format!("job.batch/{}\n", clean(&view.name)))?,
+    }
     if !args.watch {
         return Ok(End::Fine);
     }
@@ -51,7 +53,7 @@ fn explained(error: anyhow::Error, dry_run: bool, key: &str) -> anyhow::Error {
     })
 }
 
-fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
+fn request(args: &SubmitArgs, namespace: String) -> Result<SubmitRequest> {
     let mut parameters = BTreeMap::new();
     for (name, value) in &args.parameters {
         if parameters.insert(name.clone(), Value::from(value.as_str())).is_some() {
@@ -60,7 +62,7 @@ fn request(args: &SubmitArgs) -> Result<SubmitRequest> {
     }
     Ok(SubmitRequest {
         template: args.template.clone().unwrap_or_default(),
-        namespace: args.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned()),
+        namespace,
         parameters,
         channel: "cli".into(),
         who: args.who.clone().unwrap_or_else(user),
@@ -87,7 +89,7 @@ fn text(view: &SubmitView) -> String {
     }
 }
 
-async fn list(client: &Client, only: Option<&str>, output: Output) -> Ended {
+async fn list(client: &Client, only: Option<&str>, output: GetOutput) -> Ended {
     let none: [(&str, &str); 0] = [];
     let mut templates: Vec<TemplateView> = client.get("api/v1/templates", &none).await?;
     let known = templates.iter().map(|template| template.name.clone()).collect::<Vec<_>>().join(", ");
@@ -95,7 +97,13 @@ async fn list(client: &Client, only: Option<&str>, output: Output) -> Ended {
     if let Some(only) = only.filter(|_| templates.is_empty()) {
         return Err(Usage::error(format!("there is no template `{only}`; there is {known}")));
     }
-    print::value(output, &templates, |templates| table(templates))?;
+    match output.shape() {
+        Some(output) => print::value(output, &templates, |templates| table(templates))?,
+        None => {
+            let names = templates.iter().map(|template| format!("{}\n", clean(&template.name)));
+            print::text(&names.collect::<String>())?;
+        }
+    }
     Ok(End::Fine)
 }
 

@@ -2,6 +2,7 @@
 
 use kubewitness_core::views::{CallsView, PluginView};
 
+use crate::cli::Zone;
 use crate::commands::print::{Table, remarks};
 
 const HEADER: [&str; 15] = [
@@ -58,7 +59,7 @@ fn row(plugin: &PluginView) -> Vec<String> {
         calls.instances.to_string(),
         format!("{}{}", size(calls.peak_memory), limit.unwrap_or_default()),
         if calls.compile_seconds > 0.0 { time(calls.compile_seconds) } else { "cached".into() },
-        calls.last_answered_at.clone().unwrap_or_else(|| "never".into()),
+        Zone::here().shown(calls.last_answered_at.as_deref().unwrap_or("never")),
     ]
 }
 

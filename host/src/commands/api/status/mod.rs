@@ -4,15 +4,14 @@
 mod calls;
 
 use anyhow::{Result, anyhow};
-use kubewitness_core::calendar;
 use kubewitness_core::views::{
     GrantUseView, HeldView, LedgerView, PausedView, PluginView, ReplicaView, ShadowView, SourceView,
     StatusView, StreamView, TickView,
 };
 
 use super::client::Client;
-use super::live::poll;
-use crate::cli::{GetOutput, Output, PluginsArgs, StatusArgs};
+use super::live::again;
+use crate::cli::{GetOutput, PluginsArgs, StatusArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};
 
@@ -55,7 +54,11 @@ fn status_text(status: &StatusView, wide: bool) -> String {
         journal.bytes / 1024,
         journal.oldest_seq,
         journal.newest_seq,
-        journal.oldest_at.as_ref().map(|at| format!(", since {}", clean(at))).unwrap_or_default(),
+        journal
+            .oldest_at
+            .as_ref()
+            .map(|at| format!(", since {}", clean(&Zone::here().shown(at))))
+            .unwrap_or_default(),
         clean(&journal.place),
     ));
     if let Some(replica) = &status.replica {
@@ -163,7 +166,8 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
     if wide {
         header.extend(["KIND", "EPOCH", "LAST EVENT"]);
     }
-    let mut table = Table::new(&header).whole(wide);
+    let spare = &["WALKED", "RELISTS", "DIFFS", "POISON", "CHECKPOINT", "OBJECTS"];
+    let mut table = Table::new(&header).spare(spare).whole(wide);
     for source in sources {
         let mut row = vec![
             source.name.clone(),
@@ -180,7 +184,7 @@ fn sources_text(sources: &[SourceView], wide: bool) -> String {
         if wide {
             row.push(format!("{} {}", source.api_version, source.kind));
             row.push(source.epoch.to_string());
-            row.push(source.last_event_at.clone().unwrap_or_else(|| "never".into()));
+            row.push(Zone::here().shown(source.last_event_at.as_deref().unwrap_or("never")));
         }
         table.row(row);
     }
@@ -210,11 +214,11 @@ pub(super) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
 }
 
 fn audited(source: &SourceView) -> Option<(&str, String)> {
-    let (date, time) = calendar::parts(source.discrepancies.first()?.found_ms);
+    let found = Zone::here().show(source.discrepancies.first()?.found_ms);
     let count = source.differed;
     let objects = plural(count, "object", "objects");
     let text = format!(
-        "{count} {objects} differed from what was witnessed, the last at {date}T{time}Z: `kubewitness gaps` lists them"
+        "{count} {objects} differed from what was witnessed, the last at {found}: `kubewitness gaps` lists them"
     );
     Some((source.name.as_str(), text))
 }
@@ -255,7 +259,7 @@ const DOINGS: &[Doing] = &[
     ("walk-back: requests", |s| s.counts.walk_back_requests.to_string()),
     ("walk-back: versions found", |s| s.counts.walked_back.to_string()),
     ("walk-back: objects waiting", |s| s.walking.to_string()),
-    ("audits: last", |s| s.last_audit_at.clone().unwrap_or_else(|| "never".into())),
+    ("audits: last", |s| Zone::here().shown(s.last_audit_at.as_deref().unwrap_or("never"))),
     ("audits: differences", |s| s.counts.discrepancies.to_string()),
     ("gaps recorded", |s| s.counts.gaps.to_string()),
     ("histories replaced", |s| s.counts.epochs.to_string()),
@@ -291,14 +295,8 @@ pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<Plu
 
 async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
     let plugins = plugin_views(client, name).await?;
-    let output = match output {
-        GetOutput::Name => {
-            return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
-        }
-        GetOutput::Table => Output::Table,
-        GetOutput::Wide => Output::Wide,
-        GetOutput::Json => Output::Json,
-        GetOutput::Yaml => Output::Yaml,
+    let Some(output) = output.shape() else {
+        return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
     };
     print::shown(output, &plugins, |plugins, wide| {
         plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
@@ -331,7 +329,8 @@ fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
     if columns != Columns::Figures {
         header.push("DIGEST");
     }
-    let mut table = Table::new(&header).whole(columns == Columns::All);
+    let spare = &["DIGEST", "FILTERED", "RETRYING", "OBSERVED", "DELIVERED", "DEAD", "WAITING"];
+    let mut table = Table::new(&header).spare(spare).whole(columns == Columns::All);
     for plugin in plugins {
         let mut row = vec![
             plugin.name.clone(),
@@ -409,7 +408,8 @@ fn ledgers_text(ledgers: &[LedgerView]) -> String {
 fn paused(plugin: &PluginView) -> Option<String> {
     let PausedView { who, why, since } = plugin.paused.as_ref()?;
     Some(format!(
-        "{who} paused it at {since}: {why}. It gets no states until it is resumed, and retention keeps them"
+        "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
+        Zone::here().shown(since)
     ))
 }
 
@@ -597,9 +597,12 @@ mod tests {
     fn wide_has_every_figure() {
         let status = StatusView { sources: vec![busy()], ..StatusView::default() };
         let text = status_text(&status, true);
-        for part in
-            ["batch/v1 Job", "walk-back: requests          240\n", "2026-11-20T13:55:00.000Z", "0.091 s"]
-        {
+        for part in [
+            "batch/v1 Job",
+            "walk-back: requests          240\n",
+            "audits: last                 20",
+            "0.091 s",
+        ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }

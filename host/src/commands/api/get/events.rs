@@ -1,0 +1,68 @@
+//! The columns of `get events`: those of `kubectl get events`.
+
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::views::{EventView, ObjectView};
+
+use super::query::When;
+use crate::cli::Zone;
+use crate::commands::print::age;
+
+/// What is left out of a narrow terminal, the first first.
+pub(super) const SPARE: &[&str] = &["NAMESPACE", "TYPE"];
+
+pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
+    let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
+    header.extend(match when {
+        When::Now => &[][..],
+        When::Gone => &["ENDED"],
+        When::At(_) => &["OBSERVED", "KNOWN"],
+    });
+    header.push("MESSAGE");
+    if wide {
+        header.extend(["NAME", "COUNT", "FIRST SEEN", "FROM", "SOURCE", "VERSION", "UID"]);
+    }
+    header
+}
+
+pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
+    let zone = Zone::here();
+    let event = view.details.as_ref().and_then(|details| details.event.as_ref());
+    let of = |tell: fn(&EventView) -> String| event.map(tell).unwrap_or_default();
+    let time = |ms: u64| match when {
+        When::Now => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
+        When::Gone | When::At(_) => zone.show(ms),
+    };
+    let mut row = vec![
+        view.object.namespace.clone(),
+        event.map(|event| time(event.last_ms)).unwrap_or_default(),
+        of(|event| event.kind.clone()),
+        of(|event| format!("{} {}", event.reason, event.repeated()).trim_end().to_owned()),
+        // An Event whose document is not known is named itself.
+        event.map_or_else(|| format!("event/{}", view.object.name), about),
+    ];
+    match when {
+        When::Now => {}
+        When::Gone => row.push(view.ended_at.as_deref().map(|at| zone.shown(at)).unwrap_or_default()),
+        When::At(_) => {
+            row.push(zone.shown(&view.observed_at));
+            row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
+        }
+    }
+    row.push(of(|event| event.message.clone()));
+    if wide {
+        row.extend([
+            view.object.name.clone(),
+            of(|event| event.count.to_string()),
+            event.map(|event| time(event.first_ms)).unwrap_or_default(),
+            of(|event| event.from.clone()),
+            view.source.clone(),
+            view.resource_version.clone(),
+            view.object.uid.clone(),
+        ]);
+    }
+    row
+}
+
+fn about(event: &EventView) -> String {
+    format!("{}/{}", event.about.kind.to_lowercase(), event.about.name)
+}
