@@ -8,7 +8,7 @@ use kubewitness_core::State;
 use kubewitness_core::views::{EventView, Gone, ObjectQuery, ObjectView, ReportView, TimelineView};
 
 use super::client::{Client, parameters};
-use super::live::again;
+use super::live::poll;
 use super::object_name::{ObjectName, is_uid, namespace};
 use crate::cli::{TimelineArgs, Zone};
 use crate::commands::print::{self, Table};
@@ -21,7 +21,7 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
     let named = ObjectName::only(&args.object)?;
     let client = Client::reach(&args.query.reach).await?;
     let namespace = namespace(args.namespace.as_deref(), &args.query.reach).await?;
-    again(args.watch, async || {
+    poll(args.watch, async || {
         let view = story(&client, &named, &namespace, args.limit).await?;
         if view.states.is_empty() {
             bail!(nothing(&client, &named, &namespace).await?);
@@ -197,7 +197,7 @@ mod tests {
             };
             serde_json::to_value([in_team]).unwrap()
         });
-        let named = Named::Object { kind: "job".into(), name: "train-7".into() };
+        let named = ObjectName::Object { kind: "job".into(), name: "train-7".into() };
         let told = nothing(&client.await, &named, "default").await.unwrap();
         assert!(
             told.contains(
@@ -212,9 +212,9 @@ mod tests {
     #[tokio::test]
     async fn a_name_without_its_kind_is_refused() {
         let client = testing::client(|_| serde_json::json!([])).await;
-        let told = nothing(&client, &Named::Uid("train-7".into()), "default").await.unwrap_err();
+        let told = nothing(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
         assert!(told.is::<Usage>() && told.to_string().contains("job/train-7"), "{told}");
-        let uid = Named::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
+        let uid = ObjectName::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
         assert!(nothing(&client, &uid, "default").await.is_ok(), "its object may be yet to come");
     }
 }

@@ -14,7 +14,7 @@ use kubewitness_core::{Seq, calendar};
 
 use super::super::client::Client;
 use super::super::gaps::labelled;
-use super::super::live::again;
+use super::super::live::poll;
 use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs, Zone};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};

@@ -10,7 +10,7 @@ use kubewitness_core::views::{
 };
 
 use super::client::Client;
-use super::live::again;
+use super::live::poll;
 use crate::cli::{GetOutput, PluginsArgs, StatusArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table, age, clean, remarks};

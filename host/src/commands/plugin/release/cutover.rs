@@ -35,7 +35,9 @@ fn cut_over(name: &str, data: &mut BTreeMap<String, String>) -> Result<()> {
     let text = text.with_context(|| {
         format!("it has no `{PLUGIN_KEY}`: `--config-map` names the one that has the manifest of `{name}`")
     })?;
-    let trees = Tree::parse(text).map_err(|error| anyhow!("its `{PLUGIN_KEY}` can't be read: {error}"))?;
+    let trees = Tree::parse(text).map_err(|error| {
+        anyhow!("its `{PLUGIN_KEY}` can't be read: line {}: {}", error.line, error.message)
+    })?;
     let mut documents: Vec<Value> = trees.iter().map(Tree::to_json).collect();
     let is_it = |it: &&mut Value| it["kind"] == "Plugin" && it["metadata"]["name"] == name;
     let document = documents.iter_mut().find(is_it).with_context(|| {
