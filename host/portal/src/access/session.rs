@@ -241,6 +241,25 @@ mod tests {
         assert!(open(&one).is_none() && open(&other).is_some());
     }
 
+    #[tokio::test]
+    async fn who_ends_many_sessions_ends_those_of_the_service_accounts_of_the_same_namespace_alone() {
+        let sessions = sessions();
+        let account = |name: &str, at: u64| {
+            let text = sessions.seal("t", &format!("system:serviceaccount:{name}"), at).unwrap();
+            sessions.open(&text, at).unwrap()
+        };
+        let (b, other) = (account("team:b", NOW), account("other:a", NOW));
+        let person = |session: &Session| session.id[..PERSON_BYTES].to_vec();
+        assert_eq!(person(&account("team:a", NOW)), person(&b));
+        assert_ne!(person(&other), person(&b));
+        for number in 1..=101 {
+            sessions.ended.add(&account("team:a", NOW + number), NOW + number).await.unwrap();
+        }
+        let now_ms = NOW + 101;
+        assert!(!sessions.goes_on(&b, now_ms), "its party pays");
+        assert!(sessions.goes_on(&other, now_ms) && sessions.goes_on(&account("team:b", now_ms), now_ms));
+    }
+
     #[test]
     fn the_longest_token_fits_into_the_pieces_of_a_cookie_and_each_into_what_browsers_keep() {
         let token = "t".repeat(TOKEN_BYTES);

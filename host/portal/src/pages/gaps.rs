@@ -35,6 +35,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let none_at_all = sources.is_empty();
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
+    let unseen = |count: fn(&SourceView) -> u64| match sight.is_whole() {
+        true => 0,
+        false => sources.iter().map(count).sum(),
+    };
+    let (unseen_gaps, unseen_poison) = (unseen(|source| source.gaps), unseen(|source| source.poison));
     let content = html! {
         div.head { h1 { "Gaps" } (narrowed(&query)) }
         p.lead {
@@ -46,11 +51,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         } @else {
             section aria-labelledby="holes" {
                 h2 #holes { "Missing versions" }
-                @if restricted && gaps.is_empty() { (none_to_see()) } @else { (holes(&gaps, &query, &sources)) }
+                @if gaps.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) } @else { (holes(&gaps, &query, &sources)) }
             }
             @if restricted { section { (super::parts::restricted("The list of poison messages and audit findings")) } }
             @else if query.uid.is_none() {
-                section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison)) }
+                section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison, unseen_poison)) }
                 section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
                 section aria-labelledby="audits" { h2 #audits { "Audits" } (audits(&sources)) }
             }
@@ -70,9 +75,16 @@ fn narrowed(query: &GapQuery) -> Markup {
 
 // ---- missing versions --------------------------------------------------------------------
 
-fn none_to_see() -> Markup {
+/// How many there are of one object is not known.
+fn none_to_see(query: &GapQuery, unseen: u64) -> Markup {
+    let title = match unseen {
+        1.. if query.uid.is_none() => {
+            format!("{} {} that you may not see", figure(unseen), plural(unseen, "gap", "gaps"))
+        }
+        _ => "No gaps that you may see".into(),
+    };
     empty(
-        "No gaps that you may see",
+        &title,
         &html! { "Gaps of objects are for people who may list these. A gap of a whole source is for people who may list its objects in the whole cluster." },
     )
 }
@@ -140,7 +152,12 @@ pub(super) fn bound(version: &str) -> &str {
 
 // ---- poison ------------------------------------------------------------------------------
 
-fn poisons(poison: &[PoisonView]) -> Markup {
+fn poisons(poison: &[PoisonView], unseen: u64) -> Markup {
+    if poison.is_empty() && unseen > 0 {
+        return html! { p.note {
+            (figure(unseen)) " that you may not see: poison is for people who may list the objects of its source in the whole cluster."
+        } };
+    }
     if poison.is_empty() {
         return html! { p.note { "None: every event was an object of its source's kind." } };
     }

@@ -12,17 +12,7 @@ impl Visibility {
     pub(crate) async fn status(&self) -> Result<StatusView, Problem> {
         let mut status = self.views.status().await?;
         if self.is_operators().await? {
-            for plugin in &mut status.plugins {
-                if plugin.manifest.is_none() || self.viewer.may(Act::SeePlugin, &plugin.name).await? {
-                    continue;
-                }
-                if let Some(manifest) = &mut plugin.manifest {
-                    Arc::make_mut(manifest).config = None;
-                }
-                if let Some(shadow) = &mut plugin.shadow {
-                    shadow.differences.clear();
-                }
-            }
+            self.keep_seen(&mut status).await?;
             return Ok(status);
         }
         let mut sources = Vec::new();
@@ -38,6 +28,33 @@ impl Visibility {
             });
         }
         Ok(StatusView { sources, restricted: true, ..StatusView::default() })
+    }
+
+    /// An operator sees how the controller works. The objects that this names are for people who may see them.
+    async fn keep_seen(&self, status: &mut StatusView) -> Result<(), Problem> {
+        if self.is_whole() {
+            return Ok(());
+        }
+        for source in &mut status.sources {
+            for found in std::mem::take(&mut source.discrepancies) {
+                if self.sees(Verb::List, &found.object, None).await? {
+                    source.discrepancies.push(found);
+                }
+            }
+        }
+        for plugin in &mut status.plugins {
+            let sees_plugin = self.viewer.may(Act::SeePlugin, &plugin.name).await?;
+            if let Some(manifest) = plugin.manifest.as_mut().filter(|_| !sees_plugin) {
+                Arc::make_mut(manifest).config = None;
+            }
+            let Some(shadow) = &mut plugin.shadow else { continue };
+            for difference in std::mem::take(&mut shadow.differences) {
+                if sees_plugin && self.state_at(difference.seq).await?.is_some() {
+                    shadow.differences.push(difference);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Why the controller is not ready, for those who may know.

@@ -74,7 +74,8 @@ impl Visibility {
         }
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether nobody asks who they are, so that they see everything.
+    pub(crate) fn is_whole(&self) -> bool {
         matches!(self.viewer, Viewer::Everybody)
     }
 
@@ -379,17 +380,18 @@ impl Visibility {
 
     /// Events that they may get, about objects that they may get.
     async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
-        let mut seen: HashMap<String, bool> = HashMap::new();
+        // An Event may name any uid, so nothing follows from what another one says of the same.
+        let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
         let mut shown = Vec::new();
         for event in events {
             if !self.sees(Verb::Get, &event.object, Some(event.seq)).await? {
                 continue;
             }
-            let sees_object = match seen.get(&event.about.uid) {
+            let sees_object = match seen.get(&event.about) {
                 Some(known) => *known,
                 None => {
                     let sees = self.gets(&event.about, None).await?;
-                    seen.insert(event.about.uid.clone(), sees);
+                    seen.insert(event.about.clone(), sees);
                     sees
                 }
             };

@@ -46,7 +46,7 @@ async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
     let whole = if narrowed { whole(client, &sources).await? } else { Vec::new() };
     print::shown(args.query.output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
-            (true, true) => none(&about, &status, &sources),
+            (true, true) => none(&about, narrowed, &status, &sources),
             (true, false) => format!("no gap {}, for itself\n", clean(&about)),
             (false, _) => table(gaps, wide),
         };
@@ -167,7 +167,7 @@ async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) ->
 }
 
 /// "Every version" is said only while every source that was asked about sees what happens.
-fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
+fn none(about: &str, is_narrowed: bool, status: &StatusView, sources: &[&SourceView]) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(&Zone::here().shown(at))),
@@ -188,6 +188,14 @@ fn none(about: &str, status: &StatusView, sources: &[&SourceView]) -> String {
         let of = sources.iter().filter(|source| of(source));
         of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
     };
+    // The list is of what they may see, and the figures are of all.
+    let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
+    if recorded > 0 && !is_narrowed {
+        return format!(
+            "no gap{about} that you may see: {recorded} {} recorded ({since})\n",
+            plural(recorded, "is", "are")
+        );
+    }
     let blind = named(&|source| blind(source).is_some());
     if !blind.is_empty() {
         return format!(
@@ -322,15 +330,28 @@ pub async fn poison(args: PoisonArgs) -> Ended {
     let mut parameters: Parameters = vec![("limit", args.limit.to_string())];
     parameters.extend(args.source.clone().map(|source| ("source", source)));
     let poison: Vec<PoisonView> = client.get("api/v1/poison", &parameters).await?;
+    let recorded =
+        if poison.is_empty() { recorded_poison(&client, args.source.as_deref()).await? } else { 0 };
     print::wide(args.query.output, &poison, |poison, wide| {
-        poison_text(poison, wide, args.source.as_deref())
+        poison_text(poison, wide, args.source.as_deref(), recorded)
     })?;
     Ok(End::Fine)
 }
 
-fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>) -> String {
+/// As the figures say; the list is of what they may see.
+async fn recorded_poison(client: &Client, source: Option<&str>) -> Result<u64> {
+    let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+    let asked = status.sources.iter().filter(|view| source.is_none_or(|name| name == view.name));
+    Ok(asked.map(|view| view.poison).sum())
+}
+
+fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>, recorded: u64) -> String {
     if poison.is_empty() {
         let of = source.map(|name| format!(" of source {}", clean(name))).unwrap_or_default();
+        if recorded > 0 {
+            let are = plural(recorded, "is", "are");
+            return format!("no poison{of} that you may see: {recorded} {are} recorded\n");
+        }
         return format!("no poison{of}: every frame was an object of its kind\n");
     }
     let mut header = vec!["NUMBER", "OBSERVED", "SOURCE", "BYTES", "ERROR"];
@@ -462,7 +483,7 @@ mod tests {
             JournalView { oldest_at: Some("2026-11-20T11:00:00.000Z".into()), ..JournalView::default() };
         let status = StatusView { journal, ..StatusView::default() };
         let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
-        let text = none("of job/x", &status, &[&seen]);
+        let text = none("of job/x", false, &status, &[&seen]);
         assert!(
             text.starts_with("no gap of job/x: every version since the first list was witnessed"),
             "{text}"
@@ -472,19 +493,23 @@ mod tests {
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         let unseen = SourceView { synced: false, ..seen.clone() };
         let refused = StatusView { problems: vec!["two hosts".into()], ..status.clone() };
-        for text in [none("", &refused, &[&seen]), none("", &status, &[])] {
+        for text in [none("", false, &refused, &[&seen]), none("", false, &status, &[])] {
             assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
         }
         let restricted = StatusView { restricted: true, ..status.clone() };
-        let text = none("of job/x", &restricted, &[&seen]);
+        let text = none("of job/x", false, &restricted, &[&seen]);
         assert!(
             text.starts_with("no gap of job/x that you may see; gaps of whole sources are for"),
             "{text}"
         );
-        let text = none("", &status, &[&doubted]);
+        let hidden = SourceView { gaps: 5, poison: 2, ..seen.clone() };
+        let text = none("", false, &status, &[&hidden]);
+        assert!(text.starts_with("no gap that you may see: 5 are recorded ("), "{text}");
+        assert!(none("of job/x", true, &status, &[&hidden]).contains("every version"), "others have them");
+        let text = none("", false, &status, &[&doubted]);
         assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
         for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {
-            let text = none("", &status, &[&blind]);
+            let text = none("", false, &status, &[&blind]);
             assert!(
                 text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
                 "{text}"
@@ -534,11 +559,12 @@ mod tests {
             bytes: 4,
             ..PoisonView::default()
         };
-        let text = poison_text(&[view], true, None);
+        let text = poison_text(&[view], true, None, 0);
         assert!(text.contains("bad·line") && text.contains("·[2J") && !text.contains('\u{1b}'), "{text}");
         assert_eq!(
-            poison_text(&[], false, Some("pods")),
+            poison_text(&[], false, Some("pods"), 0),
             "no poison of source pods: every frame was an object of its kind\n"
         );
+        assert_eq!(poison_text(&[], false, None, 2), "no poison that you may see: 2 are recorded\n");
     }
 }

@@ -317,9 +317,12 @@ impl Book {
         if matches!(answer, Answer::Later { after_ms: Some(_), .. }) {
             return;
         }
-        let (result, why) = Report::result(answer);
-        let within = format!("within `{}`", sending.message.title);
-        let why = if sending.is_digest && why.is_empty() { within.as_str() } else { why };
+        // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
+        let (result, why) = match Report::result(answer) {
+            ("sent", _) if sending.is_digest => ("sent", "within a digest"),
+            (result, _) if sending.is_digest => (result, "the digest was not taken: the log says why"),
+            alone => alone,
+        };
         for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
             let (facts, title) = (&one.message.facts, one.message.title.clone());
             let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);

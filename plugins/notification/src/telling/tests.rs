@@ -638,8 +638,12 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     );
     assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled"]);
     world.hear(&[moved(5, "c", "Failed")]);
+    world.host.status.borrow_mut().insert("ops".into(), Ok(503));
     world.after(3_600_000);
-    assert_eq!(world.reports("uid-b")[1], "ops|sent|within `2 outcomes: 2 Failed`");
+    assert_eq!(world.reports("uid-b")[1], "ops|waiting|the digest was not taken: the log says why");
+    world.host.status.borrow_mut().clear();
+    world.after(10_000);
+    assert_eq!(world.reports("uid-b")[1], "ops|sent|within a digest");
     let entry = world.host.kv.borrow()["report/uid-b/00000000000000000004/ops"].clone();
     let entry: Value = serde_json::from_slice(&entry).unwrap();
     assert_eq!((&entry["via"], &entry["title"]), (&json!("slack"), &json!("Job default/b: Failed")));

@@ -98,8 +98,10 @@ impl<'t> Text<'t> {
             return None;
         }
         let is_port = colon.map(|colon| &host[colon + 1..]).is_some_and(|after| {
-            // A password may begin with a blank.
-            is_port(after, host.len() == word.len()) && (is_web || !after.is_empty())
+            // A password may begin with a blank, or with a number and a slash.
+            let may_be =
+                is_web || (!after.is_empty() && (at.is_some() || !self.has_host(start + host.len())));
+            is_port(after, host.len() == word.len()) && may_be
         });
         // A user alone, which is a token in the web and no secret elsewhere.
         if colon.is_none() || is_port {
@@ -111,6 +113,12 @@ impl<'t> Text<'t> {
             return Some(begin..end);
         }
         self.last_at(sign, start).filter(|end| *end >= begin).map(|end| begin..end)
+    }
+
+    /// Whether the word has a host behind this place. An image has its digest there, as in `docker://h:5000/i@sha256:…`.
+    fn has_host(&self, place: usize) -> bool {
+        let next = self.ats.get(self.ats.partition_point(|at| *at < place));
+        next.is_some_and(|at| *at < self.word_end && !self.text[at + 1..].starts_with("sha"))
     }
 
     /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.

@@ -110,14 +110,20 @@ impl Begun {
 pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
     for (place, sign) in text[word.clone()].match_indices(['=', ':']) {
         let start = word.start + place + 1;
-        let before = text[..start - 1].trim_end_matches([' ', '\t']);
+        let before = without_blanks(&text[..start - 1]);
         let is_apart = before.len() < start - 1;
         let before = before.strip_suffix('+').unwrap_or(before);
-        // As in `os.environ['TOKEN'] = …`.
-        let before =
-            before.strip_suffix(']').filter(|before| before.ends_with(['"', '\''])).unwrap_or(before);
+        // As in `os.environ['TOKEN'] = …` and `TOKEN[0]=…`.
+        let before = match before.strip_suffix(']') {
+            Some(key) if key.ends_with(['"', '\'']) => key,
+            Some(index) => {
+                index.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix('[').unwrap_or(before)
+            }
+            None => before,
+        };
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
-            Some(name) => (name.strip_suffix('\\').unwrap_or(name), true),
+            // JSON within JSON has more of them with each level.
+            Some(name) => (name.trim_end_matches('\\'), true),
             None => (before, false),
         };
         let name = name_before(before);
@@ -155,11 +161,21 @@ pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str)
 
 /// Whether the next word is a secret.
 fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
-    let word =
-        word.trim_start_matches(['"', '\'', '`', '(', '[', '\\']).trim_end_matches(['"', '\'', ',', '\\']);
+    let word = word.trim_end_matches(['"', '\'', ',', '\\']);
+    // A command line may begin within quotes, as in `{"args":"--token …"}`.
+    let word = word.rsplit(['"', '\'', '`']).next().unwrap_or_default().trim_start_matches(['(', '[', '\\']);
     let flag = word.strip_prefix('-').map(|flag| flag.trim_start_matches('-'));
     word.eq_ignore_ascii_case("bearer")
         || flag.is_some_and(|flag| name_before(flag).len() == flag.len() && is_secret(flag))
+}
+
+/// Without the blanks at its end, and without line ends that `\` takes away.
+fn without_blanks(text: &str) -> &str {
+    let mut rest = text.trim_end_matches([' ', '\t']);
+    while let Some(line) = rest.strip_suffix("\\\n").or_else(|| rest.strip_suffix("\\\r\n")) {
+        rest = line.trim_end_matches([' ', '\t']);
+    }
+    rest
 }
 
 fn is_of_name(c: char) -> bool {

@@ -49,7 +49,7 @@ impl Value {
         if let Some(end) = digest_at(text, start).filter(|_| form != Form::Rest) {
             return Self::to(start..end);
         }
-        let quoted = quoted_at(text, start);
+        let quoted = quoted_at(text, start, form);
         if let Some((within, next)) = quoted.clone().filter(|(_, next)| form.ends(text, *next, open)) {
             return Self { range: within, next };
         }
@@ -91,7 +91,7 @@ impl Form {
 }
 
 /// What stands within quotes, and where these end. None where they never end, or where an escape leaves that open.
-fn quoted_at(text: &str, start: usize) -> Option<(Range<usize>, usize)> {
+fn quoted_at(text: &str, start: usize, form: Form) -> Option<(Range<usize>, usize)> {
     let (bytes, rest) = (text.as_bytes(), &text[start..]);
     if let Some(rest) = rest.strip_prefix("\\\"") {
         let within = start + 2;
@@ -99,7 +99,10 @@ fn quoted_at(text: &str, start: usize) -> Option<(Range<usize>, usize)> {
         return (bytes.get(end + 1) == Some(&b'"')).then_some((within..end, end + 2));
     }
     let quote = *bytes.get(start).filter(|byte| matches!(byte, b'"' | b'\''))?;
-    let end = close(bytes, start + 1, quote)?;
+    let end = match form {
+        Form::Rest | Form::Word => close_in_shell(bytes, start + 1, quote)?,
+        Form::Member | Form::Line => close(bytes, start + 1, quote)?,
+    };
     let is_open = quote == b'\'' && bytes[end - 1] == b'\\';
     (!is_open).then_some((start + 1..end, end + 1))
 }
@@ -113,6 +116,37 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
             byte if *byte == quote => return Some(at),
             _ => at += 1,
         }
+    }
+    None
+}
+
+/// The same in a shell: within double quotes, a command has quotes of its own, and ends before they close.
+fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
+    let mut at = from;
+    while quote == b'"' && at < bytes.len() {
+        at = match bytes[at] {
+            b'"' => return Some(at),
+            b'\\' => at + 2,
+            b'`' => close(bytes, at + 1, b'`')? + 1,
+            b'$' if bytes.get(at + 1) == Some(&b'(') => command_end(bytes, at + 1)?,
+            _ => at + 1,
+        };
+    }
+    close(bytes, at, quote)
+}
+
+/// Where the bracket closes that opens here.
+fn command_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let (mut at, mut depth) = (from, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 1,
+            b'(' => depth += 1,
+            b')' if depth == 1 => return Some(at + 1),
+            b')' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
     }
     None
 }
@@ -167,12 +201,16 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
                 text[at + 2..].find("\\\"").map_or(text.len(), |end| at + 2 + end + 2)
             }
             b'\\' => at + 2,
+            // As in `$'it\'s'`: there a shell knows escapes.
+            b'$' if bytes.get(at + 1) == Some(&b'\'') && open.is_none_or(|open| open.sign != b'\'') => {
+                escaped_end(bytes, at + 2)
+            }
             b'"' | b'\'' => {
                 let closes = open == Some(Quote { sign: *byte, is_escaped: false });
                 if closes && at > start && ends.at(text, at + 1) {
                     return at;
                 }
-                close(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
+                close_in_shell(bytes, at + 1, *byte).map_or(text.len(), |end| end + 1)
             }
             // One that ends a word closes what began before the value.
             b'`' if at == start || !ends.at(text, at + 1) => {
@@ -191,6 +229,19 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
         }
     }
     text.len()
+}
+
+/// Where single quotes end within which `\` escapes.
+fn escaped_end(bytes: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            b'\'' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
 }
 
 /// The end of a list or an object of JSON. None where it does not end, or stands within a text that is quoted itself.

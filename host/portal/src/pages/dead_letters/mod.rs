@@ -33,8 +33,16 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let visible = Visibility::new(&app, &viewer);
     let mut letters = visible.letters(plugin, usize::MAX).await?;
     let plugins: BTreeSet<_> = letters.iter().map(|view| view.letter.plugin.clone()).collect();
-    asked.keep(&mut letters)?;
     let is_operators = visible.is_operators().await?;
+    let unseen = match is_operators && !visible.is_whole() {
+        true => {
+            let all = visible.status().await?.plugins;
+            let of_those = all.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
+            of_those.map(|view| view.dead).sum::<u64>().saturating_sub(letters.len() as u64)
+        }
+        false => 0,
+    };
+    asked.keep(&mut letters)?;
     let records = match is_operators {
         true => app.views.letter_records(plugin).await?,
         false => Vec::new(),
@@ -57,7 +65,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
         (on_their_way(&letters))
-        @if letters.is_empty() { (nothing(&asked, is_operators)) }
+        @if letters.is_empty() { (nothing(&asked, is_operators, unseen)) }
         @for section in &sections { (section) }
         @if !dropped.is_empty() {
             p.hint {
@@ -126,12 +134,16 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     }
 }
 
-fn nothing(asked: &LetterFilter, sees_all: bool) -> Markup {
+fn nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
+    let none_to_see =
+        |title: &str| empty(title, &html! { "A dead letter is shown to people who may list its object." });
     match asked.plugin() {
-        _ if !sees_all => empty(
-            "No dead letters that you may see",
-            &html! { "A dead letter is shown to people who may list its object." },
-        ),
+        _ if unseen > 0 && !asked.narrows() => none_to_see(&format!(
+            "{} {} that you may not see",
+            figure(unseen),
+            plural(unseen, "dead letter", "dead letters")
+        )),
+        _ if !is_operators || unseen > 0 => none_to_see("No dead letters that you may see"),
         _ if asked.narrows() => empty(
             "Nothing matches",
             &html! { "No dead letter fits the filter. " a href="/deadletters" { "Show all" } "." },

@@ -206,6 +206,40 @@ async fn the_configuration_of_a_plugin_takes_a_right_of_its_own() {
 }
 
 #[tokio::test]
+async fn an_event_that_names_the_uid_of_a_foreign_object_hides_no_event_of_that() {
+    let story = Portal::new().as_token("reader", "/api/v1/timeline?uid=uid-blue").await.json();
+    let events: Vec<_> =
+        story["events"].as_array().unwrap().iter().map(|event| &event["object"]["uid"]).collect();
+    assert_eq!(events, ["uid-blue-event"]);
+}
+
+#[tokio::test]
+async fn an_operator_without_rights_on_objects_sees_how_many_there_are_and_none_of_their_names() {
+    let portal = Portal::new();
+    for token in ["watcher", "steward"] {
+        for path in ["/api/v1/status", "/api/v1/plugins", "/gaps", "/plugins", "/sources", "/deadletters"] {
+            let answer = portal.as_token(token, path).await;
+            assert_eq!(answer.status, 200, "{token} at {path}");
+            for name in ["red-train", "blue-train", "uid-red", "uid-blue", "compared-job"] {
+                assert!(!answer.text.contains(name), "{token} reads `{name}` at {path}: {}", answer.text);
+            }
+        }
+        let gaps = portal.as_token(token, "/gaps").await.text;
+        assert!(gaps.contains("154\u{202f}246 gaps that you may not see"), "{gaps}");
+        assert!(gaps.contains("154\u{202f}246 that you may not see: poison") && !gaps.contains("No gaps"));
+        let of_one = portal.as_token(token, "/gaps?uid=uid-none").await.text;
+        assert!(of_one.contains("No gaps that you may see") && !of_one.contains("154\u{202f}246 gaps"));
+        let letters = portal.as_token(token, "/deadletters").await.text;
+        assert!(letters.contains("77\u{202f}123 dead letters that you may not see"), "{letters}");
+        let letters = portal.as_token(token, "/deadletters?error=none").await.text;
+        assert!(letters.contains("No dead letters that you may see"), "{letters}");
+    }
+    assert!(portal.as_token("steward", "/plugins").await.text.contains("configured-table"));
+    let status = portal.as_token("boss", "/api/v1/status").await.text;
+    assert!(status.contains("red-train") && status.contains("blue-train") && status.contains("compared-job"));
+}
+
+#[tokio::test]
 async fn an_operator_sees_both_and_how_the_controller_works() {
     let portal = Portal::new();
     for path in addresses("blue") {
@@ -555,7 +589,7 @@ async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_ab
         events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let portal = Portal::new();
-    assert_eq!(told(&portal, "boss").await, ["red-message", "blue-message"]);
+    assert_eq!(told(&portal, "boss").await, ["blue-message", "red-message", "blue-message"]);
     assert_eq!(told(&portal, "red").await, ["red-message"]);
     assert!(told(&portal, "blue").await.is_empty());
     // Who may get one job by its name, and no events.

@@ -46,6 +46,7 @@ fn story(tenant: &str) -> Vec<State> {
 }
 
 /// About the job that a state is of, and about one of the other tenant, which nobody but an operator should meet here.
+/// Before them comes one of the other tenant that names the uid of the first.
 fn events(state: &State) -> Vec<EventView> {
     let event = |tenant: &str| EventView {
         object: fake::object("Event", tenant, &format!("{tenant}-train.1"), &format!("uid-{tenant}-event")),
@@ -59,7 +60,10 @@ fn events(state: &State) -> Vec<EventView> {
         from: "kubelet".into(),
         seq: state.seq,
     };
-    TENANTS.map(event).into()
+    let other = TENANTS.into_iter().find(|tenant| *tenant != state.object.namespace).unwrap_or_default();
+    let about = ObjectRef { uid: state.object.uid.clone(), ..job(other) };
+    let forged = EventView { about, ..event(other) };
+    [forged].into_iter().chain(TENANTS.map(event)).collect()
 }
 
 /// What an object tells of one of the other tenant, if it is an Event.
@@ -184,12 +188,14 @@ impl Views for Tenants {
             name: "persistence".into(),
             message: Some(BOTH.into()),
             observed: 77_123,
+            dead: 77_123,
             manifest: Some(Arc::new(ManifestView {
                 config: json!({"table": "configured-table"}).as_object().cloned(),
                 ..ManifestView::default()
             })),
             shadow: Some(ShadowView {
                 differences: vec![ShadowDifferenceView {
+                    seq: first("red"),
                     object: "Job compared-job".into(),
                     ..Default::default()
                 }],
@@ -404,7 +410,8 @@ impl Views for Tenants {
 }
 
 /// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing,
-/// `watcher` the status.
+/// `watcher` the status, `steward` all that is of Kubewitness itself, `reader` the Events of all and the
+/// objects of `blue`.
 #[derive(Default)]
 pub struct Server {
     pub is_down: AtomicBool,
@@ -447,7 +454,8 @@ impl Reviewer for Server {
         self.think().await;
         self.answers()?;
         let name = token.trim_end_matches('x');
-        let is_known = ["red", "blue", "boss", "guest", "named", "watcher"].contains(&name);
+        let is_known =
+            ["red", "blue", "boss", "guest", "named", "watcher", "steward", "reader"].contains(&name);
         let is_gone = self.gone.lock().unwrap().contains(token);
         let person = Person { user: format!("user-{name}"), groups: vec![name.into()], ..Person::default() };
         Ok((is_known && !is_gone).then_some(person))
@@ -468,6 +476,8 @@ impl Reviewer for Server {
         }
         Ok(match name {
             "boss" => true,
+            "steward" => attempt.group == "kubewitness.dev",
+            "reader" => reads && (attempt.resource == "events" || attempt.namespace == "blue"),
             "watcher" => attempt.group == "kubewitness.dev" && attempt.resource == "status",
             "named" => {
                 reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"

@@ -54,6 +54,7 @@ struct Chosen {
 
 async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String> {
     let mut letters = letters(client, chosen.plugin.as_deref()).await?;
+    let seen = letters.len() as u64;
     let (namespace, dropped) = (chosen.namespace.as_ref(), chosen.dropped);
     letters.retain(|view| {
         view.letter.dropped == dropped && namespace.is_none_or(|wanted| *wanted == view.object.namespace)
@@ -62,13 +63,13 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
         let uids = labelled(client, selector, &[]).await?;
         letters.retain(|view| uids.contains(&view.object.uid));
     }
-    // Whoever may not see the status may not see every object either.
     let none: [(&str, &str); 0] = [];
-    let sees_all =
-        async || client.get::<StatusView>("api/v1/status", &none).await.is_ok_and(|it| !it.restricted);
-    let theirs = match letters.is_empty() && !sees_all().await {
-        true => " that you may see",
-        false => "",
+    let sees_all = match letters.is_empty() {
+        true => {
+            let status = client.get::<StatusView>("api/v1/status", &none).await;
+            status.is_ok_and(|status| sees_all(&status, chosen.plugin.as_deref(), seen))
+        }
+        false => true,
     };
     print::shown(output, &letters, |letters, _| {
         let header = ["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"];
@@ -85,9 +86,20 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
                 one_line(&letter.error),
             ]);
         }
-        let nothing = if dropped { "there are no dropped dead letters" } else { "there are no dead letters" };
-        if table.is_empty() { format!("{nothing}{theirs}\n") } else { table.render() }
+        if table.is_empty() { nothing(dropped, sees_all) } else { table.render() }
     })
+}
+
+/// Whether the letters that they got are all. Whoever may not see the status may not see every object either, and the
+/// figures of plugins are of all letters.
+fn sees_all(status: &StatusView, plugin: Option<&str>, seen: u64) -> bool {
+    let asked = status.plugins.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
+    !status.restricted && asked.map(|view| view.dead).sum::<u64>() <= seen
+}
+
+fn nothing(dropped: bool, sees_all: bool) -> String {
+    let nothing = if dropped { "there are no dropped dead letters" } else { "there are no dead letters" };
+    format!("{nothing}{}\n", if sees_all { "" } else { " that you may see" })
 }
 
 fn object(view: &DeadLetterView) -> String {
@@ -287,6 +299,8 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::views::PluginView;
+
     use super::*;
 
     #[test]
@@ -323,6 +337,21 @@ mod tests {
         assert_eq!(left_and_parked(&by_seq, &[letter(7, "a", true), letter(8, "b", false)]), (1, 0));
         assert_eq!(left_and_parked(&by_seq, &[letter(8, "b", false)]), (0, 0), "another letter says nothing");
         assert_eq!(left_and_parked(&by_seq, &parked), (0, 1));
+    }
+
+    #[test]
+    fn whoever_sees_not_all_letters_is_not_told_that_there_are_none() {
+        let plugin = |name: &str, dead| PluginView { name: name.into(), dead, ..PluginView::default() };
+        let status = StatusView { plugins: vec![plugin("a", 0), plugin("b", 3)], ..StatusView::default() };
+        let told = |plugin, seen| nothing(false, sees_all(&status, plugin, seen));
+        assert_eq!(told(Some("a"), 0), "there are no dead letters\n");
+        assert_eq!(told(None, 3), "there are no dead letters\n");
+        assert_eq!(told(None, 2), "there are no dead letters that you may see\n");
+        assert_eq!(told(Some("b"), 0), "there are no dead letters that you may see\n");
+        let restricted = StatusView { restricted: true, ..StatusView::default() };
+        assert!(!sees_all(&restricted, None, 0));
+        assert_eq!(nothing(true, true), "there are no dropped dead letters\n");
+        assert_eq!(nothing(true, false), "there are no dropped dead letters that you may see\n");
     }
 
     #[test]

@@ -265,6 +265,48 @@ async fn people_and_plugins_read_no_secret_of_a_job_in_the_events_about_it() {
     .await;
 }
 
+const SOURCES: &str = "apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: host
+  labels: {kubewitness.dev/host: \"true\"}
+data:
+  host.yaml: |
+    apiVersion: kubewitness.dev/v1alpha1
+    kind: Host
+    metadata: {name: host}
+    spec:
+      sources:
+        - {name: events, apiVersion: v1, kind: Event}
+";
+
+#[tokio::test]
+async fn of_a_kind_whose_source_was_added_while_running_no_event_tells_a_secret() {
+    in_scratch("secrets_added", async |scratch| {
+        let (config, simulator) = (scratch.folder("config")?, simulator(scratch).await?);
+        write(&config, "host.yaml", SOURCES)?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        kubewitness.listed(1, WITHIN).await?;
+        let jobs = "        - {name: jobs, apiVersion: batch/v1, kind: Job}\n";
+        write(&config, "host.yaml", &format!("{SOURCES}{jobs}"))?;
+        kubewitness.listed(2, WITHIN).await?;
+        let path = "/api/v1/namespaces/default/events";
+        let unseen = event("unseen", "nobody-has-seen-it");
+        let (code, answer) = simulator.request(Method::POST, path, Some(&unseen)).await?;
+        ensure!(code == 201, "{answer}");
+        let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
+        until_ok(WITHIN, "the event", async || hides(&reqwest::get(&document).await?.text().await?)).await?;
+        kubewitness.stop().await
+    })
+    .await;
+}
+
 const HIDDEN_LABEL: &str = "      redaction:
         fields:
           - {pointer: /metadata/labels/code}

@@ -100,6 +100,18 @@ fn no_part_of_a_secret_stays_in_an_argument_whatever_its_quotes() {
         "- value: hush1\n  name: TOKEN",
         "{name: TOKEN, value: hush1}",
         r"TOKEN=`a \` hush1`",
+        r#"sh -c "export TOKEN=$'it\'s hush1'; run""#,
+        r"TOKEN=$'it\'s hush1' run",
+        r#"TOKEN="`echo "a b" hush1`""#,
+        r#"TOKEN="$(echo "a b" hush1)" run"#,
+        r#"sh -c 'TOKEN="$(echo "a (b)" hush1)" run'"#,
+        "TOKEN[0]=hush1",
+        "export TOKEN[12]=hush1 run",
+        r#"{"a":"{\"b\":\"{\\\"password\\\":\\\"hush1\\\"}\"}"}"#,
+        r#"{"cfg":"--token hush1"}"#,
+        r#"ARGS="--token hush1" run"#,
+        "--token\\\n=hush1",
+        "run --token\\\r\n=hush1 x",
     ] {
         let (argument, _) = shown(text);
         assert!(!argument.contains("hush"), "{text}: {argument}");
@@ -145,6 +157,8 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
         "postgres://u:p?hush#hush@h",
         "postgres://u:/hush@h",
         "postgres://u:123456/hush@h",
+        "postgres://u:1/hush@h",
+        "dial postgres://u:1?hush@h:5432/db failed",
         "smtp://me@example.com:hush@h",
         "https://me@example.com:p@ss/hush@h",
         "postgres://u:a://hush@h",
@@ -160,6 +174,7 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
         "http://h:80/a@b",
         "see http://h:8080, or mail a@b",
         "docker://registry:5000/image@sha256:abc",
+        "amqp://h:5672/vhost, or mail a@b",
         "https://registry.example.com/@scope/package",
         "ssh://git@h:22/x@y",
         "http://h: a@b",
@@ -209,6 +224,12 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "value: name: TOKEN name: x ",
         "value={ name=TOKEN name=y ",
         "value: \"x name: TOKEN name: y ",
+        "a://u:1/",
+        "TOKEN=\"$( ",
+        "TOKEN=\"`",
+        "TOKEN=$'",
+        "TOKEN[1]",
+        "TOKEN=\\\n",
     ] {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
@@ -245,7 +266,7 @@ fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
 fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
     let signs = [
         "TOKEN=", "token:", "--token ", "name:", "value:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{",
-        "}", "|", "=", "@", "://", " ", "\n", "\n ",
+        "}", "|", "=", "@", "://", " ", "\n", "\n ", "$",
     ];
     for (first, second) in signs.iter().flat_map(|first| signs.map(|second| (first, second))) {
         for before in ["TOKEN=", "x \"token: "] {
