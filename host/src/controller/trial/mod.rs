@@ -215,6 +215,7 @@ mod tests {
     fn a_host_has_each_thing_once_however_many_grants_are_of_it() {
         let spec: PluginSpec = serde_json::from_value(serde_json::json!({
             "module": {"file": "x.wasm"},
+            "subscribe": [],
             "grants": {
                 "http": [{"name": "ops", "destination": "slack"}, {"name": "vision", "destination": "slack"}],
                 "mail": [{"name": "a", "server": "relay"}, {"name": "b", "server": "relay"}],
