@@ -4,35 +4,40 @@
 use std::collections::BTreeSet;
 
 use kubewitness_sdk::FieldError;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::facts::{self, Facts};
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
 
+/// What the standard template has of a state, beside the text.
+const STANDARD: [&str; 18] = [
+    "id",
+    "source",
+    "kind",
+    "namespace",
+    "name",
+    "uid",
+    "change",
+    "phase",
+    "previousPhase",
+    "reason",
+    "message",
+    "attempt",
+    "exitCode",
+    "terminal",
+    "ownerKind",
+    "ownerName",
+    "observedAt",
+    "late",
+];
+
 pub fn standard() -> Value {
-    json!({
-        "id": "{{id}}",
-        "text": "{{kind}} {{namespace}}/{{name}}: {{phase}}",
-        "source": "{{source}}",
-        "kind": "{{kind}}",
-        "namespace": "{{namespace}}",
-        "name": "{{name}}",
-        "uid": "{{uid}}",
-        "change": "{{change}}",
-        "phase": "{{phase}}",
-        "previousPhase": "{{previousPhase}}",
-        "reason": "{{reason}}",
-        "message": "{{message}}",
-        "attempt": "{{attempt}}",
-        "exitCode": "{{exitCode}}",
-        "terminal": "{{terminal}}",
-        "ownerKind": "{{ownerKind}}",
-        "ownerName": "{{ownerName}}",
-        "observedAt": "{{observedAt}}",
-        "late": "{{late}}",
-    })
+    let mut template =
+        facts::map(STANDARD.map(|name| (name.to_string(), format!("{OPEN}{name}{CLOSE}").into())));
+    template.insert("text".to_string(), "{{kind}} {{namespace}}/{{name}}: {{phase}}".into());
+    Value::Object(template)
 }
 
 /// The text before, in and after the first placeholder.

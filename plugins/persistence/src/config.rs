@@ -18,7 +18,8 @@ const NAME_BYTES: usize = 63;
 const RESOURCE_BYTES: usize = 253;
 const POINTER_BYTES: usize = 512;
 /// Names that belong to the host or to a database. The host refuses them, too.
-const TAKEN: [&str; 8] = ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_"];
+const TAKEN: [&str; 9] =
+    ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_", "binary_upgrade_"];
 /// Columns that SQLite and PostgreSQL give every table.
 const SYSTEM_COLUMNS: [&str; 8] = ["rowid", "oid", "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 

@@ -18,7 +18,7 @@ use lettre::message::{Mailbox, MultiPart, header::ContentType};
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
-use lettre::transport::smtp::extension::{MailBodyParameter, MailParameter};
+use lettre::transport::smtp::extension::{Extension, MailBodyParameter, MailParameter};
 use lettre::{Address, Message};
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
@@ -193,14 +193,28 @@ impl Relay {
     ) -> Result<(AsyncSmtpConnection, Vec<MailRefusal>), GrantError> {
         let mut connection = self.connect().await?;
         self.log_in(&mut connection).await?;
-        let options = match bytes.is_ascii() {
+        let mut options = match bytes.is_ascii() {
             true => Vec::new(),
             false => vec![MailParameter::Body(MailBodyParameter::EightBitMime)],
         };
+        let is_plain = |address: &Address| AsRef::<str>::as_ref(address).is_ascii();
+        let takes_all = connection.server_info().supports_feature(Extension::SmtpUtfEight);
+        if takes_all && !to.iter().all(is_plain) {
+            options.push(MailParameter::SmtpUtfEight);
+        }
         let from = Some(self.from.email.clone());
         connection.command(Mail::new(from, options)).await.map_err(|error| refused("the sender", &error))?;
         let mut refusals = Vec::new();
         for address in to {
+            if !takes_all && !is_plain(address) {
+                refusals.push(MailRefusal {
+                    recipient: address.to_string(),
+                    is_permanent: true,
+                    reason: "the mail server takes ASCII in addresses alone: it does not offer SMTPUTF8"
+                        .to_owned(),
+                });
+                continue;
+            }
             match connection.command(Rcpt::new(address.clone(), Vec::new())).await {
                 Ok(_) => {}
                 Err(error) if error.status().is_some() => refusals.push(MailRefusal {

@@ -76,6 +76,16 @@ async fn the_servers_refusal_of_a_recipient_is_told_for_that_recipient() {
 }
 
 #[tokio::test]
+async fn an_address_beyond_ascii_is_refused_by_itself_where_the_server_does_not_offer_it() {
+    let (server, relay) = plain().await;
+    let refusals = send(&relay, &mail(&["jürgen@example.com", "ada@example.com"], "s"), NOW).await.unwrap();
+    let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+    assert_eq!((refusal.recipient.as_str(), refusal.is_permanent), ("jürgen@example.com", true));
+    assert!(refusal.reason.contains("SMTPUTF8"), "{refusal:?}");
+    assert_eq!(server.received()[0].to, ["ada@example.com"]);
+}
+
+#[tokio::test]
 async fn a_header_cannot_be_smuggled_in() {
     let (server, relay) = plain().await;
     for subject in ["s\r\nBcc: eve@example.org", "s\nX: y", "s\0"] {

@@ -119,6 +119,8 @@ pub struct Trail {
     documents: Vec<Seq>,
     missing: Vec<Seq>,
     missing_more: u64,
+    gaps: u64,
+    gap_examples: Vec<String>,
 }
 
 impl Trail {
@@ -162,6 +164,19 @@ impl Trail {
         }
     }
 
+    /// A gap of the journal between the trail's records of the source.
+    fn gap(&mut self, state: &State) {
+        let Some(source) = self.sources.get(&*state.source) else { return };
+        if state.change != Change::Gap || !(source.first..=source.last).contains(&state.seq) {
+            return;
+        }
+        self.gaps += 1;
+        if self.gap_examples.len() < EXAMPLES {
+            // A gap's id ends with its bounds.
+            self.gap_examples.push(format!("{} at position {}", state.id.as_str(), state.seq));
+        }
+    }
+
     fn left(&self) -> usize {
         self.sources.values().map(|source| source.states.len()).sum()
     }
@@ -200,6 +215,13 @@ impl Trail {
                             .to_owned(),
                     );
                 }
+                if self.gaps > 0 {
+                    report.not_shown.push(format!(
+                        "what happened in {} gaps of the journal, of which nobody has the states: {}",
+                        self.gaps,
+                        self.gap_examples.join(", ")
+                    ));
+                }
                 if left > 0 {
                     report.not_shown.push(format!(
                         "whether {left} records were in the journal: its retention has taken states"
@@ -228,6 +250,7 @@ pub async fn compare(report: &mut Report, mut trail: Trail, place: &Place, write
     let progress = Progress::default();
     let reading = read_states(place, &query, &progress, |state, document| {
         let is_selective = writer.selective.contains(&*state.source);
+        trail.gap(state);
         trail.journaled(&state.source, state.seq, &Said::of(state, document.as_deref()), is_selective);
         ControlFlow::Continue(())
     });
@@ -351,9 +374,25 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_says_something_else_than_the_journal_is_named() {
+    fn gaps_of_the_journal_are_counted_and_named_with_their_bounds() {
+        let mut trail = trail();
+        for seq in 2..20 {
+            let mut gap = state();
+            (gap.id, gap.seq, gap.change) =
+                (StateId::parse(&format!("jobs/0///x/gap:7-{seq}")), seq, Change::Gap);
+            trail.gap(&gap);
+            gap.change = Change::Present;
+            trail.gap(&gap);
+        }
+        let report = told(trail, &[3, 4, 6], false);
+        assert!(report.ok);
+        let [gaps] = report.not_shown.as_slice() else { panic!("{report}") };
+        assert!(gaps.contains("4 gaps") && gaps.contains("x/gap:7-3 at position 3"), "{gaps}");
+    }
+
+    fn state() -> State {
         let object = ObjectRef { kind: "Job".into(), namespace: "vision".into(), ..ObjectRef::default() };
-        let state = State {
+        State {
             id: StateId::parse("jobs/0/x"),
             seq: 3,
             source: "jobs".into(),
@@ -366,7 +405,12 @@ mod tests {
             previous: None,
             observed_ms: 5000,
             late: false,
-        };
+        }
+    }
+
+    #[test]
+    fn a_record_that_says_something_else_than_the_journal_is_named() {
+        let state = state();
         let (own, digest) = (
             record(&state, &hex::encode(sha256(&[b"{}"]))),
             Writer { has_digests: true, ..Writer::default() },

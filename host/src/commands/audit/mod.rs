@@ -83,6 +83,11 @@ fn root(trail: &TrailArgs, output: Output) -> Ended {
         );
     }
     let Some(newest) = &report.newest_root else {
+        if report.ledger.is_some() {
+            bail!(
+                "there is no root in these files yet: give the files before them as well, or wait for the next root"
+            );
+        }
         bail!(
             "there is no root yet: set `signing` or `rotate` of the ledger in the host's settings, and wait until the \
              first one is due"

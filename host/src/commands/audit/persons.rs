@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ledger::{PERSON_BYTES, PERSONS, Person, persons_file};
+use kubewitness_core::ledger::{NAME_BYTES, PERSON_BYTES, PERSONS, Person, persons_file};
 use kubewitness_core::{calendar, files};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -122,8 +122,9 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
         );
     }
     let (file, lines) = lines(path)?;
-    let is_it =
-        |line: &&Line| matches!(&line.person, Some(Person::Named { name, .. }) if *name == args.person);
+    // The plugin cuts longer names.
+    let person = &args.person[..args.person.floor_char_boundary(NAME_BYTES)];
+    let is_it = |line: &&Line| matches!(&line.person, Some(Person::Named { name, .. }) if *name == person);
     let found: Vec<_> = lines.iter().filter(is_it).collect();
     let digests: BTreeSet<_> =
         found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
@@ -257,6 +258,13 @@ mod tests {
         assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
         assert_eq!(std::fs::metadata(persons_file(&trail)).unwrap().len(), bytes);
         assert_eq!(persons.shown(&"ab".repeat(32)), "digest abababababab");
+    }
+
+    #[test]
+    fn a_long_name_is_found_as_the_plugin_has_cut_it() {
+        let name = "é".repeat(200);
+        let (_folder, trail) = folder(&[&name[..256]]);
+        assert_eq!(of(&args(&trail, &name, &[])).unwrap().names, 1);
     }
 
     const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];

@@ -13,6 +13,8 @@ use serde::Deserialize;
 use super::Broken;
 
 pub const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// A plugin reads no deeper patch. Who proves the trail in another language reads no more either.
+const LEVELS: usize = 128;
 const HASH_FIELD: &str = ",\"hash\":\"";
 const SIGNATURE_FIELD: &str = ",\"signature\":\"";
 
@@ -49,6 +51,9 @@ impl Chain {
     /// The text is without its end.
     pub fn record(&mut self, text: &[u8]) -> Result<(), Broken> {
         let text = std::str::from_utf8(text).map_err(|_| Broken::NotText)?;
+        if levels(text) > LEVELS {
+            return Err(Broken::Unreadable(format!("it has more than {LEVELS} levels")));
+        }
         let line: Line =
             serde_json::from_str(text).map_err(|error| match error.is_data() && self.records == 0 {
                 true => Broken::NoTrail(error.to_string()),
@@ -79,6 +84,23 @@ impl Chain {
         self.signed += u64::from(signed);
         Ok(())
     }
+}
+
+/// How deep values lie in one another.
+fn levels(text: &str) -> usize {
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => depth += 1,
+            b']' | b'}' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// The text before the hash, the hash, and whether a signature follows it.

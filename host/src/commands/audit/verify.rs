@@ -27,6 +27,9 @@ pub struct Demands {
     pub is_from_first: bool,
 }
 
+/// The number of an empty file among others: it stands behind them.
+const EMPTY: u64 = u64::MAX;
+
 /// A file with the number that its first line gives it.
 struct Numbered {
     path: PathBuf,
@@ -84,6 +87,9 @@ fn not_first(number: u64) -> String {
 fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     let (before, name) = before?;
     match number {
+        EMPTY => Some(format!(
+            "it is empty, and {name} before it has an end: its lines were cut off, or somebody made it"
+        )),
         _ if number == *before => Some(format!(
             "it is file {number} of the ledger, and so is {name}: one of the two is a copy, or the ledger was forked"
         )),
@@ -111,7 +117,8 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
         }
         let opened = files::named(path).with_context(|| format!("opening {}", path.display()))?;
         let mut reader = BufReader::new(opened);
-        let number = number_of(&mut reader).with_context(|| format!("reading {}", path.display()))?;
+        let number =
+            number_of(&mut reader, is_alone).with_context(|| format!("reading {}", path.display()))?;
         numbered.push(Numbered { path: path.clone(), number, reader: is_alone.then_some(reader) });
     }
     numbered.sort_by_key(|file| file.number);
@@ -119,8 +126,11 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
 }
 
 /// Looks at the first bytes and takes none. Only the first file has no head.
-fn number_of(reader: &mut BufReader<File>) -> io::Result<u64> {
+fn number_of(reader: &mut BufReader<File>, is_alone: bool) -> io::Result<u64> {
     let begin = reader.fill_buf()?;
+    if begin.is_empty() && !is_alone {
+        return Ok(EMPTY);
+    }
     let line = begin.split(|byte| *byte == b'\n').next().unwrap_or_default();
     Ok(match statements::read(line) {
         Ok(head) if statements::is_statement(line) && head.is_head() => head.file,

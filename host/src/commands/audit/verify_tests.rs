@@ -281,6 +281,26 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
 }
 
 #[test]
+fn an_emptied_file_behind_a_sealed_one_was_cut() {
+    let files = ledger(&"ab".repeat(16), &records(9), 2, 4, None);
+    let mut emptied = bytes(&files);
+    emptied[2].clear();
+    let report = proved(&emptied, &Demands::default());
+    let what = report.what.unwrap();
+    assert!(!report.ok && what.contains("it is empty") && !what.contains("forked"), "{what}");
+}
+
+#[test]
+fn a_record_has_no_more_levels_than_others_read() {
+    let deep = |levels: usize| {
+        let value = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        report(&chain_of(std::iter::once(format!(r#""id":"a","text":"[[\"[[","x":{value}"#)), false))
+    };
+    assert!(deep(127).ok, "{:?}", deep(127).what);
+    assert!(deep(128).what.unwrap().contains("more than 128 levels"));
+}
+
+#[test]
 fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
     let demands = Demands { keys: public(&own), ..Demands::default() };

@@ -174,29 +174,28 @@ pub fn host_for(spec: &PluginSpec) -> HostSpec {
     let secret = || SecretRef::Env("UNCHECKED".into());
     HostSpec {
         sources: sources.iter().map(|name| source(name)).collect(),
-        databases: grants
-            .sql
-            .into_iter()
-            .map(|g| DatabaseSpec {
-                name: g.database,
+        databases: once(grants.sql, |g| g.database)
+            .map(|name| DatabaseSpec {
+                name,
                 sqlite: Some(SqliteSpec { path: "unchecked.db".into(), size: None }),
                 ..DatabaseSpec::default()
             })
             .collect(),
-        destinations: grants
-            .http
-            .into_iter()
-            .map(|g| DestinationSpec::of(&g.destination, "http://unchecked.invalid"))
+        destinations: once(grants.http, |g| g.destination)
+            .map(|name| DestinationSpec::of(&name, "http://unchecked.invalid"))
             .collect(),
-        mail: grants.mail.into_iter().map(|g| MailSpec::of(&g.server)).collect(),
-        ledgers: grants
-            .ledger
-            .into_iter()
-            .map(|g| LedgerSpec { name: g.ledger, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
+        mail: once(grants.mail, |g| g.server).map(|name| MailSpec::of(&name)).collect(),
+        ledgers: once(grants.ledger, |g| g.ledger)
+            .map(|name| LedgerSpec { name, path: "unchecked.jsonl".into(), ..LedgerSpec::default() })
             .collect(),
-        keys: grants.keys.into_iter().map(|g| KeySpec { name: g.key, value_from: secret() }).collect(),
+        keys: once(grants.keys, |g| g.key).map(|name| KeySpec { name, value_from: secret() }).collect(),
         ..HostSpec::default()
     }
+}
+
+/// Two grants may be of the same.
+fn once<T>(grants: Vec<T>, name: fn(T) -> String) -> impl Iterator<Item = String> {
+    grants.into_iter().map(name).collect::<BTreeSet<_>>().into_iter()
 }
 
 fn source(name: &str) -> SourceSpec {
@@ -206,4 +205,24 @@ fn source(name: &str) -> SourceSpec {
 pub fn base64_of(bytes: &[u8]) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_each_thing_once_however_many_grants_are_of_it() {
+        let spec: PluginSpec = serde_json::from_value(serde_json::json!({
+            "module": {"file": "x.wasm"},
+            "subscribe": [],
+            "grants": {
+                "http": [{"name": "ops", "destination": "slack"}, {"name": "vision", "destination": "slack"}],
+                "mail": [{"name": "a", "server": "relay"}, {"name": "b", "server": "relay"}],
+            },
+        }))
+        .unwrap();
+        let host = host_for(&spec);
+        assert_eq!((host.destinations.len(), host.mail.len()), (1, 1));
+    }
 }

@@ -81,9 +81,8 @@ fn judge(kind: Kind, response: &Response) -> Answer {
         Kind::Feishu | Kind::Lark => feishu::answer(response),
         Kind::DingTalk => dingtalk::answer(response),
         Kind::WeCom => wecom::answer(response),
-        Kind::Slack | Kind::Alertmanager | Kind::CloudEvents | Kind::Webhook | Kind::Email => {
-            answer::of_status(response)
-        }
+        Kind::Slack => slack::answer(response),
+        Kind::Alertmanager | Kind::CloudEvents | Kind::Webhook | Kind::Email => answer::of_status(response),
     }
 }
 

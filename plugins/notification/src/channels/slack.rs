@@ -1,8 +1,10 @@
 //! Slack: an incoming webhook. Its address is the secret. It answers 200 and `ok`, a 4xx with a word, or 429.
 
+use kubewitness_sdk::http::Response;
 use serde_json::{Value, json};
 
 use super::{Message, Tone, escaped};
+use crate::answer::{self, Answer};
 use crate::facts::clip;
 
 /// The most that a header and a section of Slack take, in characters; a byte is never more than one.
@@ -30,6 +32,16 @@ pub fn body(message: &Message) -> Value {
     })
 }
 
+/// A page with 200 comes from something else, such as a proxy that asks to sign in.
+pub fn answer(response: &Response) -> Answer {
+    match answer::of_status(response) {
+        Answer::Taken if response.body.trim_ascii_start().starts_with(b"<") => {
+            Answer::Refused("the destination answered a page and not `ok`: look at its address".to_string())
+        }
+        other => other,
+    }
+}
+
 /// What would be a link or a mention is shown as it is.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -38,7 +50,14 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channels::tests::sample;
+    use crate::channels::tests::{answered, sample};
+
+    #[test]
+    fn a_page_with_200_is_no_success() {
+        assert_eq!(answer(&answered(200, "ok")), Answer::Taken);
+        let page = answer(&answered(200, "\n<!doctype html><title>Sign in</title>"));
+        assert!(matches!(page, Answer::Refused(why) if why.contains("look at its address")));
+    }
 
     #[test]
     fn the_body_is_a_header_and_a_section_without_mentions() {

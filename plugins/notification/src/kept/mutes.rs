@@ -1,41 +1,38 @@
 //! What people have muted in the portal. The host keeps the list, and shows it under a key of `kv`.
 
 use kubewitness_sdk::{Error, kv};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::facts::{self, Facts, text};
 
 const KEY: &str = "kubewitness.dev/mutes";
 
+/// Each has `uid` of an object, or else a `namespace`, or else none of them and is of everything; the recipient `to`, or
+/// none and is of all; `who` and `at`. They stay JSON: a type of their own costs 5 KB of the component.
 #[derive(Debug, Default)]
-pub struct Mutes(Vec<Mute>);
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Mute {
-    /// An object; empty: all of the namespace, or everything.
-    uid: String,
-    namespace: String,
-    /// One recipient; empty: all of them.
-    to: String,
-    who: String,
-    at: String,
-}
+pub struct Mutes(Vec<Value>);
 
 impl Mutes {
     pub fn read() -> Result<Self, Error> {
         let Some(bytes) = kv::get(KEY)? else { return Ok(Self::default()) };
-        facts::read(&bytes).map(Self).map_err(|why| Error::Other(format!("the mutes can't be read: {why}")))
+        match facts::read(&bytes) {
+            Ok(Value::Array(mutes)) => Ok(Self(mutes)),
+            _ => Err(Error::Other("the list of mutes can't be read".to_string())),
+        }
     }
 
     /// Who has muted what these facts are of for the recipient, or the owner of it.
     pub fn by(&self, facts: &Facts, to: &str) -> Option<String> {
         let of = |name| text(facts, name);
-        let covers = |mute: &&Mute| match mute.uid.as_str() {
-            "" => mute.namespace.is_empty() || mute.namespace == of("namespace"),
+        let covers = |mute: &&Value| match said(mute, "uid") {
+            "" => ["", of("namespace")].contains(&said(mute, "namespace")),
             uid => uid == of("uid") || uid == of("ownerUid"),
         };
-        let mut mutes = self.0.iter().filter(|mute| mute.to.is_empty() || mute.to == to);
-        mutes.find(covers).map(|mute| format!("{} muted it at {}", mute.who, mute.at))
+        let mut mutes = self.0.iter().filter(|mute| ["", to].contains(&said(mute, "to")));
+        mutes.find(covers).map(|mute| format!("{} muted it at {}", said(mute, "who"), said(mute, "at")))
     }
+}
+
+fn said<'m>(mute: &'m Value, name: &str) -> &'m str {
+    mute[name].as_str().unwrap_or_default()
 }

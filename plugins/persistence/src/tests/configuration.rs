@@ -31,6 +31,7 @@ fn a_columns_name_is_its_own_and_the_error_says_how_to_write_it() {
         ("a-b", "letters, digits and underscores"),
         ("1st", "write a letter"),
         ("pg_x", "pg_"),
+        ("binary_upgrade_x", "binary_upgrade_"),
         ("my_kubewitness_x", "kubewitness_"),
         ("phase", "have a column `phase` of their own"),
         ("previous_phase", "of their own"),

@@ -11,7 +11,7 @@ use kubewitness_harness::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
+use crate::support::{SEAL_KEY, create_job, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const SERVICES: [&str; 7] = ["slack", "feishu", "dingtalk", "wecom", "alertmanager", "events", "hook"];
@@ -269,6 +269,19 @@ async fn the_example_fits_and_its_messages_are_those_on_file() {
     assert!(tick["tick"].is_string(), "{handed}");
     let sent = tick["effects"].to_string();
     assert!(sent.contains("ada@example.com") && sent.contains("Job team-vision/train: Failed"), "{sent}");
+}
+
+#[tokio::test]
+async fn the_examples_of_the_other_plugins_fit_and_do_what_is_on_file() {
+    let key = ("SEAL_KEY".to_owned(), SEAL_KEY.to_owned());
+    for example in ["deploy/examples/audit-trail", "deploy/examples/tables-for-dashboards"] {
+        let folder = project_root().join(example).display().to_string();
+        let (code, stdout, stderr) =
+            command_in(&["check", &folder], std::slice::from_ref(&key)).await.unwrap();
+        assert_eq!(code, Some(0), "{example}: {stdout}{stderr}");
+        let (code, stdout, stderr) = command(&["plugin", "test", &folder]).await.unwrap();
+        assert!(code == Some(0) && stdout.ends_with("1 of 1 tests passed\n"), "{example}: {stdout}{stderr}");
+    }
 }
 
 #[tokio::test]

@@ -188,14 +188,25 @@ async fn both_read_records_alike(files: &[PathBuf], key: &Path, program: &Path) 
         (false, record(&format!(r#"{{"n":{n},"prev":"{prev}","id":"{twice}""#), prev)),
         (false, record(&format!(r#"{{"n":{n},"prev":"{prev}""#), prev)),
         (false, String::new()),
+        (true, record(&format!(r#"{{"n":{n},{own},"x":{}"#, "9".repeat(5000)), prev)),
+        (true, record(&format!(r#"{{"n":{n},{own},"x":{}{}"#, "[".repeat(127), "]".repeat(127)), prev)),
+        (false, record(&format!(r#"{{"n":{n},{own},"x":{}{}"#, "[".repeat(5000), "]".repeat(5000)), prev)),
+        (true, record(&format!(r#"{{"n":{n},{own},"x":"\ud800""#), prev)),
+        (false, record(&format!(r#"{{"n":{n},"prev":"{prev}","id":"\ud800""#), prev)),
+        (false, record(&format!(r#"{{"n":{n},{own},"x":"{}""#, "x".repeat(256 * 1024)), prev)),
     ];
     for (expected, line) in cases {
         std::fs::write(open, format!("{original}{line}\n"))?;
         let (_, report) = proved(files, key, &[]).await?;
         let (holds, said) = proved_in_python(program, files, key)?;
+        let line = &line[..line.len().min(300)];
         ensure!(report["ok"] == expected, "{line}: {report}");
         ensure!(holds == expected, "{line}: {said}");
     }
+    std::fs::write(open, "")?;
+    let (_, report) = proved(files, key, &[]).await?;
+    let (holds, said) = proved_in_python(program, files, key)?;
+    ensure!(report["ok"] == false && !holds, "an emptied file: {report} {said}");
     Ok(std::fs::write(open, original)?)
 }
 
