@@ -35,7 +35,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let none_at_all = sources.is_empty();
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
-    let unseen = |count: fn(&SourceView) -> u64| match sight.is_whole() {
+    let unseen = |count: fn(&SourceView) -> u64| match visible.is_whole() {
         true => 0,
         false => sources.iter().map(count).sum(),
     };

@@ -7,8 +7,7 @@ use kubewitness_core::{Change, Seq, State};
 use serde_json::Value;
 
 use super::client::Client;
-use super::object_name::{ObjectName, namespace};
-use super::timeline::{nothing, story};
+use super::object_name::{ObjectName, namespace, nothing, story};
 use crate::cli::{DiffArgs, Zone};
 use crate::commands::print::{self, line_diff};
 use crate::commands::{End, Ended, Usage};

@@ -1,15 +1,20 @@
-//! How people name an object: KIND/NAME, KIND NAME or a uid.
+//! How people name an object: KIND/NAME, KIND NAME or a uid; and what was witnessed of it.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::views::{Gone, ObjectQuery, ObjectView, TimelineQuery, TimelineView};
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
+use super::client::{Client, parameters};
 use crate::cli::ReachArgs;
 use crate::commands::Usage;
 
 /// Where kubectl looks for an object, too, unless it is told otherwise.
 const NAMESPACE: &str = "default";
+/// Objects of one name, whose namespaces are named. More help nobody.
+const ELSEWHERE: usize = 10;
 
 /// Where an object is looked for: as for kubectl, in the namespace of the kubeconfig's context unless another is named.
 pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
@@ -110,9 +115,59 @@ pub(super) fn is_uid(text: &str) -> bool {
     parts == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
+/// What was witnessed of an object, oldest first; nothing if nothing was.
+pub(super) async fn story(
+    client: &Client,
+    named: &ObjectName,
+    namespace: &str,
+    limit: usize,
+) -> Result<TimelineView> {
+    let mut query = named.timeline(namespace, limit);
+    let view: TimelineView = client.get("api/v1/timeline", &query).await?;
+    if !view.states.is_empty() || query.namespace.take().is_none() {
+        return Ok(view);
+    }
+    // As kubectl has it, a namespace says nothing about an object that is in none.
+    let mut view: TimelineView = client.get("api/v1/timeline", &query).await?;
+    view.states.retain(|state| state.object.namespace.is_empty());
+    if view.states.is_empty() {
+        view = TimelineView::default();
+    }
+    Ok(view)
+}
+
+/// What is said where nothing was witnessed of an object. A word that names none is refused, and so is a kind that
+/// nobody watches. Where the object is in other namespaces, they are named.
+pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str) -> Result<String> {
+    let told = named.told(namespace);
+    let ObjectName::Object { kind, name } = named else {
+        return match named {
+            ObjectName::Uid(word) if !is_uid(word) => Err(Usage::error(format!(
+                "nothing was witnessed of {word}, which is no uid as API servers make them: write KIND/NAME, such as \
+                 job/{word}"
+            ))),
+            _ => Ok(format!("nothing was witnessed of {told}")),
+        };
+    };
+    let (kind, name) = (Some(kind.clone()), Some(name.clone()));
+    let asked = ObjectQuery { kind, name, gone: Gone::Too, ..ObjectQuery::default() };
+    let found = client.list::<ObjectView>("api/v1/objects", &parameters(&asked), ELSEWHERE).await?.rows;
+    let places: BTreeSet<_> = found.into_iter().map(|view| view.object.namespace).collect();
+    Ok(format!("nothing was witnessed of {told}{}", elsewhere(&places)))
+}
+
+fn elsewhere(places: &BTreeSet<String>) -> String {
+    let Some(first) = places.first() else {
+        return ", and nothing of an object of that name in another namespace or in none".to_owned();
+    };
+    let places = places.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    format!(". An object of that name is in {places}: add -n {first}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::api::testing;
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
@@ -166,5 +221,36 @@ mod tests {
         assert_eq!(namespace(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
         let told = format!("{:#}", namespace(None, &of("[")).await.unwrap_err());
         assert!(told.contains("-n") && told.contains("kubeconfig"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn where_nothing_was_witnessed_of_a_name_its_other_namespaces_are_told() {
+        let client = testing::client(|asked| {
+            assert!(asked.contains("name=train-7") && asked.contains("gone=true"), "{asked}");
+            let in_team = ObjectView {
+                object: ObjectRef { namespace: "team-speech".into(), ..ObjectRef::default() },
+                ..ObjectView::default()
+            };
+            serde_json::to_value([in_team]).unwrap()
+        });
+        let named = ObjectName::Object { kind: "job".into(), name: "train-7".into() };
+        let told = nothing(&client.await, &named, "default").await.unwrap();
+        assert!(
+            told.contains(
+                "in namespace default. An object of that name is in team-speech: add -n team-speech"
+            )
+        );
+        let client = testing::client(|_| serde_json::json!([])).await;
+        let told = nothing(&client, &named, "default").await.unwrap();
+        assert!(told.contains("in another namespace or in none"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_name_without_its_kind_is_refused() {
+        let client = testing::client(|_| serde_json::json!([])).await;
+        let told = nothing(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
+        assert!(told.is::<Usage>() && told.to_string().contains("job/train-7"), "{told}");
+        let uid = ObjectName::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
+        assert!(nothing(&client, &uid, "default").await.is_ok(), "its object may be yet to come");
     }
 }

@@ -178,7 +178,7 @@ impl GetQuery {
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
             When::Gone => {
-                row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default())
+                row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default());
             }
             When::At(_) => {
                 row.push(Zone::here().shown(&view.observed_at));

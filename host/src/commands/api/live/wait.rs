@@ -15,8 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::stream::{Heard, Live, RETRIES, RETRY_AFTER};
 use crate::cli::WaitArgs;
 use crate::commands::api::client::Client;
-use crate::commands::api::object_name::{ObjectName, namespace};
-use crate::commands::api::timeline::{nothing, story};
+use crate::commands::api::object_name::{ObjectName, namespace, nothing, story};
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
 

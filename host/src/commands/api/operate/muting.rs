@@ -4,8 +4,7 @@ use anyhow::bail;
 use kubewitness_core::views::{MuteRequest, MuteView, MutedView};
 
 use super::super::client::Client;
-use super::super::object_name::{ObjectName, namespace as where_it_is};
-use super::super::timeline::{nothing, story};
+use super::super::object_name::{ObjectName, namespace as where_it_is, nothing, story};
 use super::dead_letters::user;
 use crate::cli::{MuteArgs, Zone};
 use crate::commands::print::{self, Table, clean};
