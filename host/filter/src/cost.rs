@@ -139,7 +139,10 @@ impl<'a> Estimate<'a> {
             Expr::Literal(_) => Estimated::small(),
             Expr::Ident(name) => self.named(name),
             Expr::Select(select)
-                if is_state(&select.operand) && !OF_DOCUMENT.contains(&select.field.as_str()) =>
+                if is_state(&select.operand)
+                    // A loop may call its elements so.
+                    && self.names.iter().all(|(name, _)| *name != "state")
+                    && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
                 Estimated { size: Size::fixed(self.given.state), longest: 0 }
             }

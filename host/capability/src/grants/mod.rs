@@ -280,7 +280,8 @@ impl Capabilities {
         for (index, grant) in grants.sql.iter().enumerate() {
             let engine =
                 self.deciders.get(&grant.database).ok_or_else(|| missing("sql", index, &grant.database))?;
-            let database = Database { name: grant.database.clone(), engine: engine.clone() };
+            let database =
+                Database { name: grant.database.clone(), engine: engine.clone(), access: grant.access };
             granted.sql.insert(grant.name.clone(), database);
         }
         for (index, grant) in grants.http.iter().enumerate() {

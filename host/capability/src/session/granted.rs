@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
 
 use super::CallSession;
@@ -186,6 +187,7 @@ pub struct Database {
     /// What the host calls it.
     pub name: String,
     pub engine: sql::Shared,
+    pub access: SqlAccess,
 }
 
 impl Granted {

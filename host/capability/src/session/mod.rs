@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_core::config::SqlAccess;
 use kubewitness_core::intents::requests::{Repeat, TICK};
 use kubewitness_core::ports::{
     Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage, MailRefusal, Session,
@@ -106,6 +107,20 @@ impl CallSession {
 
     fn database(&self, name: &str) -> Result<&Database, GrantError> {
         self.granted.sql.get(name).ok_or_else(|| denied("database", name, "spec.grants.sql"))
+    }
+
+    /// Refuses what the grant does not allow before the database hears of it.
+    fn may(&self, name: &str, needed: SqlAccess) -> Result<(), GrantError> {
+        let access = self.database(name)?.access;
+        self.granted.uses.needed(name, needed);
+        if needed > access {
+            let (access, needed) = (access.as_str(), needed.as_str());
+            return Err(GrantError::Denied(format!(
+                "the database `{name}` is granted with `access: {access}`, and this needs `access: {needed}` in \
+                 spec.grants.sql"
+            )));
+        }
+        Ok(())
     }
 
     /// The call's transaction, begun when it is first needed.
@@ -315,8 +330,10 @@ impl Session for CallSession {
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
+        let checked = guard::check(statement, Purpose::Execute, dialect)?;
+        self.may(database, checked.access())?;
         let done = self.transaction(database).await?.execute(statement, rows).await?;
-        self.claims.ran(&guard::check(statement, Purpose::Execute, dialect)?);
+        self.claims.ran(&checked);
         Ok(done)
     }
 
@@ -327,6 +344,7 @@ impl Session for CallSession {
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
         self.granted.uses.count("sql", database);
+        self.may(database, SqlAccess::Write)?;
         let claims = [Some(Claim::of(&write)), copy.as_ref().map(|copy| Claim::of_copy(copy, &write))];
         let done = self.transaction(database).await?.write(write, copy).await?;
         claims.into_iter().flatten().for_each(|claim| self.claims.wrote(claim));
@@ -341,8 +359,9 @@ impl Session for CallSession {
     ) -> Result<Vec<Vec<SqlValue>>, GrantError> {
         self.granted.uses.count("sql", database);
         let dialect = self.sql_dialect(database)?;
-        let rows = self.transaction(database).await?.query(statement, params).await?;
         let checked = guard::check(statement, Purpose::Query, dialect)?;
+        self.may(database, checked.access())?;
+        let rows = self.transaction(database).await?.query(statement, params).await?;
         // A WITH may also write.
         if !checked.reads_only() {
             self.claims.ran(&checked);

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kubewitness_core::clock::SystemClock;
-use kubewitness_core::config::{HostSpec, PluginSpec};
+use kubewitness_core::config::{HostSpec, PluginSpec, SqlAccess};
 use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::{
     Current, Delivery, Documents, Grants, JournalError, Kept, Lister, Notes, OnConflict, SelectError,
@@ -676,8 +676,38 @@ impl crate::sql::Engine for Server {
 async fn granted_with(world: &World, server: &Arc<Server>) -> Granted {
     let capabilities = world.open().await;
     let mut granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
-    granted.sql.insert("main".into(), Database { name: "platform".into(), engine: server.clone() });
+    granted.sql.insert(
+        "main".into(),
+        Database { name: "platform".into(), engine: server.clone(), access: SqlAccess::Schema },
+    );
     granted
+}
+
+#[tokio::test]
+async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_the_database_hears_of_it() {
+    let world = World::new();
+    let mut granted = granted_with(&world, &Server::new(vec![])).await;
+    granted.sql.get_mut("main").unwrap().access = SqlAccess::Read;
+    granted.uses = Arc::new(uses::Uses::of(&everything().grants));
+    let granted = Arc::new(granted);
+    let mut call = CallSession::new(granted.clone(), HashMapOf::batch(&[1]), HashSet::new(), None);
+    let told = |needed: &str| {
+        format!(
+            "denied: the database `main` is granted with `access: read`, and this needs `access: {needed}` in \
+             spec.grants.sql"
+        )
+    };
+    let write = call.sql_write("main", rows(&[1]), None).await.unwrap_err();
+    assert_eq!(write.to_string(), told("write"));
+    let hidden =
+        call.sql_query("main", "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", vec![]).await;
+    assert_eq!(hidden.unwrap_err().to_string(), told("write"));
+    let table = call.sql_execute("main", "CREATE TABLE t (a INTEGER)", vec![vec![]]).await.unwrap_err();
+    assert_eq!(table.to_string(), told("schema"));
+    // This server is away: what is allowed comes as far as that.
+    let read = call.sql_query("main", "SELECT 1", vec![]).await;
+    assert_eq!(read, Err(GrantError::Unavailable("away".into())));
+    assert_eq!(granted.uses.access("sql:main").unwrap().1, Some(SqlAccess::Schema));
 }
 
 #[tokio::test]

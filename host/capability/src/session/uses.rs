@@ -1,14 +1,20 @@
 //! The grants of a plugin, and how often the plugin has called each.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use kubewitness_core::config::GrantsSpec;
+use kubewitness_core::config::{GrantsSpec, SqlAccess};
 
 /// The calls of one plugin to the host since it was started, by grant. A call that is refused counts, too.
 /// What was not granted is not counted: a plugin chooses those names.
 #[derive(Debug, Default)]
-pub struct Uses(BTreeMap<&'static str, BTreeMap<String, AtomicU64>>);
+pub struct Uses {
+    calls: BTreeMap<&'static str, BTreeMap<String, AtomicU64>>,
+    /// Of databases: what is granted, and the most that a statement has needed, counted from 1.
+    access: BTreeMap<String, (SqlAccess, AtomicU8)>,
+}
+
+const ACCESSES: [SqlAccess; 3] = [SqlAccess::Read, SqlAccess::Write, SqlAccess::Schema];
 
 impl Uses {
     pub fn of(grants: &GrantsSpec) -> Self {
@@ -25,14 +31,16 @@ impl Uses {
         ];
         for (capability, names) in names {
             let unused = names.into_iter().map(|name| (name.to_owned(), AtomicU64::new(0)));
-            uses.0.insert(capability, unused.collect());
+            uses.calls.insert(capability, unused.collect());
         }
+        let access = sql.iter().map(|grant| (grant.name.clone(), (grant.access, AtomicU8::new(0))));
+        uses.access = access.collect();
         uses
     }
 
     /// Counts one call. `kv` has no name.
     pub fn count(&self, capability: &str, name: &str) {
-        if let Some(calls) = self.0.get(capability).and_then(|names| names.get(name)) {
+        if let Some(calls) = self.calls.get(capability).and_then(|names| names.get(name)) {
             calls.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -47,13 +55,39 @@ impl Uses {
             };
             names.iter().map(called).collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(of)
+        self.calls.iter().flat_map(of)
+    }
+
+    /// A statement needs this access to a database, also where it is refused.
+    pub fn needed(&self, database: &str, access: SqlAccess) {
+        if let Some((_, most)) = self.access.get(database) {
+            most.fetch_max(1 + access as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Of a grant as [`all`](Self::all) names it, where it is a database: the access that is granted, and the least that
+    /// would have been enough so far.
+    pub fn access(&self, name: &str) -> Option<(SqlAccess, Option<SqlAccess>)> {
+        let (granted, most) = self.access.get(name.strip_prefix("sql:")?)?;
+        let enough = usize::from(most.load(Ordering::Relaxed)).checked_sub(1);
+        Some((*granted, enough.and_then(|at| ACCESSES.get(at).copied())))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_access_that_would_have_been_enough_is_the_most_that_was_needed() {
+        let grants = serde_json::json!({"sql": [{"name": "main", "database": "d", "access": "write"}]});
+        let uses = Uses::of(&serde_json::from_value(grants).unwrap());
+        assert_eq!(uses.access("sql:main"), Some((SqlAccess::Write, None)));
+        uses.needed("main", SqlAccess::Schema);
+        uses.needed("main", SqlAccess::Read);
+        assert_eq!(uses.access("sql:main"), Some((SqlAccess::Write, Some(SqlAccess::Schema))));
+        assert_eq!((uses.access("kv"), uses.access("sql:other")), (None, None));
+    }
 
     #[test]
     fn each_grant_has_its_calls_and_what_was_not_granted_has_none() {

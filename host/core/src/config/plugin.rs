@@ -267,6 +267,38 @@ pub struct SqlGrant {
     pub name: String,
     /// What the host calls the database.
     pub database: String,
+    /// What the plugin may do with the database.
+    #[serde(default, skip_serializing_if = "SqlAccess::is_all")]
+    pub access: SqlAccess,
+}
+
+/// What a plugin may do with a database. The host reads each statement; the rights of the database's user are the first
+/// fence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum SqlAccess {
+    /// Read rows.
+    Read,
+    /// Read and write rows.
+    Write,
+    /// Read and write rows, and make, change and remove tables.
+    #[default]
+    Schema,
+}
+
+impl SqlAccess {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Schema => "schema",
+        }
+    }
+
+    fn is_all(&self) -> bool {
+        *self == Self::Schema
+    }
 }
 
 /// A granted destination.

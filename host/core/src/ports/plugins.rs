@@ -177,6 +177,12 @@ pub struct GrantUseView {
     pub declared: bool,
     /// The plugin's calls since it was started; refused ones count, too.
     pub calls: u64,
+    /// Of a database: what the grant allows, `read`, `write` or `schema`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+    /// Of a database: the least access that would have been enough since the plugin was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enough: Option<String>,
 }
 
 /// What the version of a plugin that runs asks for, and what its manifest gives it.

@@ -143,7 +143,9 @@ async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) ->
         let name = name.to_owned();
         match what {
             "kv" => spec.grants.kv = true,
-            "sql" => spec.grants.sql.push(SqlGrant { database: name.clone(), name }),
+            "sql" => {
+                spec.grants.sql.push(SqlGrant { database: name.clone(), name, access: Default::default() })
+            }
             "http" => spec.grants.http.push(HttpGrant { destination: name.clone(), name }),
             "mail" => spec.grants.mail.push(MailGrant { server: name.clone(), name }),
             "ledger" => spec.grants.ledger.push(LedgerGrant { ledger: name.clone(), name }),

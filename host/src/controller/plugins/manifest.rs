@@ -35,7 +35,9 @@ fn granted(grants: &GrantsSpec) -> Vec<GrantView> {
         |capability: &str, name: &str, of: String| GrantView { name: format!("{capability}:{name}"), of };
     let alone = |name: &str, of: &str| GrantView { name: name.into(), of: of.into() };
     let mut granted = Vec::new();
-    granted.extend(grants.sql.iter().map(|it| grant("sql", &it.name, format!("database {}", it.database))));
+    granted.extend(grants.sql.iter().map(|it| {
+        grant("sql", &it.name, format!("database {}, access {}", it.database, it.access.as_str()))
+    }));
     granted.extend(
         grants.http.iter().map(|it| grant("http", &it.name, format!("destination {}", it.destination))),
     );
@@ -76,7 +78,11 @@ mod tests {
         let granted: Vec<_> = view.granted.iter().map(|it| (it.name.as_str(), it.of.as_str())).collect();
         assert_eq!(
             granted,
-            [("sql:main", "database platform"), ("key:sign", "key k"), ("documents", "without secrets")]
+            [
+                ("sql:main", "database platform, access schema"),
+                ("key:sign", "key k"),
+                ("documents", "without secrets")
+            ]
         );
         assert_eq!(
             (view.sources, view.config.unwrap()["table"].as_str()),

@@ -2,8 +2,9 @@
 //! handed to both versions once more, one at a time, with the effects of both held back. It slows no call: what comes
 //! faster than it is compared is missed and counted.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
 use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Tick};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
-use kubewitness_core::{State, calendar, shortened};
+use kubewitness_core::{Seq, State, calendar, shortened};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Component, Tally};
 use serde_json::{Value, json};
@@ -29,6 +30,10 @@ use crate::tasks::{Fate, Tasks};
 
 /// States that wait to be compared. Further ones are missed.
 const QUEUE: usize = 256;
+/// Positions that were offered and are remembered: more than all calls of a plugin have at a time.
+const OFFERED: usize = 1 << 17;
+/// How long the first call waits until what the plugin has stored is read.
+const READ: Duration = Duration::from_secs(1);
 /// States that differ and are told. The counts have all of them.
 const TOLD: usize = 10;
 /// Bytes of effects that are told of one version and state.
@@ -53,6 +58,10 @@ pub struct Pair {
 pub struct Shadow {
     states: mpsc::Sender<Arc<State>>,
     view: watch::Sender<ShadowView>,
+    /// A batch that fails is halved, and each half is a first attempt. The smallest positions are forgotten first.
+    offered: Mutex<BTreeSet<Seq>>,
+    /// Cancelled once what the plugin has stored is read: both versions begin where it was before their first state.
+    read: CancellationToken,
     _stop: DropGuard,
 }
 
@@ -74,13 +83,15 @@ impl Shadow {
         let (stop, name) = (CancellationToken::new(), format!("the shadow of {}", pair.active.parsed.name));
         let sides = [Side::new(&pair.active, clock), Side::new(&pair.shadow, clock)];
         let plugin = pair.active.parsed.name;
-        let mut comparing = Comparing { plugin, sides, journal, shared, view: view.clone(), round: None };
-        let stopped = stop.clone();
+        let mut comparing =
+            Comparing { plugin, sides, journal, shared, view: view.clone(), stored: None, round: None };
+        let (stopped, read) = (stop.clone(), CancellationToken::new());
+        let reads = read.clone().drop_guard();
         tasks.spawn(name, Fate::Finite, async move {
-            stopped.run_until_cancelled(comparing.run(queue)).await;
+            stopped.run_until_cancelled(comparing.run(queue, reads)).await;
             Ok(())
         });
-        Self { states, view, _stop: stop.drop_guard() }
+        Self { states, view, offered: Mutex::default(), read, _stop: stop.drop_guard() }
     }
 
     /// What people see.
@@ -91,7 +102,13 @@ impl Shadow {
     /// Retries and resyncs are the same states once more.
     fn offer(&self, batch: &[Delivery]) {
         let first = batch.iter().filter(|delivery| delivery.attempt == 1 && !delivery.resync);
-        let missed = first.filter(|delivery| self.states.try_send(delivery.state.clone()).is_err()).count();
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = first.filter(|delivery| offered.insert(delivery.state.seq));
+        let missed = new.filter(|delivery| self.states.try_send(delivery.state.clone()).is_err()).count();
+        while offered.len() > OFFERED {
+            offered.pop_first();
+        }
+        drop(offered);
         if missed > 0 {
             self.view.send_modify(|view| view.missed += missed as u64);
         }
@@ -107,6 +124,15 @@ pub struct Shadowed {
 #[async_trait]
 impl Handler for Shadowed {
     async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        // Without it, what the first call writes to `kv` would be there before its states are compared. A journal that is
+        // slow holds nobody up for longer.
+        let read = self.shadow.read.cancelled();
+        if tokio::time::timeout(READ, read).await.is_err() {
+            self.shadow.read.cancel();
+            warn!(
+                "what a plugin has stored is not read yet: the first states in its shadow may be compared with later values"
+            );
+        }
         let called = self.handler.handle(batch).await;
         self.shadow.offer(batch);
         called
@@ -177,11 +203,19 @@ struct Comparing {
     journal: Journal,
     shared: Arc<Shared>,
     view: watch::Sender<ShadowView>,
+    /// What the plugin had stored before the first state, for the first round.
+    stored: Option<Vec<(String, Vec<u8>)>>,
     round: Option<Round>,
 }
 
 impl Comparing {
-    async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>) {
+    async fn run(&mut self, mut queue: mpsc::Receiver<Arc<State>>, read: DropGuard) {
+        match self.kv().await {
+            Ok(stored) => self.stored = Some(stored),
+            // The first round reads again, and tells of it.
+            Err(error) => warn!(plugin = self.plugin, "{error:#}"),
+        }
+        drop(read);
         while let Some(state) = queue.recv().await {
             let begun = Instant::now();
             let pause = match self.compare(&state).await {
@@ -226,22 +260,39 @@ impl Comparing {
         Ok(())
     }
 
-    async fn open(&self) -> Result<Round> {
+    async fn open(&mut self) -> Result<Round> {
         let redaction = self.shared.redaction().context("the host's settings are not taken yet")?;
         let now = Arc::new(Moment::default());
+        let stored = match &self.stored {
+            Some(stored) => stored.clone(),
+            None => self.kv().await?,
+        };
         let [active, shadow] = &self.sides;
-        let stages =
-            [self.stage(active, &now, &redaction).await?, self.stage(shadow, &now, &redaction).await?];
+        let stages = [
+            self.stage(active, &now, &redaction, stored.clone()).await?,
+            self.stage(shadow, &now, &redaction, stored).await?,
+        ];
+        self.stored = None;
         Ok(Round { now, stages, redaction, states: 0, bytes: 0 })
     }
 
-    async fn stage(&self, side: &Side, now: &Arc<Moment>, redaction: &Arc<Redaction>) -> Result<Stage> {
+    async fn kv(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let kv = self.journal.kv(&self.plugin).await.context("reading its kv")?;
+        Ok(kv.into_iter().filter(|(key, _)| !key.starts_with(NOTE)).collect())
+    }
+
+    async fn stage(
+        &self,
+        side: &Side,
+        now: &Arc<Moment>,
+        redaction: &Arc<Redaction>,
+        kv: Vec<(String, Vec<u8>)>,
+    ) -> Result<Stage> {
         let lent = Lent {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
             clock: now.clone(),
-            kv: kv.into_iter().filter(|(key, _)| !key.starts_with(NOTE)).collect(),
+            kv,
             newest: *self.journal.newest().borrow(),
             database: Some(DATABASE),
         };
@@ -330,11 +381,53 @@ mod tests {
         })
     }
 
+    fn of_test(states: mpsc::Sender<Arc<State>>, view: watch::Sender<ShadowView>) -> Shadow {
+        let (offered, read) = (Mutex::default(), CancellationToken::new());
+        Shadow { states, view, offered, read, _stop: CancellationToken::new().drop_guard() }
+    }
+
+    #[test]
+    fn a_batch_that_is_halved_offers_each_of_its_states_once() {
+        let (states, mut queue) = mpsc::channel(QUEUE);
+        let shadow = of_test(states, watch::Sender::new(ShadowView::default()));
+        let batch: Vec<_> =
+            (1..=8).map(|seq| Delivery { state: state(seq), attempt: 1, resync: false }).collect();
+        for part in [&batch[..], &batch[..4], &batch[4..], &batch[4..6]] {
+            shadow.offer(part);
+        }
+        // A state whose lane had waited comes later than its place.
+        shadow.offer(&[Delivery { state: state(0), attempt: 1, resync: false }]);
+        let offered: Vec<_> = std::iter::from_fn(|| queue.try_recv().ok()).map(|state| state.seq).collect();
+        assert_eq!(offered, [1, 2, 3, 4, 5, 6, 7, 8, 0]);
+        assert_eq!(shadow.view().borrow().missed, 0);
+    }
+
+    struct Silent;
+
+    #[async_trait]
+    impl Handler for Silent {
+        async fn handle(&self, _: &[Delivery]) -> Result<Outcome, CallError> {
+            Err(CallError::Unavailable("away".into()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_call_waits_for_what_is_stored_no_longer_than_its_bound() {
+        let (states, _queue) = mpsc::channel(QUEUE);
+        let shadow = of_test(states, watch::Sender::new(ShadowView::default()));
+        let shadowed = Shadowed { handler: Arc::new(Silent), shadow };
+        let before = tokio::time::Instant::now();
+        assert!(shadowed.handle(&[]).await.is_err());
+        assert_eq!(before.elapsed(), READ);
+        assert!(shadowed.handle(&[]).await.is_err());
+        assert_eq!(before.elapsed(), READ, "it is given up once");
+    }
+
     #[test]
     fn states_beyond_the_queue_are_missed_and_retries_and_resyncs_are_not_offered() {
         let (states, mut queue) = mpsc::channel(2);
         let view = watch::Sender::new(ShadowView::default());
-        let shadow = Shadow { states, view, _stop: CancellationToken::new().drop_guard() };
+        let shadow = of_test(states, view);
         let delivery = |seq, attempt, resync| Delivery { state: state(seq), attempt, resync };
         let batch = [
             delivery(1, 2, false),

@@ -1,9 +1,9 @@
 //! Turns requests into selections, and figures of sources, plugins and journal into answers.
 
-use kubewitness_capability::Shipping;
+use kubewitness_capability::{Shipping, Uses};
 use kubewitness_core::calendar;
 use kubewitness_core::carry::Places;
-use kubewitness_core::config::{RetentionSpec, SourceSpec};
+use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
 use kubewitness_core::order::Order;
@@ -111,7 +111,11 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         shadow: state.shadow.as_ref().map(|shadow| shadow.borrow().clone()),
         paused: stats.paused.as_deref().map(paused_view),
         manifest: state.manifest.clone(),
-        grants: state.uses.all().map(|(name, calls)| grant_view(name, calls, &state.needs)).collect(),
+        grants: state
+            .uses
+            .all()
+            .map(|(name, calls)| grant_view(name, calls, &state.needs, &state.uses))
+            .collect(),
     }
 }
 
@@ -127,10 +131,12 @@ fn tick_view(stats: TickStats) -> TickView {
 }
 
 /// A component that needs `sql` needs each of its names.
-fn grant_view(name: String, calls: u64, needs: &[String]) -> GrantUseView {
+fn grant_view(name: String, calls: u64, needs: &[String], uses: &Uses) -> GrantUseView {
     let capability = name.split(':').next();
     let declared = needs.iter().any(|need| *need == name || Some(need.as_str()) == capability);
-    GrantUseView { name, declared, calls }
+    let (access, enough) = uses.access(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
+    let told = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
+    GrantUseView { name, declared, calls, access: told(access), enough: told(enough) }
 }
 
 pub fn paused_view(paused: &Paused) -> PausedView {

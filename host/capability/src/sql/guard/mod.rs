@@ -6,6 +6,7 @@
 mod rules;
 mod tokens;
 
+use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{Dialect, GrantError};
 
 use self::rules::Rules;
@@ -147,6 +148,35 @@ impl<'a> Statement<'a> {
     /// A `WITH` is not looked into: it may write.
     pub fn reads_only(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is("SELECT") || first.is("VALUES"))
+    }
+
+    /// The least access that it needs. A word that writes anywhere counts, also below a `WITH` and as an unquoted name.
+    pub fn access(&self) -> SqlAccess {
+        if self.shapes()
+            || self.tokens.first().is_some_and(|first| first.is("REINDEX"))
+            || self.selects_into()
+        {
+            return SqlAccess::Schema;
+        }
+        let called = |at: usize| self.tokens.get(at + 1).is_some_and(|next| next.is_symbol(b'('));
+        let writes = |(at, token): (usize, &Token<'_>)| {
+            // A function's name may also be in quotes.
+            token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
+                || token.is("REPLACE") && !called(at)
+                || called(at) && rules::WRITING.iter().any(|name| token.name().eq_ignore_ascii_case(name))
+        };
+        if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
+    }
+
+    /// `SELECT … INTO t` makes a table on PostgreSQL.
+    fn selects_into(&self) -> bool {
+        let before = |at: usize| at.checked_sub(1).and_then(|at| self.tokens.get(at));
+        let begins = |token: &Token<'_>| {
+            token.is_any(&["INSERT", "REPLACE", "MERGE", "ABORT", "FAIL", "LOW_PRIORITY", "HIGH_PRIORITY"])
+        };
+        let is_own = |(at, token): (usize, &Token<'_>)| token.is("INTO") && !before(at).is_some_and(begins);
+        !self.tokens.first().is_some_and(|first| first.is_any(&["INSERT", "REPLACE"]))
+            && self.tokens.iter().enumerate().any(is_own)
     }
 
     /// Whether it plainly adds rows or makes a table, and can take no row away.

@@ -20,6 +20,9 @@ pub struct Rules {
     pub made: &'static [&'static str],
 }
 
+/// Functions that write though a `SELECT` calls them.
+pub const WRITING: [&str; 2] = ["NEXTVAL", "SETVAL"];
+
 const SQLITE: Rules = Rules {
     words: &[
         "ATTACH",

@@ -309,3 +309,41 @@ fn a_statement_has_no_more_bytes_and_no_more_values_than_its_bound() {
     let many = execute(&format!("DELETE FROM t WHERE a = {}", "?".repeat(most + 1))).unwrap_err();
     assert!(many.contains("at most 32766 parameters"), "{many}");
 }
+
+#[test]
+fn each_statement_says_what_access_it_needs_on_each_database() {
+    use SqlAccess::{Read, Schema, Write};
+    for (purpose, text, expected) in [
+        (Purpose::Query, "SELECT replace(a, 'x', 'y') FROM t", Read),
+        (Purpose::Query, "WITH x AS (SELECT 1) SELECT * FROM x", Read),
+        (Purpose::Query, "SELECT 'DELETE FROM t' /* INSERT */", Read),
+        (Purpose::Query, "VALUES (1)", Read),
+        (Purpose::Query, "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", Write),
+        (Purpose::Query, "WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x RETURNING a", Write),
+        (Purpose::Query, "SELECT a FROM t FOR UPDATE", Write),
+        (Purpose::Query, "SELECT nextval('s')", Write),
+        (Purpose::Query, "SELECT \"nextval\"('s')", Write),
+        (Purpose::Query, "SELECT a INTO u FROM t", Schema),
+        (Purpose::Query, "WITH x AS (SELECT 1 AS a) SELECT a INTO u FROM x", Schema),
+        (Purpose::Execute, "INSERT INTO t VALUES (?)", Write),
+        (Purpose::Execute, "insert into t values (?)", Write),
+        (Purpose::Execute, "UPDATE t SET a = 1", Write),
+        (Purpose::Execute, "DELETE FROM t", Write),
+        (Purpose::Execute, "WITH x AS (SELECT 1) DELETE FROM t", Write),
+        (Purpose::Execute, "CREATE TABLE t (a INTEGER)", Schema),
+        (Purpose::Execute, "DROP TABLE t", Schema),
+        (Purpose::Execute, "ALTER TABLE t ADD COLUMN b INTEGER", Schema),
+        (Purpose::Execute, "CREATE INDEX i ON t (a)", Schema),
+    ] {
+        for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::Mysql] {
+            assert_eq!(check(text, purpose, dialect).unwrap().access(), expected, "{text} on {dialect:?}");
+        }
+    }
+    for (text, dialect, expected) in [
+        ("REPLACE INTO t VALUES (1)", Dialect::Mysql, Write),
+        ("INSERT OR REPLACE INTO t VALUES (1)", Dialect::Sqlite, Write),
+        ("REINDEX t", Dialect::Sqlite, Schema),
+    ] {
+        assert_eq!(check(text, Purpose::Execute, dialect).unwrap().access(), expected, "{text}");
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, PluginSpec};
+use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, PluginSpec, SqlAccess};
 use crate::limits::BATCH_MOST;
 use crate::model::fault::{Fault, fault};
 
@@ -34,6 +34,8 @@ pub struct CeilingSpec {
     pub batch: u32,
     /// The capabilities that a manifest may ask for under `grants`. Left out: all.
     pub grants: Vec<GrantKind>,
+    /// The most that a manifest may write as `access` of a database.
+    pub sql_access: SqlAccess,
     /// Where a component may come from. Left out: from everywhere.
     #[cfg_attr(test, schemars(length(min = 1)))]
     pub modules: Vec<ModuleKind>,
@@ -96,6 +98,7 @@ impl Default for CeilingSpec {
             host_bytes: Bytes(64 << 20),
             batch: BATCH_MOST,
             grants: vec![Sql, Http, Mail, Ledger, Keys, Kv, Lister, DocumentDigest, RawDocuments],
+            sql_access: SqlAccess::Schema,
             modules: vec![ModuleKind::File, ModuleKind::ConfigMapKey, ModuleKind::Oci, ModuleKind::Url],
             total_memory: Bytes(512 << 20),
         }
@@ -152,6 +155,16 @@ impl CeilingSpec {
     }
 
     fn check_grants(&self, grants: &GrantsSpec, faults: &mut Vec<Fault>) {
+        for (index, grant) in
+            grants.sql.iter().enumerate().filter(|(_, grant)| grant.access > self.sql_access)
+        {
+            let message = format!(
+                "is `{}`, over `{}`, the ceiling of the host's settings (`spec.limits.plugins.sqlAccess`)",
+                grant.access.as_str(),
+                self.sql_access.as_str()
+            );
+            faults.push(fault(format!("spec.grants.sql[{index}].access"), message));
+        }
         for (kind, is_asked, name, field) in [
             (GrantKind::Sql, !grants.sql.is_empty(), "sql", "sql"),
             (GrantKind::Http, !grants.http.is_empty(), "http", "http"),
@@ -228,6 +241,16 @@ mod tests {
         );
         let file = "module: {file: a.wasm}";
         assert_eq!(told(&low, file), [""; 0], "the defaults of a manifest are at the ceiling");
+        let reads = ceiling("{sqlAccess: read}");
+        let granted = |access: &str| format!("{file}, grants: {{sql: [{{name: a, database: b{access}}}]}}");
+        assert_eq!(told(&reads, &granted(", access: read")), [""; 0]);
+        for (access, is) in [(", access: write", "write"), ("", "schema")] {
+            let expected = format!(
+                "spec.grants.sql[0].access: is `{is}`, over `read`, the ceiling of the host's settings \
+                 (`spec.limits.plugins.sqlAccess`)"
+            );
+            assert_eq!(told(&reads, &granted(access)), [expected]);
+        }
         let over = "the ceiling of the host's settings (`spec.limits.plugins.";
         for (more, expected) in [
             (

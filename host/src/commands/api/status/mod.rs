@@ -422,7 +422,9 @@ fn taken(plugin: &PluginView) -> Option<String> {
 fn granted(plugin: &PluginView) -> Option<String> {
     let told = |grant: &GrantUseView| {
         let declared = if grant.declared { "declared" } else { "not declared" };
-        format!("{} ({declared}, {} {})", grant.name, grant.calls, plural(grant.calls, "call", "calls"))
+        let access = grant.access.iter().map(|access| format!(", access {access}")).collect::<String>();
+        let calls = plural(grant.calls, "call", "calls");
+        format!("{} ({declared}{access}, {} {calls})", grant.name, grant.calls)
     };
     let all: Vec<_> = plugin.grants.iter().map(told).collect();
     let unused = plugin.grants.iter().filter(|grant| grant.calls == 0).map(|grant| grant.name.as_str());
@@ -431,7 +433,13 @@ fn granted(plugin: &PluginView) -> Option<String> {
         true => String::new(),
         false => format!(". Never used since it was started: {}", unused.join(", ")),
     };
-    (!all.is_empty()).then(|| format!("granted: {}{left}", all.join(", ")))
+    let enough = plugin.grants.iter().filter(|grant| grant.enough.is_some() && grant.enough != grant.access);
+    let enough = enough.filter_map(|grant| {
+        let enough = grant.enough.as_ref()?;
+        Some(format!(". `access: {enough}` is what {} has needed", grant.name))
+    });
+    let enough: String = enough.collect();
+    (!all.is_empty()).then(|| format!("granted: {}{left}{enough}", all.join(", ")))
 }
 
 /// Ticks that work are told where much is.
@@ -618,8 +626,15 @@ mod tests {
             resynced: 44,
             filter_errors: 45,
             grants: vec![
-                GrantUseView { name: "http:hook".into(), declared: true, calls: 46 },
-                GrantUseView { name: "kv".into(), declared: false, calls: 0 },
+                GrantUseView { name: "http:hook".into(), declared: true, calls: 46, ..Default::default() },
+                GrantUseView { name: "kv".into(), ..Default::default() },
+                GrantUseView {
+                    name: "sql:main".into(),
+                    declared: true,
+                    calls: 2,
+                    access: Some("schema".into()),
+                    enough: Some("read".into()),
+                },
             ],
             ..PluginView::default()
         };
@@ -629,8 +644,9 @@ mod tests {
         for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
             assert!(wide.contains(part), "{part} is not in\n{wide}");
         }
-        let granted = "notification: granted: http:hook (declared, 46 calls), kv (not declared, 0 calls). Never used since it \
-                       was started: kv\n";
+        let granted = "notification: granted: http:hook (declared, 46 calls), kv (not declared, 0 calls), \
+                       sql:main (declared, access schema, 2 calls). Never used since it was started: kv. \
+                       `access: read` is what sql:main has needed\n";
         assert!(wide.contains(granted) && !narrow.contains("granted"), "{wide}");
     }
 

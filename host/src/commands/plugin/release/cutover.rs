@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::pack;
 use crate::cli::CutoverPluginArgs;
 use crate::commands::{Ended, Usage, print};
-use crate::config::tree::Tree;
+use crate::config::tree::{NotYaml, Tree};
 
 pub async fn cutover(args: CutoverPluginArgs) -> Ended {
     let CutoverPluginArgs { name, config_map, into } = args;
@@ -35,9 +35,8 @@ fn cut_over(name: &str, data: &mut BTreeMap<String, String>) -> Result<()> {
     let text = text.with_context(|| {
         format!("it has no `{PLUGIN_KEY}`: `--config-map` names the one that has the manifest of `{name}`")
     })?;
-    let trees = Tree::parse(text).map_err(|error| {
-        anyhow!("its `{PLUGIN_KEY}` can't be read: line {}: {}", error.line, error.message)
-    })?;
+    let trees = Tree::parse(text)
+        .map_err(|NotYaml { message, .. }| anyhow!("its `{PLUGIN_KEY}` can't be read: {message}"))?;
     let mut documents: Vec<Value> = trees.iter().map(Tree::to_json).collect();
     let is_it = |it: &&mut Value| it["kind"] == "Plugin" && it["metadata"]["name"] == name;
     let document = documents.iter_mut().find(is_it).with_context(|| {
