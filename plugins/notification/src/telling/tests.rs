@@ -96,11 +96,11 @@ impl testing::Host for Fake {
         Ok(kv.keys().filter(|key| key.starts_with(prefix)).take(limit as usize).cloned().collect())
     }
     fn now_ms(&self) -> u64 {
-        let _ = self.called();
+        self.called().ok();
         self.now.get()
     }
     fn log(&self, _: Level, message: &str, fields: &[(String, String)]) {
-        let _ = self.called();
+        self.called().ok();
         self.logged.borrow_mut().push(format!("{message} {fields:?}"));
     }
 }
