@@ -192,7 +192,7 @@ fn none(about: &str, is_narrowed: bool, status: &StatusView, sources: &[&SourceV
     let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
     if recorded > 0 && !is_narrowed {
         return format!(
-            "no gap{about} that you may see: {recorded} {} recorded ({since})\n",
+            "no gap{about} that you may see: {recorded} {} recorded, of other objects or taken by retention ({since})\n",
             plural(recorded, "is", "are")
         );
     }
@@ -504,7 +504,7 @@ mod tests {
         );
         let hidden = SourceView { gaps: 5, poison: 2, ..seen.clone() };
         let text = none("", false, &status, &[&hidden]);
-        assert!(text.starts_with("no gap that you may see: 5 are recorded ("), "{text}");
+        assert!(text.starts_with("no gap that you may see: 5 are recorded, of other objects or taken by retention ("), "{text}");
         assert!(none("of job/x", true, &status, &[&hidden]).contains("every version"), "others have them");
         let text = none("", false, &status, &[&doubted]);
         assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
