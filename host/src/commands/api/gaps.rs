@@ -504,7 +504,12 @@ mod tests {
         );
         let hidden = SourceView { gaps: 5, poison: 2, ..seen.clone() };
         let text = none("", false, &status, &[&hidden]);
-        assert!(text.starts_with("no gap that you may see: 5 are recorded, of other objects or taken by retention ("), "{text}");
+        assert!(
+            text.starts_with(
+                "no gap that you may see: 5 are recorded, of other objects or taken by retention ("
+            ),
+            "{text}"
+        );
         assert!(none("of job/x", true, &status, &[&hidden]).contains("every version"), "others have them");
         let text = none("", false, &status, &[&doubted]);
         assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");

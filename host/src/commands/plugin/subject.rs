@@ -144,7 +144,7 @@ async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) ->
         match what {
             "kv" => spec.grants.kv = true,
             "sql" => {
-                spec.grants.sql.push(SqlGrant { database: name.clone(), name, access: Default::default() })
+                spec.grants.sql.push(SqlGrant { database: name.clone(), name, access: Default::default() });
             }
             "http" => spec.grants.http.push(HttpGrant { destination: name.clone(), name }),
             "mail" => spec.grants.mail.push(MailGrant { server: name.clone(), name }),
