@@ -11,7 +11,7 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValu
 use cel::parser::Expression;
 use regex::Regex;
 
-use crate::values::OF_DOCUMENT;
+use crate::values::{OF_DOCUMENT, OF_STATUS};
 use crate::{MATCHES, is_state};
 
 /// The most nodes that one evaluation may visit. They take about a tenth of a second.
@@ -22,6 +22,9 @@ const BYTES: u64 = 16 << 20;
 const BUILT_BYTES: u64 = 4 << 20;
 /// A number, a boolean, and what a list adds for an element.
 const SMALL: u64 = 8;
+
+/// The longest text of a number.
+const NUMBER: u64 = 320;
 
 /// What an evaluation gets.
 #[derive(Clone, Copy, Default)]
@@ -144,7 +147,7 @@ impl<'a> Estimate<'a> {
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
-                Estimated { size: Size::fixed(self.given.state), longest: 0 }
+                Estimated { size: Size::fixed(self.given.state), longest: OF_STATUS.len() as u64 }
             }
             Expr::Select(select) => {
                 let operand = self.value(&select.operand);
@@ -237,7 +240,13 @@ impl<'a> Estimate<'a> {
                 self.bytes.add(&text.size.clone().times(weight));
                 Estimated::small()
             }
-            (operators::ADD | "string" | "bytes" | "dyn" | "max" | "min" | "lowerAscii", _) => {
+            // A number with an exponent of three digits is written out.
+            ("string", _) => {
+                all.size.add(&Size::fixed(NUMBER));
+                self.copied(&all.size);
+                all
+            }
+            (operators::ADD | "bytes" | "dyn" | "max" | "min" | "lowerAscii", _) => {
                 self.copied(&all.size);
                 all
             }

@@ -121,6 +121,7 @@ fn what_would_take_too_much_memory_is_refused_before_it_begins() {
         "object.a.map(x, [x, object.b]).all(y, y[1] == '')",
         "object.a.all(x, size(object.b + object.b) > x)",
         "[object].all(state, object.a.all(x, [state.name] == []))",
+        "state.previous.all(k, object.a.all(x, object == object))",
     ] {
         let filter = Filter::compile(copies).unwrap();
         assert!(filter.wants(&state(), Some(large.as_bytes())).unwrap_err().contains("too much"), "{copies}");

@@ -65,6 +65,10 @@ fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Erro
     Ok(found)
 }
 
+/// Different names that are concealed in one patch, and what stands in the place of one more.
+const NAMES: usize = 8;
+const MORE: &str = "one name more than are concealed";
+
 /// The patch with digests in the place of names. Its own digest is made of that: whoever has the digest of a patch could
 /// try all names that they know.
 fn without_people(config: &Config, patch: String) -> Result<String, Error> {
@@ -72,12 +76,18 @@ fn without_people(config: &Config, patch: String) -> Result<String, Error> {
         Ok(value) if !config.people.is_empty() => value,
         _ => return Ok(patch),
     };
-    let has_names = conceal_below(config, &mut value, false)?;
+    let has_names = conceal_below(config, &mut value, false, &mut BTreeMap::new())?;
     Ok(if has_names { value.to_string() } else { patch })
 }
 
-/// Templates have annotations too, at any depth. Returns whether there were names.
-fn conceal_below(config: &Config, value: &mut Value, are_annotations: bool) -> Result<bool, Error> {
+/// Templates have annotations too, at any depth. Returns whether there were names. `known` has the digests of those that
+/// came before: each one is a call to the host, and an object may have thousands.
+fn conceal_below(
+    config: &Config,
+    value: &mut Value,
+    are_annotations: bool,
+    known: &mut BTreeMap<String, String>,
+) -> Result<bool, Error> {
     let mut has_names = false;
     match value {
         Value::Object(fields) => {
@@ -86,16 +96,24 @@ fn conceal_below(config: &Config, value: &mut Value, are_annotations: bool) -> R
                     Value::String(name)
                         if are_annotations && config.people.contains(field) && !name.is_empty() =>
                     {
-                        *name = persons::conceal(TRAIL, &bounded(std::mem::take(name)))?;
+                        *name = match known.get(name.as_str()) {
+                            Some(digest) => digest.clone(),
+                            None if known.len() >= NAMES => MORE.to_owned(),
+                            None => {
+                                let digest = persons::conceal(TRAIL, &bounded(name.clone()))?;
+                                known.insert(std::mem::take(name), digest.clone());
+                                digest
+                            }
+                        };
                         true
                     }
-                    other => conceal_below(config, other, field == "annotations")?,
+                    other => conceal_below(config, other, field == "annotations", known)?,
                 };
             }
         }
         Value::Array(values) => {
             for value in values {
-                has_names |= conceal_below(config, value, false)?;
+                has_names |= conceal_below(config, value, false, known)?;
             }
         }
         _ => {}

@@ -41,6 +41,10 @@ impl testing::Host for Host {
                 "spec":{"jobs":[{"template":{"metadata":{"annotations":{"kubewitness.dev/submitter":"grace"}}}}],
                 "kubewitness.dev/submitter":"no annotation"}}"#
                 .to_owned(),
+            4 => {
+                let name = |n| format!(r#"{{"annotations":{{"kubewitness.dev/submitter":"{}"}}}}"#, "a".repeat(n));
+                format!("[{}]", (1..=20).chain([1]).map(name).collect::<Vec<_>>().join(","))
+            }
             _ => format!("{{\"metadata\":\"{}\"}}", "x".repeat(70_000)),
         }))
     }
@@ -215,6 +219,22 @@ fn the_change_is_kept_as_its_digest_or_as_a_patch_up_to_its_bound() {
         (&digest.into(), &false.into())
     );
     assert!(lines[2]["patch_sha256"].is_string() && lines[2].get("patch").is_none());
+}
+
+#[test]
+fn of_one_patch_only_some_names_are_concealed_and_each_of_them_once() {
+    let host = Rc::new(Host::default());
+    let config = Config { change: ChangeKept::Patch, ..Config::default() };
+    assert_eq!(handle(&host, &config, &[4]), [Verdict::Done]);
+    let patch = lines(&host)[0].1["patch"].clone();
+    let name = |at: usize| patch[at]["annotations"]["kubewitness.dev/submitter"].clone();
+    assert_eq!(
+        (name(0), name(7), name(20)),
+        ("digest of 1".into(), "digest of 8".into(), "digest of 1".into())
+    );
+    assert_eq!(name(8), "one name more than are concealed");
+    // The person of the object itself is one more.
+    assert_eq!(host.concealed.borrow().len(), 9);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::app::App;
-use crate::scope::Visibility;
+use crate::scope::{Verb, Visibility};
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     let params = Params::read(&uri, &["source", "uid"])?;
@@ -35,10 +35,13 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let none_at_all = sources.is_empty();
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
-    let unseen = |count: fn(&SourceView) -> u64| match visible.is_whole() {
-        true => 0,
-        false => sources.iter().map(count).sum(),
-    };
+    let mut hidden = Vec::new();
+    for source in &sources {
+        if !visible.sees_source(Verb::List, &source.name).await? {
+            hidden.push(source);
+        }
+    }
+    let unseen = |count: fn(&SourceView) -> u64| hidden.iter().map(|source| count(source)).sum::<u64>();
     let (unseen_gaps, unseen_poison) = (unseen(|source| source.gaps), unseen(|source| source.poison));
     let content = html! {
         div.head { h1 { "Gaps" } (narrowed(&query)) }

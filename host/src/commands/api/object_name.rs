@@ -7,9 +7,10 @@ use kubewitness_core::views::{Gone, ObjectQuery, ObjectView, TimelineQuery, Time
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
-use super::client::{Client, parameters};
+use super::client::{Client, Refused, parameters};
 use crate::cli::ReachArgs;
 use crate::commands::Usage;
+use crate::commands::print::clean;
 
 /// Where kubectl looks for an object, too, unless it is told otherwise.
 const NAMESPACE: &str = "default";
@@ -127,8 +128,12 @@ pub(super) async fn story(
     if !view.states.is_empty() || query.namespace.take().is_none() {
         return Ok(view);
     }
-    // As kubectl has it, a namespace says nothing about an object that is in none.
-    let mut view: TimelineView = client.get("api/v1/timeline", &query).await?;
+    // As kubectl has it, a namespace says nothing about an object that is in none. To look everywhere may be too much
+    // for those who see few of many namespaces.
+    let mut view: TimelineView = match client.get("api/v1/timeline", &query).await {
+        Err(error) if error.is::<Refused>() => TimelineView::default(),
+        view => view?,
+    };
     view.states.retain(|state| state.object.namespace.is_empty());
     if view.states.is_empty() {
         view = TimelineView::default();
@@ -149,16 +154,29 @@ pub(super) async fn nothing(client: &Client, named: &ObjectName, namespace: &str
             _ => Ok(format!("nothing was witnessed of {told}")),
         };
     };
-    let (kind, name) = (Some(kind.clone()), Some(name.clone()));
-    let asked = ObjectQuery { kind, name, gone: Gone::Too, ..ObjectQuery::default() };
-    let found = client.list::<ObjectView>("api/v1/objects", &parameters(&asked), ELSEWHERE).await?.rows;
-    let places: BTreeSet<_> = found.into_iter().map(|view| view.object.namespace).collect();
+    let asked = ObjectQuery {
+        kind: Some(kind.clone()),
+        name: Some(name.clone()),
+        namespace: Some(namespace.to_owned()),
+        gone: Gone::Too,
+        limit: Some(1),
+        ..ObjectQuery::default()
+    };
+    // A kind that nobody watches is refused here.
+    client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await?;
+    let asked = ObjectQuery { namespace: None, limit: Some(ELSEWHERE), ..asked };
+    let found = match client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
+        Err(error) if error.is::<Refused>() => Vec::new(),
+        found => found?,
+    };
+    let places = found.into_iter().map(|view| clean(&view.object.namespace).into_owned());
+    let places: BTreeSet<_> = places.filter(|place| !place.is_empty() && place != namespace).collect();
     Ok(format!("nothing was witnessed of {told}{}", elsewhere(&places)))
 }
 
 fn elsewhere(places: &BTreeSet<String>) -> String {
     let Some(first) = places.first() else {
-        return ", and nothing of an object of that name in another namespace or in none".to_owned();
+        return ", and no object of that name was found elsewhere".to_owned();
     };
     let places = places.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     format!(". An object of that name is in {places}: add -n {first}")

@@ -52,6 +52,10 @@ pub fn tick(config: &Config) -> Result<(), String> {
         kv::delete(&key)?;
     }
     let mut notes: Vec<(String, Note)> = stored_below(NOTES, note::MOST)?;
+    // A version before noted the uid alone.
+    for (_, note) in notes.iter_mut().filter(|(_, note)| !note.group.contains('/')) {
+        note.group = format!("{}/{}", facts::text(&note.facts, "namespace"), note.group);
+    }
     book.mute(config, &Mutes::read()?, &mut notes, now_ms);
     for key in book.take_in(config, now_ms, notes) {
         kv::delete(&key)?;

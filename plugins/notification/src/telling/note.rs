@@ -51,6 +51,9 @@ struct Call<'a> {
     counts: Counts,
     parts: Vec<Parts>,
     reports: Vec<Report>,
+    /// The first object with a recipient that can't be told, why, and how many there are. Each line of the log is a call
+    /// to the host.
+    refused: Option<(String, String, u64)>,
     /// Read when they are first needed.
     mutes: Option<Mutes>,
     /// The programs that have no room for another message. Read when they are first needed.
@@ -60,8 +63,16 @@ struct Call<'a> {
 pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let pointers = config.pointers();
     let (parts, reports) = (Vec::new(), Vec::new());
-    let mut call =
-        Call { config, pointers, counts: Counts::default(), parts, reports, mutes: None, full: None };
+    let mut call = Call {
+        config,
+        pointers,
+        counts: Counts::default(),
+        parts,
+        reports,
+        refused: None,
+        mutes: None,
+        full: None,
+    };
     let verdict = |state| match call.note(state) {
         Ok(()) => Verdict::Done,
         Err(verdict) => verdict,
@@ -71,9 +82,15 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let first = states.iter().zip(&verdicts).find(|(_, verdict)| **verdict == Verdict::Done);
     let first = first.map(|(state, _)| state.seq).unwrap_or_default();
     let kept = count(first, &call.counts).and_then(|()| parts::keep(&call.parts, first));
-    if let Err(error) = kept.and_then(|()| report::keep(&call.reports)) {
+    if let Err(error) = kept {
         // Without the count nobody would hear that there was more.
         verdicts.fill_with(|| Verdict::retry(error.text()));
+    } else if let Err(error) = report::keep(&call.reports) {
+        log::warn(report::UNLISTED, &[("why", &error.text())]);
+    }
+    if let Some((object, why, count)) = &call.refused {
+        let fields = [("object", object.as_str()), ("why", why), ("recipients", &count.to_string())];
+        log::warn("annotations name recipients that can't be told", &fields);
     }
     verdicts
 }
@@ -87,9 +104,8 @@ impl Call<'_> {
         let now_ms = clock::now_ms();
         let seen = look(state)?;
         for (name, why) in decide::refusals(config, &seen) {
-            let object = format!("{}/{}", state.object.namespace, state.object.name);
-            let fields = [("object", &*object), ("why", &*why)];
-            log::warn("an annotation names a recipient that can't be told", &fields);
+            let first = || (format!("{}/{}", state.object.namespace, state.object.name), why.clone(), 0);
+            self.refused.get_or_insert_with(first).2 += 1;
             self.report(&facts::plain(state), [name], ("refused", &why), now_ms);
         }
         let to = match decide::hear(config, &seen, now_ms) {

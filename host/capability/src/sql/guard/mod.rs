@@ -163,6 +163,7 @@ impl<'a> Statement<'a> {
             // A function's name may also be in quotes.
             token.is_any(&["INSERT", "UPDATE", "DELETE", "MERGE"])
                 || token.is("REPLACE") && !called(at)
+                || token.is("NEXT") && self.tokens.get(at + 1).is_some_and(|next| next.is("VALUE"))
                 || called(at) && rules::WRITING.iter().any(|name| token.name().eq_ignore_ascii_case(name))
         };
         if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
@@ -170,13 +171,35 @@ impl<'a> Statement<'a> {
 
     /// `SELECT … INTO t` makes a table on PostgreSQL.
     fn selects_into(&self) -> bool {
-        let before = |at: usize| at.checked_sub(1).and_then(|at| self.tokens.get(at));
-        let begins = |token: &Token<'_>| {
-            token.is_any(&["INSERT", "REPLACE", "MERGE", "ABORT", "FAIL", "LOW_PRIORITY", "HIGH_PRIORITY"])
-        };
-        let is_own = |(at, token): (usize, &Token<'_>)| token.is("INTO") && !before(at).is_some_and(begins);
         !self.tokens.first().is_some_and(|first| first.is_any(&["INSERT", "REPLACE"]))
-            && self.tokens.iter().enumerate().any(is_own)
+            && self.tokens.iter().enumerate().any(|(at, token)| token.is("INTO") && !self.is_of_insert(at))
+    }
+
+    /// Whether an `INTO` is that of an insert. A word that stands before it elsewhere may be a column's name, as in
+    /// `SELECT a AS insert INTO t`: so the verb stands first, or behind a bracket of a `WITH` and no `SELECT`.
+    fn is_of_insert(&self, into: usize) -> bool {
+        let is = |at: usize, words: &[&str]| self.tokens.get(at).is_some_and(|token| token.is_any(words));
+        let verb = match into.checked_sub(1) {
+            Some(at) if at >= 2 && is(at - 1, &["OR"]) => at - 2,
+            Some(at) if at >= 1 && is(at, &["LOW_PRIORITY", "HIGH_PRIORITY", "IGNORE"]) => at - 1,
+            Some(at) => at,
+            None => return false,
+        };
+        if !is(verb, &["INSERT", "REPLACE", "MERGE"]) {
+            return false;
+        }
+        let Some(before) = verb.checked_sub(1) else { return true };
+        let mut depth = 0_usize;
+        for token in self.tokens[..verb].iter().rev() {
+            match token {
+                token if token.is_symbol(b')') => depth += 1,
+                token if token.is_symbol(b'(') && depth == 0 => break,
+                token if token.is_symbol(b'(') => depth -= 1,
+                token if depth == 0 && token.is_any(&["SELECT", "VALUES"]) => return false,
+                _ => {}
+            }
+        }
+        self.tokens[before].is_symbol(b'(') || self.tokens[before].is_symbol(b')')
     }
 
     /// Whether it plainly adds rows or makes a table, and can take no row away.

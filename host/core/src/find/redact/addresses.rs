@@ -118,7 +118,9 @@ impl<'t> Text<'t> {
     /// Whether the word has a host behind this place. An image has its digest there, as in `docker://h:5000/i@sha256:…`.
     fn has_host(&self, place: usize) -> bool {
         let next = self.ats.get(self.ats.partition_point(|at| *at < place));
-        next.is_some_and(|at| *at < self.word_end && !self.text[at + 1..].starts_with("sha"))
+        let is_digest =
+            |at: &usize| ["sha256:", "sha512:"].iter().any(|sign| self.text[at + 1..].starts_with(sign));
+        next.is_some_and(|at| *at < self.word_end && !is_digest(at))
     }
 
     /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.

@@ -141,6 +141,7 @@ fn command_end(bytes: &[u8], from: usize) -> Option<usize> {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'\\' => at += 1,
+            b'"' | b'\'' => at = close(bytes, at + 1, *byte)?,
             b'(' => depth += 1,
             b')' if depth == 1 => return Some(at + 1),
             b')' => depth -= 1,

@@ -162,7 +162,10 @@ fn cause(states: &[Arc<State>], related: &[Arc<State>]) -> Option<Status> {
         let first = told.filter(|(state, _)| fallen.insert(state.object.uid.as_str()));
         falls.extend(first.map(|(state, status)| (state.seq, status)));
     }
-    let gave_up = states.iter().find(|state| state.status.phase == phase::FAILED).map(|state| state.seq);
+    // It may have failed before, and run again.
+    let has_failed = |state: &&Arc<State>| state.status.phase == phase::FAILED;
+    let last_time = states.iter().rev().skip_while(|state| !has_failed(state)).take_while(has_failed);
+    let gave_up = last_time.last().map(|state| state.seq);
     let before = falls.iter().filter(|(seq, _)| gave_up.is_none_or(|gave_up| *seq < gave_up));
     // A pod's watch may be behind its owner's.
     let last = before.max_by_key(|(seq, _)| *seq).or_else(|| falls.iter().min_by_key(|(seq, _)| *seq));

@@ -38,6 +38,10 @@ pub(crate) fn classify(error: sqlx::Error) -> JournalError {
         (None, error @ (sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)) => {
             JournalError::Unavailable(error.to_string())
         }
+        // A connection that is being opened has no code for it.
+        (None, sqlx::Error::Io(error)) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            JournalError::Unavailable("SQLite has no memory left".into())
+        }
         // A worker that died, or a row that is not of this format.
         (None, error) => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }

@@ -90,7 +90,9 @@ impl<'a> Shown<'a> {
         let over = matches!(state.change, Change::Gone | Change::Left);
         let (phase, selects) = (query.phase.as_deref(), is_looked_up(query));
         let fits = phase.is_none_or(|phase| state.status.phase.eq_ignore_ascii_case(phase));
-        let found = match query.details || selects && !over {
+        // Of what nobody has seen here, the end is shown only where everything is.
+        let is_shown = !over || known.is_some() || !selects && phase.is_none();
+        let found = match is_shown && query.details || selects && !over {
             true => self.looked_up(state, over).await?,
             false => None,
         };
@@ -119,8 +121,10 @@ impl<'a> Shown<'a> {
             name: Some(state.object.name.clone()),
             // Its phase may be another one by now.
             phase: None,
-            gone: if over { Gone::Too } else { Gone::No },
-            limit: Some(OF_A_NAME),
+            gone: if over { Gone::Only } else { Gone::No },
+            // Among those that are gone, there is no index, and the newest end is the one that is meant.
+            index: self.asked.query.index.clone().filter(|_| !over),
+            limit: Some(if over { 1 } else { OF_A_NAME }),
             ..self.asked.query.clone()
         };
         match self.client.get::<Vec<ObjectView>>("api/v1/objects", &parameters(&asked)).await {
@@ -174,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn a_wide_row_of_a_change_has_its_details() {
         let client = testing::client(|asked| {
-            let all = ["details=true", "name=x", "namespace=a", "gone=true"];
+            let all = ["details=true", "name=x", "namespace=a", "gone=only"];
             assert!(all.iter().all(|part| asked.contains(part)) && !asked.contains("phase"), "{asked}");
             let view = |uid: &str, restarts| ObjectView {
                 object: ObjectRef { uid: uid.into(), ..ObjectRef::default() },

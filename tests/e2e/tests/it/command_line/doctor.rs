@@ -82,9 +82,10 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         let line = ["--pre", "--kubeconfig", &kubeconfig, "--account", "kw/host"];
         let (code, found) = told(&line).await?;
         let rights = outcomes(&found, "KW-D003");
-        ensure!(code == Some(3) && rights.len() == 2, "{code:?}: {found:#}");
+        ensure!(code == Some(3) && rights.len() == 3, "every shipped source: {code:?}: {found:#}");
         ensure!(rights[0].0 == "fine" && rights[0].1.contains("kw/host may get, list, watch jobs.batch"), "{rights:?}");
         ensure!(rights[1] == ("failed", "source pods: kw/host may not list, watch pods"), "{rights:?}");
+        ensure!(rights[2] == ("failed", "source events: kw/host may not get, list, watch events"), "{rights:?}");
         ensure!(outcomes(&found, "KW-D004").is_empty(), "no controller is asked: {found:#}");
 
         let config = scratch.folder("config")?;
