@@ -260,7 +260,7 @@ mod tests {
         );
         let client = testing::client(|_| serde_json::json!([])).await;
         let told = nothing(&client, &named, "default").await.unwrap();
-        assert!(told.contains("in another namespace or in none"), "{told}");
+        assert!(told.ends_with(", and no object of that name was found elsewhere"), "{told}");
     }
 
     #[tokio::test]
