@@ -172,6 +172,16 @@ impl Platform {
         rows.with_context(|| format!("asking {query}"))
     }
 
+    /// SQLite writes its files once more when the last connection is closed. One that is dropped is closed some time later.
+    pub async fn close(self) -> Result<()> {
+        let closed = match self.connection {
+            Connection::Sqlite(connection) => connection.close().await,
+            Connection::Postgres(connection) => connection.close().await,
+            Connection::Mysql(connection) => connection.close().await,
+        };
+        closed.context("closing the connection")
+    }
+
     pub async fn count(&mut self) -> Result<i64> {
         let count = "SELECT count(*) FROM object_history";
         let counted = match &mut self.connection {

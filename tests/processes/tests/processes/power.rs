@@ -132,7 +132,9 @@ impl Power {
 /// The last position that the plugin's table has.
 async fn delivered(data: &Path) -> Result<i64> {
     let mut platform = Platform::open(&data.join("platform.db")).await?;
-    Ok(platform.history("jobs").await?.last().map_or(0, |row| row.seq))
+    let last = platform.history("jobs").await?.last().map_or(0, |row| row.seq);
+    platform.close().await?;
+    Ok(last)
 }
 
 async fn grows(run: &mut Kubewitness, data: &Path) -> Result<()> {
@@ -178,8 +180,10 @@ async fn cuts(lab: &mut Lab<'_>, power: &Power) -> Result<()> {
     first.answers().await?;
     lab.levels(&mut first).await?;
     first.stop().await?;
-    Platform::open_to_note(&power.data.join("platform.db")).await?.note_effects().await?;
-    let before = lab.platform().await?.count().await?;
+    let mut platform = Platform::open_to_note(&power.data.join("platform.db")).await?;
+    platform.note_effects().await?;
+    let before = platform.count().await?;
+    platform.close().await?;
     let mut lost = 0;
     for round in 0..kills(CUTS) {
         power.all_is_synced()?;
