@@ -8,7 +8,7 @@ use crate::build::{self, Host, cargo, check, root, step};
 use crate::{fuzz, peer, services, structure};
 
 /// Measured on two idle cores. Most of it is dependencies, which are built once.
-const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about 5 minutes on two \
+const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about 6 minutes on two \
     cores, and some 1.5 GB in target/. Later starts take seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {

@@ -48,8 +48,8 @@ impl Compiler {
 pub fn configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false);
-    // Nobody reads where in a component's file a trap came from, and no debugger walks over its frames: without the two
-    // tables each plugin takes a tenth less memory.
+    // Nobody reads where in a component's file a trap came from, and no debugger walks over its frames: the two tables
+    // would only be kept in memory.
     config.generate_address_map(false).native_unwind_info(false);
     config
 }

@@ -29,7 +29,7 @@ use note::{COUNTS, Counts, NOTES, Note};
 /// Where the book is.
 const BOOK: &str = "book";
 /// Counts, and parts of objects, that one tick takes in; the next one takes the rest. Each costs two calls to the host, of
-/// which a tick has 4096. With the notes, what is sent and the reports a tick makes at most 3500.
+/// which a tick has 4096; notes, messages and reports need theirs. The test of a flood counts them.
 const TAKEN_A_TICK: u32 = 128;
 /// Messages of one tick, and how long it goes on sending: states wait meanwhile, and a tick has a time-out.
 const SENDS: usize = 50;
