@@ -138,43 +138,56 @@ impl Book {
     }
 
     fn take_group(&mut self, config: &Config, now_ms: u64, group: &str, notes: &[(String, Note)]) {
-        // Muted since.
-        let Some(lead) = lead(group, notes) else { return };
-        let phase = text(&lead.facts, "phase");
-        let key = match is_own(&lead.facts, group) {
-            true => text(&lead.facts, "uid").to_string(),
-            false => format!("{group}{OF_PARTS}"),
-        };
-        let attempt = lead.facts.get("attempt").and_then(Value::as_u64).unwrap_or_default();
-        let before = self.told.iter().position(|told| told.key == key);
-        let covered = before.map(|place| &self.told[place]);
-        if let Some(told) =
-            covered.filter(|told| told.seq != lead.seq && told.covers(config, phase, attempt, now_ms))
-        {
-            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(told.at_ms));
-            self.report_notes(config, notes.iter().map(|(_, note)| note), ("suppressed", &why), now_ms);
-            return;
+        let mut notes: Vec<&Note> = notes.iter().map(|(_, note)| note).collect();
+        // All can be muted since. What was told of the object itself was not told to those who asked for its parts.
+        while let Some(lead) = lead(group, &notes) {
+            let own = is_own(&lead.facts, group);
+            let key = if own { text(&lead.facts, "uid").to_string() } else { format!("{group}{OF_PARTS}") };
+            let Some(at_ms) = self.covered(config, &key, lead, now_ms) else {
+                return self.take_led(config, now_ms, (group, key), lead, &notes);
+            };
+            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(at_ms));
+            let covered = notes.extract_if(.., |note| is_own(&note.facts, group) == own);
+            self.report_notes(config, covered, ("suppressed", &why), now_ms);
         }
+    }
+
+    /// When the same was told, if that was lately.
+    fn covered(&self, config: &Config, key: &str, lead: &Note, now_ms: u64) -> Option<u64> {
+        let told = self.told.iter().find(|told| told.key == key && told.seq != lead.seq)?;
+        let (phase, attempt) = (text(&lead.facts, "phase"), attempt_of(&lead.facts));
+        told.covers(config, phase, attempt, now_ms).then_some(told.at_ms)
+    }
+
+    /// Makes one message of the notes of a group.
+    fn take_led(
+        &mut self,
+        config: &Config,
+        now_ms: u64,
+        (group, key): (&str, String),
+        lead: &Note,
+        notes: &[&Note],
+    ) {
         self.make_room(config, now_ms);
         let merged = format!("the message on `{}` tells it", report::title(&lead.facts));
-        let rest = notes.iter().map(|(_, note)| note).filter(|note| note.seq != lead.seq);
+        let rest = notes.iter().copied().filter(|note| note.seq != lead.seq);
         self.report_notes(config, rest, ("merged", &merged), now_ms);
         // Of the object's own earlier states only the last one counts.
-        let is_other = |note: &&Note| note.seq != lead.seq && !is_own(&note.facts, group);
-        let others: Vec<Note> = notes.iter().map(|(_, note)| note).filter(is_other).cloned().collect();
+        let is_other = |note: &&&Note| note.seq != lead.seq && !is_own(&note.facts, group);
+        let others: Vec<Note> = notes.iter().filter(is_other).map(|note| (*note).clone()).collect();
         let message = compose::one(config, lead, &others, self.take_parts(group));
         // Who asked for another state of the group hears of it by this message, and by no other.
         let mut to = lead.to.clone();
-        to.extend(notes.iter().flat_map(|(_, note)| note.to.iter().cloned()));
+        to.extend(notes.iter().flat_map(|note| note.to.iter().cloned()));
         self.replace_held(config, &message, &to, now_ms);
         self.outbox.push(Outgoing { message, to, since_ms: now_ms });
-        let told = Told { key, phase: phase.to_string(), attempt, at_ms: now_ms, seq: lead.seq };
-        match before {
+        match self.told.iter().position(|told| told.key == key) {
             Some(place) if self.told[place].seq >= lead.seq => return,
             Some(place) => drop(self.told.remove(place)),
             None => {}
         }
-        self.told.push(told);
+        let (phase, attempt) = (text(&lead.facts, "phase").to_string(), attempt_of(&lead.facts));
+        self.told.push(Told { key, phase, attempt, at_ms: now_ms, seq: lead.seq });
     }
 
     /// Of an object's outcomes that wait for the end of quiet hours only the last one counts.
@@ -381,6 +394,10 @@ fn in_turn(mut queues: Vec<std::vec::IntoIter<Sending>>) -> Vec<Sending> {
     due
 }
 
+fn attempt_of(facts: &Facts) -> u64 {
+    facts.get("attempt").and_then(Value::as_u64).unwrap_or_default()
+}
+
 fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
     // What was heard by a clock that ran ahead has settled.
     let heard = || notes.iter().map(|(_, note)| if note.heard_ms > now_ms { 0 } else { note.heard_ms });
@@ -389,7 +406,7 @@ fn is_settled(config: &Config, now_ms: u64, notes: &[(String, Note)]) -> bool {
 }
 
 /// The note whose people are told: the object's own last one, or else the last one of its parts that is told alone.
-fn lead<'a>(group: &str, notes: &'a [(String, Note)]) -> Option<&'a Note> {
-    let told = notes.iter().map(|(_, note)| note).filter(|note| !note.to.is_empty());
+fn lead<'a>(group: &str, notes: &[&'a Note]) -> Option<&'a Note> {
+    let told = notes.iter().copied().filter(|note| !note.to.is_empty());
     told.max_by_key(|note| (is_own(&note.facts, group), note.seq))
 }

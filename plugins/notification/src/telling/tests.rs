@@ -578,6 +578,19 @@ fn people_of_a_part_and_of_its_owner_are_told_by_one_message() {
 }
 
 #[test]
+fn what_was_told_of_an_object_keeps_nobody_from_hearing_of_its_parts() {
+    let routes = json!([{"to": ["ops"], "kinds": ["Pod"]}, {"to": ["hook"]}]);
+    let world = world(json!({"routes": routes}));
+    world.hear(&[moved(1, "train", "Failed")]);
+    assert_eq!(world.titles(10_000, "hook"), ["Job default/train: Failed"]);
+    world.hear(&[pod(2, "train-0", "Failed"), moved(3, "train", "Failed")]);
+    let told = world.after(10_000);
+    assert_eq!(told, [("ops".to_string(), "❌ Job default/train: 1 × Pod Failed".to_string())]);
+    assert!(world.reports("uid-train")[1].starts_with("hook|suppressed|the same was told at"));
+    assert_eq!(world.reports("uid-train-0"), ["ops|sent|"]);
+}
+
+#[test]
 fn a_person_is_written_to_whom_an_annotation_names() {
     let channels = json!([{"name": "mail", "kind": "email"}]);
     let world = world(json!({"settle": "0s", "channels": channels}));
