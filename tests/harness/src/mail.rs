@@ -1,6 +1,7 @@
 //! A mail server for tests: plain, with STARTTLS or encrypted from its first byte. It keeps what it is given.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
@@ -40,6 +41,7 @@ struct Mailbox {
     acceptor: Option<TlsAcceptor>,
     received: Mutex<Vec<Received>>,
     connections: Mutex<usize>,
+    takes_all_addresses: AtomicBool,
 }
 
 impl Drop for MailServer {
@@ -60,6 +62,7 @@ impl MailServer {
             acceptor,
             received: Mutex::default(),
             connections: Mutex::default(),
+            takes_all_addresses: AtomicBool::new(false),
         });
         let kept = mailbox.clone();
         #[allow(clippy::disallowed_methods)]
@@ -71,6 +74,11 @@ impl MailServer {
             }
         });
         Ok(Self { address, mailbox, server })
+    }
+
+    /// From now on it offers SMTPUTF8: a recipient beyond ASCII is taken where the sender's line asks for it.
+    pub fn take_all_addresses(&self) {
+        self.mailbox.takes_all_addresses.store(true, Ordering::Relaxed);
     }
 
     pub fn received(&self) -> Vec<Received> {
@@ -115,6 +123,8 @@ impl Mailbox {
         }
         let mut mail =
             Received { from: String::new(), to: Vec::new(), data: String::new(), is_encrypted, login: None };
+        let takes_all = self.takes_all_addresses.load(Ordering::Relaxed);
+        let mut is_asked = false;
         let mut line = String::new();
         loop {
             line.clear();
@@ -128,6 +138,7 @@ impl Mailbox {
                 "EHLO" if self.encryption == Encryption::StartTls && !is_encrypted => {
                     "250-mail.test\r\n250-8BITMIME\r\n250 STARTTLS"
                 }
+                "EHLO" if takes_all => "250-mail.test\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 AUTH PLAIN",
                 "EHLO" => "250-mail.test\r\n250-8BITMIME\r\n250 AUTH PLAIN",
                 "STARTTLS" => {
                     stream.write_all(b"220 go on\r\n").await?;
@@ -145,10 +156,12 @@ impl Mailbox {
                     stream.write_all(&[b'x'; 4096]).await?;
                 },
                 "MAIL" => {
+                    is_asked = takes_all && text.split(' ').any(|word| word == "SMTPUTF8");
                     mail.from = named;
                     "250 fine"
                 }
                 "RCPT" if named.starts_with("nobody") => "550 no such\tuser",
+                "RCPT" if !named.is_ascii() && !is_asked => "553 nobody asked for SMTPUTF8",
                 "RCPT" if named.starts_with("later") => "451 the mailbox is busy",
                 "RCPT" => {
                     mail.to.push(named);

@@ -86,6 +86,16 @@ async fn an_address_beyond_ascii_is_refused_by_itself_where_the_server_does_not_
 }
 
 #[tokio::test]
+async fn a_server_that_offers_it_is_asked_to_take_an_address_beyond_ascii() {
+    let (server, relay) = plain().await;
+    server.take_all_addresses();
+    assert_eq!(send(&relay, &mail(&["jürgen@example.com", "ada@example.com"], "s"), NOW).await.unwrap(), []);
+    let received = server.received();
+    assert_eq!(received[0].to, ["jürgen@example.com", "ada@example.com"]);
+    assert!(received[0].data.contains("To: jürgen@example.com"), "{}", received[0].data);
+}
+
+#[tokio::test]
 async fn a_header_cannot_be_smuggled_in() {
     let (server, relay) = plain().await;
     for subject in ["s\r\nBcc: eve@example.org", "s\nX: y", "s\0"] {
