@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use granted::{backing, delivery};
-use kubewitness_bench::{job, ratio, wanted};
+use kubewitness_bench::{job, wanted};
 use kubewitness_capability::Backing;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{Delivery, Documents, Handler, JournalError, Verdict};
@@ -49,7 +49,7 @@ async fn run() -> Result<()> {
     println!("  the call alone   {peer:>8.0} states/s");
     for (what, phase) in [("outcomes", "Failed"), ("progress", "Running")] {
         let rate = decisions("notification", &people, phase).await?;
-        println!("  {what:<16} {rate:>8.0} decisions/s  {} of the peer's", ratio(rate, peer));
+        println!("  {what:<16} {rate:>8.0} decisions/s  × {:.3} of the peer's", rate / peer);
     }
     Ok(())
 }

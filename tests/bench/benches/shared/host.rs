@@ -27,6 +27,11 @@ fn manifest(name: &str, label: &str, kind: &str, spec: &str) -> String {
     )
 }
 
+pub fn binary() -> Result<PathBuf> {
+    let folder = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
+    Ok(Path::new(&folder).join("kubewitness"))
+}
+
 /// A folder with a configuration and what a host leaves behind.
 pub struct Lab {
     folder: PathBuf,
@@ -48,9 +53,8 @@ impl Lab {
     }
 
     pub fn start_with(&self, kubeconfig: &Path, args: &[&str]) -> Result<Host> {
-        let binary = std::env::var_os("KUBEWITNESS_BIN_DIR").context("run it with `cargo xtask bench`")?;
         let port = free_port()?;
-        let process = Command::new(Path::new(&binary).join("kubewitness"))
+        let process = Command::new(binary()?)
             .args(["run", "--log", "warn", "--listen", &format!("127.0.0.1:{port}"), "--kubeconfig"])
             .arg(kubeconfig)
             .arg("--config")

@@ -16,7 +16,7 @@ const TEN: usize = 10;
 const MANY: usize = 200;
 /// So many different components beside the many plugins of one.
 const DIFFERENT: usize = 20;
-const JOBS: usize = 10;
+pub const JOBS: usize = 10;
 const START_GOAL_MS: f64 = 300.0;
 const MEMORY_GOAL_MIB: f64 = 400.0;
 const EACH_GOAL_MIB: f64 = 1.0;
@@ -89,7 +89,7 @@ pub async fn memory() -> Result<()> {
     Ok(())
 }
 
-fn held(figure: f64, goal: f64) -> &'static str {
+pub fn held(figure: f64, goal: f64) -> &'static str {
     if figure <= goal { "held" } else { "NOT held" }
 }
 
@@ -136,7 +136,7 @@ pub fn another(mut component: Vec<u8>, number: usize) -> Vec<u8> {
     component
 }
 
-async fn until_active(lab: &Lab, kubeconfig: &Path, plugins: usize) -> Result<(Duration, Host)> {
+pub async fn until_active(lab: &Lab, kubeconfig: &Path, plugins: usize) -> Result<(Duration, Host)> {
     let started = Instant::now();
     let mut host = lab.start(kubeconfig)?;
     loop {
@@ -154,7 +154,7 @@ async fn until_active(lab: &Lab, kubeconfig: &Path, plugins: usize) -> Result<(D
     }
 }
 
-async fn rest(host: &Host) -> Result<Memory> {
+pub async fn rest(host: &Host) -> Result<Memory> {
     let started = Instant::now();
     let mut before = host.memory()?;
     loop {
@@ -168,6 +168,6 @@ async fn rest(host: &Host) -> Result<Memory> {
     }
 }
 
-fn ms(time: Duration) -> f64 {
+pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }

@@ -1,5 +1,5 @@
-//! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred, and
-//! the pause while one version replaces another. Each stands beside a peer in the same run.
+//! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred and by
+//! language, and the pause while one version replaces another. Each stands beside a peer in the same run.
 
 #[path = "../../shared/canned.rs"]
 mod canned;
@@ -7,6 +7,7 @@ mod crowd;
 #[path = "../../shared/host.rs"]
 mod host;
 mod instances;
+mod languages;
 #[allow(dead_code, reason = "each benchmark uses its part")]
 #[path = "../../shared/support.rs"]
 mod support;
@@ -26,6 +27,9 @@ fn main() -> Result<()> {
     }
     if wanted("plugins-memory") {
         runtime.block_on(crowd::memory())?;
+    }
+    if wanted("plugins-languages") {
+        runtime.block_on(languages::memory())?;
     }
     if wanted("plugins-swap") {
         runtime.block_on(swap::run())?;
