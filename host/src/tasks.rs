@@ -1,4 +1,4 @@
-//! The one place that spawns tasks and threads. Every task has a name and declares what its end means.
+//! Spawns the process's long-running tasks. Every task has a name and declares what its end means.
 
 use std::collections::BTreeMap;
 use std::future::Future;

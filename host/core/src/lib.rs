@@ -1,9 +1,9 @@
 //! The domain of Kubewitness: what a state is, how its status is derived, in which order lanes hand states
 //! over, and the traits through which the other crates meet.
 //!
-//! This crate depends on no sibling. It opens no socket and no database, spawns no task and knows no plugin,
-//! so all of it can be tested alone. Two places touch the machine: [`files`] reads files that others provide,
-//! and [`clock::SystemClock`] reads the clock.
+//! This crate depends on no sibling. It opens no socket and no database and knows no plugin, so all of it can
+//! be tested alone. Two places touch the machine: [`files`] reads files, makes key files and starts a thread
+//! for each slow read; [`clock::SystemClock`] reads the clock.
 
 pub mod carry;
 pub mod config;

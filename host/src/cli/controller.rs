@@ -23,7 +23,7 @@ pub struct PlaygroundArgs {
 #[cfg(feature = "playground")]
 #[derive(Debug, Args)]
 pub struct PlaygroundArgs {
-    /// Jobs to submit in total; 0 keeps submitting
+    /// Jobs to submit in total. The playground ends when all of them are gone. 0 keeps submitting
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub jobs: u64,
     /// Changes of state per second

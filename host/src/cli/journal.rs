@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use kubewitness_core::status::PHASES;
 
 use super::reach::Output;
 use super::values::{Moment, Secret, moment};
@@ -144,7 +146,7 @@ pub struct ExportArgs {
 pub enum Audit {
     /// Proves that no line of a ledger of the plugin `audit` was changed, removed, added or moved, and who signed it
     Verify(VerifyTrailArgs),
-    /// Prints the newest root of a ledger: a hash over all lines before it. Note it where the host can't write
+    /// Prints the newest root of a ledger: a hash over all lines before it. Note it where the controller can't write
     Root {
         #[command(flatten)]
         trail: TrailArgs,
@@ -228,8 +230,8 @@ pub struct ShowTrailArgs {
     /// Only records that name this person in an annotation
     #[arg(long)]
     pub person: Option<String>,
-    /// Only this phase: Failed
-    #[arg(long)]
+    /// Only this phase
+    #[arg(long, value_parser = PossibleValuesParser::new(PHASES), ignore_case = true)]
     pub phase: Option<String>,
     #[command(flatten)]
     pub times: TimesArgs,

@@ -56,8 +56,7 @@ pub struct PauseArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Plugins that tell people keep to it within seconds. Give one of an object, --namespace alone, --all and \
-                  --list."
+    after_help = "Plugins apply a mute within seconds. Give exactly one: an object, --namespace, --all or --list."
 )]
 pub struct MuteArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid

@@ -22,7 +22,7 @@ pub enum Plugin {
     /// Runs the tests of a plugin's folder: hands objects to the plugin, and compares what it does with the expected
     /// results
     Test(TestPluginArgs),
-    /// Measures what a state costs in a plugin, beside the plugins that come with the host. Nothing is sent, and nothing is
+    /// Measures what a state costs in a plugin, beside the plugins that come with the controller. Nothing is sent, and nothing is
     /// kept
     Bench(BenchPluginArgs),
     /// Prints the ConfigMap of a plugin, with its component, for `kubectl apply -f -`
@@ -143,7 +143,7 @@ pub struct BenchPluginArgs {
     /// How many states one call has at most. Left out: `delivery.batch` of the manifest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MOST)))]
     pub batch: Option<u32>,
-    /// A folder with the components that come with the host, beside those that it finds by itself
+    /// A folder with the components that come with the controller, beside those that it finds by itself
     #[arg(long, env = "KUBEWITNESS_PLUGINS", value_name = "DIR")]
     pub plugins: Option<PathBuf>,
     /// The format of the output

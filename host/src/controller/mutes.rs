@@ -49,7 +49,8 @@ impl Mutes {
             if self.write(&before, &text).await? {
                 self.told.set(text.into_bytes());
                 let MuteView { object, namespace, to, who, .. } = mute;
-                info!(object, namespace, to, who, "{}", if is_muted { "muted" } else { "unmuted" });
+                let what = if is_muted { "muted" } else { "unmuted" };
+                info!(object, namespace, to, who, "a person {what} messages");
                 return Ok(true);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kubewitness_core::Change;
+use kubewitness_core::{Change, Seq};
 use kubewitness_core::views::{PluginView, Views};
 use tokio_util::sync::CancellationToken;
 
@@ -60,9 +60,10 @@ pub async fn settle(world: &World, views: &dyn Views, abort: &CancellationToken)
     world.is_quiet().await;
     let truth = truth(world);
     let deadline = Instant::now() + PATIENCE;
+    let (mut after, mut witnessed) = (0, HashSet::new());
     loop {
         let status = views.status().await?;
-        let witnessed = witnessed(views).await?;
+        after = take_witnessed(views, after, &mut witnessed).await?;
         let completeness = Completeness {
             existed: truth.len(),
             witnessed: truth.intersection(&witnessed).count(),
@@ -87,12 +88,11 @@ fn truth(world: &World) -> HashSet<Key> {
     keys
 }
 
-async fn witnessed(views: &dyn Views) -> Result<HashSet<Key>> {
-    let mut keys = HashSet::new();
-    let mut after = 0;
+/// Adds what the journal has behind this position. Returns the position that it came to.
+async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<Key>) -> Result<Seq> {
     loop {
         let states = views.states_after(after, PAGE).await?;
-        let Some(last) = states.last() else { return Ok(keys) };
+        let Some(last) = states.last() else { return Ok(after) };
         if last.seq <= after {
             return Err(anyhow!("the journal gave position {} after {after}", last.seq));
         }

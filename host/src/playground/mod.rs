@@ -109,6 +109,7 @@ async fn play(
     // From here on the whole end has its bound.
     stop.cancel();
     world.quiet.cancel();
+    eprintln!("Comparing every version of the cluster with the journal. After a long run this takes longer.");
     let completeness = or_overdue(abort, completeness::settle(&world, &*controller.views, abort)).await;
     draining.cancel();
     controller.finish().await?;

@@ -1,4 +1,4 @@
-//! Formats and parses times as people read them, in UTC.
+//! Formats and parses times as people read them, in UTC. `jiff` does the arithmetic.
 
 use jiff::Timestamp;
 

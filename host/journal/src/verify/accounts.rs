@@ -1,5 +1,5 @@
-//! Checks the counts of sources and segments, and for each plugin observed = delivered + filtered +
-//! dead + waiting.
+//! Checks the counts of sources and segments, and for each plugin observed = delivered + filtered + dead +
+//! waiting + taken.
 
 use std::collections::{BTreeMap, HashMap};
 

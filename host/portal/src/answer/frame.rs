@@ -104,7 +104,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 a.skip href="#content" { "Skip to content" }
                 (top(page, reader, icon))
                 @if *reader == Reader::Anybody {
-                    aside.open aria-label="Access" { "No sign-in: whoever reaches this address sees everything." }
+                    aside.open aria-label="Access" { "No sign-in: anyone who reaches this address sees and changes everything." }
                 }
                 main #content tabindex="-1" { (page.content) }
                 footer {

@@ -72,7 +72,7 @@ impl From<ViewError> for Problem {
     fn from(error: ViewError) -> Self {
         match error {
             ViewError::NotFound { message, hint } => Self::new(StatusCode::NOT_FOUND, message, hint),
-            ViewError::Invalid(message) => Self::invalid(message, "Change the request and send it again."),
+            ViewError::Invalid(message) => Self::invalid(message, "Correct the value, and try again."),
             ViewError::Unavailable(message) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 message,

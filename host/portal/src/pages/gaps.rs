@@ -118,7 +118,7 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     }
     empty(
         "No gaps",
-        &html! { "Every version since the first list was witnessed, as far as can be told. A hole would be listed here with its exact bounds." },
+        &html! { "No version since the first list is known to be missing. A missing version would be listed here as a gap, with its exact bounds." },
     )
 }
 

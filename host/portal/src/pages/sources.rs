@@ -95,10 +95,10 @@ fn card(source: &SourceView) -> Markup {
                     (figure(counts.present)) " present, " (figure(counts.gone)) " gone, " (figure(counts.left)) " left, "
                     (figure(counts.bookmarks)) " " (plural(counts.bookmarks, "bookmark", "bookmarks"))
                 } }
-                div { dt { "No new states" } dd {
+                div { dt { "Events without a new state" } dd {
                     (figure(counts.duplicates)) " repeated, " (figure(counts.stale)) " stale, " (figure(counts.poison)) " poison"
                 } }
-                div { dt { "Watches" } dd { (figure(counts.watches)) ", of which " (figure(counts.expired)) " had expired" } }
+                div { dt { "Watches" } dd { (figure(counts.watches)) ", of them ended by an expired version: " (figure(counts.expired)) } }
                 div { dt { "Lists" } dd {
                     (figure(counts.lists_first)) " first, " (figure(counts.lists_expired)) " expired, "
                     (figure(counts.lists_replaced)) " replaced, " (figure(counts.lists_audit)) " "

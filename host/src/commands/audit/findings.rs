@@ -68,9 +68,13 @@ impl Report {
         let mut text = String::new();
         if let (Some(ledger), Some(newest)) = (&self.ledger, &self.newest_root) {
             let by = newest.key.as_ref().map(|key| format!(" by key {key}")).unwrap_or_default();
+            let signatures = match self.signed_roots {
+                0 => "no signature was checked".to_owned(),
+                signed => format!("{signed} of them with a valid signature"),
+            };
             text.push_str(&format!(
-                "  ledger {ledger}: {} files, {} of them sealed; {} roots, {} signatures hold; the newest root is of {}{by}\n",
-                self.files, self.seals, self.roots, self.signed_roots, newest.at
+                "  ledger {ledger}: files {}, of them closed {}; signed roots {}, {signatures}; the newest root is of {}{by}\n",
+                self.files, self.seals, self.roots, newest.at
             ));
         }
         if self.anchors > 0 {

@@ -117,7 +117,7 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
     };
     if files::look(path).with_context(|| path.display().to_string())?.is_none() {
         bail!(
-            "there is no {}: run the command in the folder where the host keeps the ledger and the names beside it",
+            "there is no {}: run the command in the folder where the controller keeps the ledger and the names beside it",
             path.display()
         );
     }

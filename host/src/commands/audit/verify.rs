@@ -268,7 +268,7 @@ fn not_shown(report: &Report, demands: &Demands, is_whole: bool) -> Vec<String> 
     }
     if report.adopted > 0 {
         reasons.push(format!(
-            "whether {} lines are as they were written: they were there when the host first signed the ledger, or its \
+            "whether {} lines are as they were written: they were there when the controller first signed the ledger, or its \
              `.receipts` had been removed",
             report.adopted
         ));

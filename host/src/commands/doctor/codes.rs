@@ -13,7 +13,7 @@ pub struct Code {
 
 pub const API_SERVER: Code = Code {
     code: "KW-D001",
-    title: "the API server answers",
+    title: "API server",
     meaning: "The command asks the API server of the kubeconfig, or of the pod, for its version. Without an answer nothing \
               is watched, and the other checks of the cluster are left out.",
     remedy: "Check the address and the credentials: `kubectl version` with the same kubeconfig and context must work.",
@@ -21,7 +21,7 @@ pub const API_SERVER: Code = Code {
 
 pub const API_VERSION: Code = Code {
     code: "KW-D002",
-    title: "the API server is new enough",
+    title: "version of the API server",
     meaning: "Missed versions are read back by lists of an exact version, which Kubernetes has had since 1.19. An older \
               server leaves a gap after each outage.",
     remedy: "Upgrade the cluster. On an older one Kubewitness watches, and gaps tell what is missing.",
@@ -29,7 +29,7 @@ pub const API_VERSION: Code = Code {
 
 pub const RIGHTS: Code = Code {
     code: "KW-D003",
-    title: "the rights for a source",
+    title: "rights for a source",
     meaning: "A source needs the rights to get, list and watch its resource, in all namespaces or in the one that it \
               names. The command asks the API server for each right. Without them the source witnesses nothing.",
     remedy: "Add the resource to the rules of the ClusterRole `kubewitness-witness`, as `deploy/kustomize/rbac.yaml` has it \
@@ -38,7 +38,7 @@ pub const RIGHTS: Code = Code {
 
 pub const CONTROLLER: Code = Code {
     code: "KW-D004",
-    title: "the controller answers",
+    title: "controller",
     meaning: "The command asks the controller for its status, as `kubewitness status` does.",
     remedy: "Look at the pods with `kubectl -n kubewitness get pods`, and at the log of the pod. If the controller \
              asks who you are, give a token: `kubewitness status` says how.",
@@ -46,7 +46,7 @@ pub const CONTROLLER: Code = Code {
 
 pub const WATCH: Code = Code {
     code: "KW-D005",
-    title: "a source sees what happens",
+    title: "source",
     meaning: "A source is up to date, and nothing holds it up. While a source lists or reads missed versions back, the \
               shown objects may be old. A warning that events get lost means that an audit has found differences.",
     remedy: "`kubewitness status` says what holds the source up: the right that is missing, or why the journal can't \
@@ -55,7 +55,7 @@ pub const WATCH: Code = Code {
 
 pub const FOLDER: Code = Code {
     code: "KW-D006",
-    title: "the data folder can be written",
+    title: "data folder, write access",
     meaning: "The command writes a small file into the data folder, waits until it is on the disk, and removes it. Without a \
               folder that can be written, the controller does not start.",
     remedy: "Let the user of the controller own the folder, and mount the volume for writing. In a pod, `fsGroup` decides.",
@@ -63,7 +63,7 @@ pub const FOLDER: Code = Code {
 
 pub const SPACE: Code = Code {
     code: "KW-D007",
-    title: "the data folder has free space",
+    title: "data folder, free space",
     meaning: "The line is a warning below 1 GiB or a tenth of the volume, and a fault below 128 MiB. On a full volume \
               the controller stops reading from the API server, and goes on once there is space.",
     remedy: "Enlarge the volume, or set `retention` in the host's settings so that the journal keeps less. \
@@ -72,7 +72,7 @@ pub const SPACE: Code = Code {
 
 pub const JOURNAL: Code = Code {
     code: "KW-D008",
-    title: "the journal has its bounds",
+    title: "size of the journal",
     meaning: "The line shows the size of the journal. A warning names what keeps retention from removing states that \
               are beyond their bounds, such as a plugin that lags.",
     remedy: "Each line says what to do. `kubewitness journal stats` shows how much may be removed.",
@@ -80,7 +80,7 @@ pub const JOURNAL: Code = Code {
 
 pub const CLOCK: Code = Code {
     code: "KW-D009",
-    title: "the clocks agree",
+    title: "clocks",
     meaning: "The command compares the controller's clock with that of the API server, by the header `Date` of their \
               answers. Before installing, it compares the clock of this machine. States have the times of the \
               controller's clock. The line is a warning above 5 seconds, and a fault above a minute.",
@@ -89,7 +89,7 @@ pub const CLOCK: Code = Code {
 
 pub const PLUGIN: Code = Code {
     code: "KW-D010",
-    title: "a plugin keeps up",
+    title: "progress of a plugin",
     meaning: "A plugin runs, and its oldest unfinished state is younger than a minute. A failed plugin gets no states. \
               They wait in the journal, so none is lost. So do those of a paused plugin. Dead letters are states that failed on their last retry.",
     remedy: "`kubewitness plugins` shows the last error. `kubewitness deadletters list` shows the dead letters, and \
@@ -98,7 +98,7 @@ pub const PLUGIN: Code = Code {
 
 pub const CERTIFICATE: Code = Code {
     code: "KW-D011",
-    title: "a certificate is good for a while",
+    title: "certificate",
     meaning: "The command checks when certificates end: that of the portal, that of the API server, and that of the \
               kubeconfig if it has one. The line is a warning from 30 days before the end, and a fault after the end.",
     remedy: "Renew the certificate. The portal reads the files of --tls-cert and --tls-key again when they change. A new \
@@ -107,7 +107,7 @@ pub const CERTIFICATE: Code = Code {
 
 pub const VERSIONS: Code = Code {
     code: "KW-D012",
-    title: "this program and the controller have one version",
+    title: "versions of program and controller",
     meaning: "An older program may not understand the answers of a newer controller, and a newer program may not \
               understand an older controller.",
     remedy: "Install the program of the controller's version, or upgrade the controller: docs/how-to/upgrade.md.",
@@ -115,7 +115,7 @@ pub const VERSIONS: Code = Code {
 
 pub const CONFIGURATION: Code = Code {
     code: "KW-D013",
-    title: "the configuration is in force",
+    title: "configuration",
     meaning: "The controller accepts all of its configuration. If it refuses a part, the last good part stays in \
               force. Before installing, the command checks the settings of --config.",
     remedy: "`kubewitness status` names the faults. To find them before you apply a folder, run `kubewitness check \
@@ -124,7 +124,7 @@ pub const CONFIGURATION: Code = Code {
 
 pub const OWN_RIGHTS: Code = Code {
     code: "KW-D014",
-    title: "the rights of the controller itself",
+    title: "rights of the controller",
     meaning: "The controller reads its configuration from ConfigMaps, writes their status and events, asks who people are \
               and what they may see, and holds a Lease where several replicas run. With --account the API server is asked \
               for each of these rights. A warning tells what does not work without the right.",
@@ -134,7 +134,7 @@ pub const OWN_RIGHTS: Code = Code {
 
 pub const LEDGERS: Code = Code {
     code: "KW-D015",
-    title: "closed files of a ledger are in their bucket",
+    title: "shipping of ledgers",
     meaning: "A ledger with `ship` in the host's settings copies each closed file into a bucket. The line is a fault while that \
               fails, and a warning if a file has waited for more than an hour. Files that wait stay on the disk of the \
               controller, and `keep` removes none of them.",

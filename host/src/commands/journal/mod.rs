@@ -258,7 +258,7 @@ pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> R
     sources.extend(configured.iter().map(|source| source.name.as_str()));
     let told = || clean(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
     if let Some(source) = query.source.as_deref().filter(|source| !sources.contains(source)) {
-        bail!("the journal has no source `{}`. Its sources are [{}]", clean(source), told());
+        bail!("the journal has no source `{}`. Its sources are {}", clean(source), told());
     }
     let Some(kind) = &query.kind else { return Ok(()) };
     let group = |api_version: &str| api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
@@ -273,7 +273,7 @@ pub async fn must_be_known(place: &Place, data: &Path, query: &ExportQuery) -> R
         read.with_context(|| hint("reading", place))?;
     }
     if !is_known {
-        bail!("the journal has no state of the kind `{}`. Its sources are [{}]", clean(kind), told());
+        bail!("the journal has no state of the kind `{}`. Its sources are {}", clean(kind), told());
     }
     Ok(())
 }

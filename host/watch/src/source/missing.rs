@@ -1,4 +1,4 @@
-//! Defines a hole: which versions are missing, and why. A hole becomes a gap.
+//! Defines missing versions: which they are, and why. They become a gap.
 
 pub(crate) use kubewitness_core::state::gap_reason as reason;
 

@@ -107,7 +107,7 @@ pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let mutes = shown(&app, &viewer).await?;
     let content = html! {
         div.head { h1 { "Mutes" } }
-        p { "A plugin that tells people tells nobody of what is muted, or not the one recipient. A job's page mutes the job alone." }
+        p { "Plugins send no messages about what is muted. A mute for one recipient stops the messages to that recipient alone. To mute one job, open its page." }
         form method="post" action=(PAGE) {
             div.replay-tools {
                 label { span { "Namespace, or empty for everything" } input name="namespace" maxlength=(TEXT_BYTES) autocomplete="off"; }
@@ -116,7 +116,7 @@ pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
                 button.strong name="do" value="mute" { "Mute" }
             }
         }
-        @if mutes.is_empty() { (empty("Nothing is muted", &html! { "Nothing, that is, of what you may mute." })) }
+        @if mutes.is_empty() { (empty("No mutes", &html! { "There is no mute that you may undo." })) }
         @for mute in &mutes { p.notice { (told(mute)) } (undo(mute)) }
     };
     Ok(Page::new("Mutes".to_owned(), "/", content))

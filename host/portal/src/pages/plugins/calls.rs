@@ -38,8 +38,8 @@ fn work(queue: &QueueView) -> Markup {
     html! {
         @if work.count == 0 { "No call has ended since it started." }
         @else {
-            "Since it started, calls of " (figure(work.count)) " " (plural(work.count, "state", "states")) " have ended, "
-            (span(mean as u64)) " each on average."
+            "Since it started, " (figure(work.count)) " " (plural(work.count, "state was in a call", "states were in calls"))
+            " that ended. Such a call took " (span(mean as u64)) " for each state on average."
         }
         @if queue.longest_running_seconds > 0.0 {
             " The longest call in progress takes " (span((queue.longest_running_seconds * 1000.0) as u64)) " so far."
@@ -78,7 +78,7 @@ fn words(end: &str) -> String {
 fn share(calls: &CallsView) -> String {
     let milliseconds = |seconds: f64| span((seconds.max(0.0) * 1000.0) as u64);
     format!(
-        "{}, and {} in the host for it",
+        "{}, and {} in the controller for it",
         milliseconds(calls.guest_seconds),
         milliseconds(calls.host_seconds)
     )

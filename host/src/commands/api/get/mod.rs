@@ -103,7 +103,7 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
 async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     let Listed { rows: mut objects, more } = list(client, &asked.query, asked.limit).await?;
     if more {
-        eprintln!("kubewitness: only {} are shown, --limit shows more", asked.limit);
+        eprintln!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
     if asked.when != When::Gone && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));

@@ -38,7 +38,8 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     // An empty code: nobody signs in there.
     let login = match has_token {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
-        false => None,
+        // An address at which nothing answers is not opened.
+        false => client.bytes("login").await.map(|_| None)?,
     };
     let url = match &login {
         Some(login) => once(&portal, Some(&login.code))?,

@@ -115,7 +115,7 @@ async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> Ended {
     found.retain(|view| view.letter.seq == seq);
     if found.is_empty() {
         bail!(
-            "no dead letter has the position {seq}: `kubewitness deadletters list` shows those that there are"
+            "no dead letter has the position {seq}: `kubewitness deadletters list` lists them"
         );
     }
     print::value(args.output, &found, |found| found.iter().map(letter_text).collect())?;

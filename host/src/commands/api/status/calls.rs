@@ -71,7 +71,7 @@ fn failure(calls: &CallsView) -> Option<String> {
 fn host_calls(calls: &CallsView) -> Option<String> {
     let told = |(capability, calls): (&String, &u64)| format!("{capability} {calls}");
     let all: Vec<_> = calls.host_calls.iter().map(told).collect();
-    (!all.is_empty()).then(|| format!("calls to the host: {}", all.join(", ")))
+    (!all.is_empty()).then(|| format!("calls to the controller: {}", all.join(", ")))
 }
 
 fn time(seconds: f64) -> String {
@@ -147,6 +147,6 @@ mod tests {
             text.contains("sql: the last error, at 2026-11-25T10:00:00.000Z (timed-out): the plugin ran\n"),
             "{text}"
         );
-        assert!(text.contains("sql: calls to the host: kv 7, sql 40\n") && !text.contains("idle"), "{text}");
+        assert!(text.contains("sql: calls to the controller: kv 7, sql 40\n") && !text.contains("idle"), "{text}");
     }
 }

@@ -111,10 +111,10 @@ impl Examinations {
             _ if mark.contains('/') && is_fetching(mark) => "is being fetched",
             _ if mark.contains('/') => "waits for its turn to be fetched, or is being checked",
             Some(compiled) if compiled == mark => "is being compiled",
-            Some(_) => "waits to be compiled: one is compiled at a time",
+            Some(_) => "waits: another component is being compiled",
             None => "is being checked",
         };
-        Some(format!("its component {what} (since {})", calendar::rfc3339(since_ms)))
+        Some(format!("the plugin's component {what} (since {})", calendar::rfc3339(since_ms)))
     }
 
     /// Ends all. What is still wanted is asked for again.

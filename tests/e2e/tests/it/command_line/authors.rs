@@ -116,13 +116,13 @@ impl Author {
             let word = words[1];
             let (code, told) = self.runs(&self.folder, &[&all[..], words].concat()).await?;
             ensure!(
-                code == Some(1) && told.contains(&format!("`{word}`. Its sources are [")),
+                code == Some(1) && told.contains(&format!("`{word}`. Its sources are ")),
                 "{code:?}: {told}"
             );
             let (code, _, told) =
                 command(&[&["journal", "export", "--data", &data][..], words].concat()).await?;
             ensure!(
-                code == Some(1) && told.contains(&format!("`{word}`. Its sources are [")),
+                code == Some(1) && told.contains(&format!("`{word}`. Its sources are ")),
                 "{code:?}: {told}"
             );
         }
