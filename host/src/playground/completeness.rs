@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use kubewitness_core::{Change, Seq};
 use kubewitness_core::views::{PluginView, Views};
+use kubewitness_core::{Change, Seq};
 use tokio_util::sync::CancellationToken;
 
 use super::World;

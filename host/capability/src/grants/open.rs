@@ -96,12 +96,12 @@ pub async fn open_database(
         }
         Some(DatabaseKind::Postgres(server)) => {
             let at = |message| ("postgres.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::postgres::Postgres>::new(name, server).await;
+            let remote = sql::servers::Remote::<sql::postgres::Postgres>::new(name, server).await;
             Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         Some(DatabaseKind::Mysql(server)) => {
             let at = |message| ("mysql.urlFrom", message);
-            let remote = sql::remote::Remote::<sql::mysql::Mysql>::new(name, server).await;
+            let remote = sql::servers::Remote::<sql::mysql::Mysql>::new(name, server).await;
             Ok(Arc::new(remote.map_err(at)?.read_by(reader)))
         }
         None => Err(("name", "names no database: give one of `sqlite`, `postgres` and `mysql`".into())),

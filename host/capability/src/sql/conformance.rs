@@ -11,7 +11,7 @@ use super::postgres::Postgres;
 use super::proof::{DatabaseProof, ReceiptProof};
 use super::receipt::Receipt;
 use super::receipt::claims::{Claim, Claims};
-use super::remote::Remote;
+use super::servers::Remote;
 use super::sqlite::Sqlite;
 use super::values::QUERY_ROWS;
 use super::*;

@@ -2,7 +2,7 @@
 //! receipt of its states commits with it.
 //!
 //! [`guard`] checks the statements of plugins, and [`write`] builds the host's own. Each database has a
-//! module behind [`Engine`] and [`Transaction`]; servers share [`remote`]. [`receipt`] is stored with the rows, and
+//! module behind [`Engine`] and [`Transaction`]; servers share [`servers`]. [`receipt`] is stored with the rows, and
 //! [`proof`] compares it with them. Nothing here knows of other capabilities.
 
 pub mod guard;
@@ -10,7 +10,7 @@ pub mod mysql;
 pub mod postgres;
 pub mod proof;
 pub mod receipt;
-pub mod remote;
+pub mod servers;
 pub mod sqlite;
 mod values;
 pub mod write;

@@ -14,7 +14,7 @@ use super::Fault;
 use super::guard::{self, Purpose};
 use super::receipt::claims::{self, Claim, OWNER};
 use super::receipt::{Columns, KEPT, Row};
-use super::remote::{Link, PATIENCE, READER};
+use super::servers::{Link, PATIENCE, READER};
 use super::sqlite::{bind, said};
 use super::write::quote;
 use crate::receipts::{self, Mark};

@@ -6,5 +6,5 @@ pub mod index;
 pub mod order;
 pub mod redact;
 pub mod search;
+pub mod search_filter;
 pub mod selector;
-pub mod signature;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::find::index::Key;
 pub use crate::find::index::SUBMITTER;
 use crate::find::redact::{Redactor, may_hold_secret};
-use crate::find::signature::{Grams, Signature};
+use crate::find::search_filter::{Grams, Signature};
 
 /// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
 pub const TEXT_BYTES: usize = 253;

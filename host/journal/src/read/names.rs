@@ -10,7 +10,7 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status};
 
 use crate::store::Fetch;
-use crate::store::rows::{Answer, Envelope, Named, Which, damaged, parse_status, seal};
+use crate::store::rows::{Answer, Envelope, Named, Which, checksum, damaged, parse_status};
 
 /// Objects and statuses that readers keep, at about 400 bytes each; beyond it they start over. Some
 /// reads' worth: a backlog over more objects than this looks each of them up, in one query a read.
@@ -69,7 +69,7 @@ impl Names {
             return Ok(());
         }
         for (id, body, sum) in rows.statuses(missing).await? {
-            let parsed = parse_status(&body).ok().filter(|_| seal::status(id, &body) == sum);
+            let parsed = parse_status(&body).ok().filter(|_| checksum::status(id, &body) == sum);
             let status = parsed.ok_or_else(|| {
                 JournalError::Fatal(format!("status {id}: it differs from what was written"))
             })?;

@@ -19,8 +19,8 @@ use kubewitness_core::{Gap, Seq, Version};
 
 use crate::report::{PoisonRecord, ReplayRecord, Replica, SourceCounters};
 use crate::store::memory::{Found, Identity, Memory};
+use crate::store::rows::checksum::{Cell, Table};
 use crate::store::rows::removal::{LinkRow, References, Removal, SharedRows, Sweep, Taken, Tally};
-use crate::store::rows::seal::{Cell, Table};
 use crate::store::rows::{
     Answer, CurrentRow, EndRow, Ends, Envelope, KeptSnapshot, Key, Known, LiveRow, Named, Placed, Replay,
     Rows, Step, StoredDocument, StoredRow, Stream, Which,

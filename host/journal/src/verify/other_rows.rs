@@ -9,7 +9,7 @@ use kubewitness_core::{Gap, Seq};
 use super::findings::{Findings, text_of};
 use crate::report::code;
 use crate::store::Fetch;
-use crate::store::rows::seal::{self, Cell, Table};
+use crate::store::rows::checksum::{self, Cell, Table};
 use crate::store::rows::{Answer, Which, uid};
 
 /// Rows of one question.
@@ -22,7 +22,7 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) -> Answer<()> {
     let mut records = Records { gaps, last_replay: 0 };
-    for table in &seal::TABLES {
+    for table in &checksum::TABLES {
         // Numbers begin with 1, and one that was changed may lie before.
         let mut after = if table.is_numbered() { i64::MIN } else { 0 };
         loop {

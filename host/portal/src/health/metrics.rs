@@ -12,9 +12,9 @@ use kubewitness_core::views::{
     TickView,
 };
 
-use super::guests;
 use super::page::Kind::{self, Counter, Gauge, Histogram};
 use super::page::{Page, seconds};
+use super::plugin_metrics;
 use crate::serve::Traffic;
 
 /// Name, help, type and the value that a source has of it; `None` where it has none yet.
@@ -243,7 +243,7 @@ pub(crate) fn render(status: &StatusView, ready: bool, traffic: &Traffic) -> Str
     for plugin in &status.plugins {
         page.sample(name, &[("plugin", &plugin.name)], plugin.filter_errors as f64);
     }
-    guests::write(&mut page, &status.plugins);
+    plugin_metrics::write(&mut page, &status.plugins);
     queues(&mut page, &status.plugins);
     streams(&mut page, &status.streams);
     ledgers(&mut page, &status.ledgers);

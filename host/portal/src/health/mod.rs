@@ -1,9 +1,9 @@
 //! Answers probes and Prometheus: `/healthz`, `/readyz` and `/metrics`. It reads figures alone: no state, no
 //! document. It changes nothing.
 
-mod guests;
 mod metrics;
 mod page;
+mod plugin_metrics;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};

@@ -1,11 +1,11 @@
 //! Finds the component of a plugin: beside its manifest, in the plugin folders, in this binary, or in a registry. It
 //! trusts no server: what comes from elsewhere is bounded, and is what its digest says.
 
+mod cosign;
 mod docker_config;
 mod download;
 mod registry;
 mod remote;
-mod signature;
 mod turn;
 
 use std::collections::BTreeSet;

@@ -8,8 +8,8 @@ use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
+use super::cosign::{self, Signature};
 use super::docker_config::Login;
-use super::signature::{self, Signature};
 use super::{digest, download};
 
 /// A manifest names a few layers.
@@ -86,13 +86,12 @@ impl<'a> Registry<'a> {
 
     /// The signatures of the image with this digest.
     pub async fn signatures(&mut self, image: &str) -> Result<Vec<Signature>, String> {
-        let Some(bytes) = self.manifest(&signature::tag(image)).await? else { return Ok(Vec::new()) };
+        let Some(bytes) = self.manifest(&cosign::tag(image)).await? else { return Ok(Vec::new()) };
         let manifest = parse(&bytes)?;
         let mut found = Vec::new();
-        for layer in
-            manifest.layers.iter().filter(|layer| layer.media_type == signature::LAYER).take(SIGNATURES)
+        for layer in manifest.layers.iter().filter(|layer| layer.media_type == cosign::LAYER).take(SIGNATURES)
         {
-            let Some(text) = layer.annotations.get(signature::ANNOTATION) else { continue };
+            let Some(text) = layer.annotations.get(cosign::ANNOTATION) else { continue };
             let payload = self.blob(layer, PAYLOAD_BYTES).await?;
             let payload = String::from_utf8(payload).map_err(|_| "a signed text is no UTF-8")?;
             found.push(Signature { payload, signature: text.clone() });

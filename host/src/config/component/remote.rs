@@ -9,9 +9,9 @@ use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
+use super::cosign::{Signature, signer};
 use super::docker_config;
 use super::registry::Registry;
-use super::signature::{Signature, signer};
 use super::turn::Turn;
 use super::{COMPONENT_BYTES, digest, download};
 

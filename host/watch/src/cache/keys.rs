@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_core::index::{Indexes, Key};
 use kubewitness_core::project::Outline;
-use kubewitness_core::signature::Signature;
+use kubewitness_core::search_filter::Signature;
 use kubewitness_core::state::ObjectRef;
 
 /// What an object is found by.

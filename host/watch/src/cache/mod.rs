@@ -26,7 +26,7 @@ use kubewitness_core::Version;
 use kubewitness_core::document::unpack;
 use kubewitness_core::index::Indexes;
 use kubewitness_core::ports::{Current, created_ms};
-use kubewitness_core::signature::Signature;
+use kubewitness_core::search_filter::Signature;
 use kubewitness_core::state::{ObjectRef, Status};
 
 use crate::cache::known::Known;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kubewitness_core::index::{IndexError, Indexes, Key};
 use kubewitness_core::order::{By, Order, Place};
 use kubewitness_core::ports::{Current, Selected, Selection};
-use kubewitness_core::signature::Grams;
+use kubewitness_core::search_filter::Grams;
 use kubewitness_core::state::Status;
 use kubewitness_core::views::{Counts, NAMESPACES};
 

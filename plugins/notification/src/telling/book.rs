@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::compose;
 use super::note::{self, Counts, Note};
+use super::outbox_limits::channel_of;
 use super::parts::Parts;
-use super::room::channel_of;
 use crate::answer::Answer;
 use crate::channels::Message;
 use crate::config::Config;

@@ -9,8 +9,8 @@
 pub mod book;
 mod compose;
 mod note;
+mod outbox_limits;
 mod parts;
-mod room;
 
 use std::collections::BTreeSet;
 
@@ -115,7 +115,7 @@ fn take_counts(book: &mut Book) -> Result<(), String> {
 fn send(config: &Config, book: &mut Book, begun_ms: u64) {
     let (mut down, mut sent) = (BTreeSet::new(), 0);
     for sending in book.due(config, begun_ms) {
-        let channel = room::channel_of(&sending.recipient).to_string();
+        let channel = outbox_limits::channel_of(&sending.recipient).to_string();
         if down.contains(&channel) {
             continue;
         }

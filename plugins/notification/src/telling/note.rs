@@ -6,8 +6,8 @@ use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::outbox_limits;
 use super::parts::{self, Parts};
-use super::room;
 use crate::config::Config;
 use crate::decide::{self, Heard, Seen};
 use crate::facts::{self, Facts};
@@ -137,7 +137,7 @@ impl Call<'_> {
         }
         match full {
             Some(program) => Err(Verdict::retry_after(
-                room::WAIT_MS,
+                outbox_limits::WAIT_MS,
                 format!("as many messages as there is room for wait for `{program}`"),
             )),
             None => Ok(()),
@@ -156,7 +156,7 @@ impl Call<'_> {
         }
         let full = match self.full.take() {
             Some(full) => full,
-            None => room::full()?,
+            None => outbox_limits::full()?,
         };
         let (mut without, mut with) = (None, BTreeSet::new());
         for to in to {

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod client;
+mod killed_journal;
 mod lies;
-mod mortal;
 mod rows;
 mod seeds;
 mod wire;

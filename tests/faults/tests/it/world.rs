@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::mortal::{Death, Mortal};
+use crate::killed_journal::{Death, Mortal};
 use crate::seeds::Dice;
 use crate::wire::Wire;
 use crate::workload::{Herd, JOBS, Kind, OURS, TEAM};

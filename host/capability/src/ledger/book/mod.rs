@@ -28,8 +28,8 @@
 
 mod receipts;
 mod recovery;
+mod rotate;
 pub mod seals;
-mod turn;
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ pub use self::receipts::{Decider, Intent};
 use self::receipts::{Line, NO_RECORDS};
 use self::recovery::undo;
 pub use self::recovery::{Cut, expect_reached};
-use self::turn::Turn;
+use self::rotate::Turn;
 use crate::receipts::Mark;
 
 /// One record: a line of an audit trail, not a document store.

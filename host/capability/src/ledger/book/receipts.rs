@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use kubewitness_core::{Seq, files};
 use serde::{Deserialize, Serialize};
 
-use super::turn::Turn;
+use super::rotate::Turn;
 use super::{Book, damaged};
 use crate::receipts::Mark;
 

@@ -14,7 +14,7 @@ use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 use ring::digest::{Context, SHA256};
 
 use super::Trouble;
-use super::signature::{AccessKey, Headers, NO_BODY, encoded, sign};
+use super::aws_signature::{AccessKey, Headers, NO_BODY, encoded, sign};
 use crate::http;
 use crate::http::resolver::Guard;
 use crate::secrets::{self, Secret};

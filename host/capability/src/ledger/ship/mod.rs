@@ -6,9 +6,9 @@
 //! here, it is read once more and compared with its note, and with the bytes that the bucket hands out: a digest that a
 //! storage tells may be the one that it was told.
 
+mod aws_signature;
 mod bucket;
 mod closed;
-mod signature;
 
 use std::collections::BTreeMap;
 use std::io;

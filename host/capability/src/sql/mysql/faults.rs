@@ -5,7 +5,7 @@ use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::Fault;
-use crate::sql::remote::reasons::{self, NO_COLUMN, REFUSES};
+use crate::sql::servers::reasons::{self, NO_COLUMN, REFUSES};
 
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {

@@ -16,9 +16,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
 use super::guard::Statement;
 use super::receipt::{self, Receipt, Row as Kept};
-use super::remote::columns::{self, Column, Columns};
-use super::remote::reasons::UNREADABLE;
-use super::remote::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
+use super::servers::columns::{self, Column, Columns};
+use super::servers::reasons::UNREADABLE;
+use super::servers::{LOCK, Link, SILENT, STATEMENT, STATEMENTS, forgotten, literal, receipt_text};
 use super::values::{Rows, bounded};
 use super::{Fault, write};
 

@@ -6,7 +6,7 @@ use sqlx::{Arguments, Column as _, Row, Type, TypeInfo, ValueRef};
 
 use super::faults;
 use crate::sql::Fault;
-use crate::sql::remote::columns::{self, Kind};
+use crate::sql::servers::columns::{self, Kind};
 use crate::sql::values::size;
 
 /// Of a column, by the type that `information_schema` gives, such as `int(10) unsigned`.

@@ -6,7 +6,7 @@ use sqlx::postgres::{PgArguments, PgRow, PgStatement};
 use sqlx::{Arguments, Column as _, Either, Row, Statement, TypeInfo, ValueRef};
 
 use crate::sql::Fault;
-use crate::sql::remote::columns::{self, Column, Kind};
+use crate::sql::servers::columns::{self, Column, Kind};
 
 /// Of a column, by the name that `format_type` gives.
 pub fn kind(of: &str) -> Kind {

@@ -14,7 +14,7 @@ use kubewitness_core::{ObjectRef, Seq, Status, Version};
 
 use crate::store::memory::anchors::Anchors;
 use crate::store::memory::chain_ends::{ChainEnd, ChainEnds, Mark, Marks};
-use crate::store::rows::{Answer, Stream, damaged, parse_status, seal};
+use crate::store::rows::{Answer, Stream, checksum, damaged, parse_status};
 
 /// Objects whose tails are kept, at about 90 bytes each. Beyond it all are forgotten and those
 /// that still change are looked up again, one query a batch.
@@ -142,7 +142,7 @@ impl Memory {
 
     /// Takes in a row of a status. A damaged one must not be referred to: a new one is made.
     pub fn learn_status(&mut self, id: i64, body: &str, sum: i64) {
-        if let Some(status) = parse_status(body).ok().filter(|_| seal::status(id, body) == sum) {
+        if let Some(status) = parse_status(body).ok().filter(|_| checksum::status(id, body) == sum) {
             self.statuses.insert(Arc::new(status), id);
         }
     }

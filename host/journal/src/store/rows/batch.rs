@@ -6,10 +6,10 @@ use hashbrown::HashMap;
 use kubewitness_core::document::{Packed, checksum};
 use kubewitness_core::{Seq, Status};
 
+use super::checksum;
 use super::discrepancies::Found;
 use super::envelope::StateRow;
 use super::key::Key;
-use super::seal;
 
 /// Positions that share one row of counts, so that counting a range reads counts and not states.
 pub(crate) const SEGMENT: u64 = 1024;
@@ -122,7 +122,7 @@ pub(crate) struct StreamRow {
 impl StreamRow {
     pub fn sum(&self) -> i64 {
         let Self { id, source, epoch, checkpoint, last_event_ms, .. } = self;
-        seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
+        checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms)
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct GapRow {
 
 impl GapRow {
     pub fn sum(&self) -> i64 {
-        seal::gap(self.stream, self.seq as i64, &self.key, &self.body)
+        checksum::gap(self.stream, self.seq as i64, &self.key, &self.body)
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct PoisonRow {
 impl PoisonRow {
     pub fn sum(&self) -> i64 {
         let Self { stream, digest, checksum, observed_ms, error, .. } = self;
-        seal::poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
+        checksum::poison(*stream, *digest, i64::from(*checksum), *observed_ms, error)
     }
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct AnchorRow {
 
 impl AnchorRow {
     pub fn sum(&self) -> i64 {
-        seal::anchor(self.id, self.stream, i64::from(self.checksum))
+        checksum::anchor(self.id, self.stream, i64::from(self.checksum))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::ports::{JournalError, Progress};
 
-use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, damaged, decoded, seal};
+use crate::store::rows::{Answer, Envelope, Flags, Key, Named, ObjectRow, checksum, damaged, decoded};
 
 /// seq, object, key, flags, back, status, previous, owner, observed_ms, version, anchor, sums.
 pub(crate) type EnvelopeColumns =
@@ -50,7 +50,7 @@ pub(crate) fn object(row: ObjectRow, sum: i64, kind: (String, String, String)) -
 
 /// What a plugin saved.
 pub(crate) fn progress(plugin: &str, body: &str, sum: i64) -> Answer<Progress> {
-    if seal::plugin(plugin, body) != sum {
+    if checksum::plugin(plugin, body) != sum {
         return Err(JournalError::Fatal(format!("the progress of {plugin} differs from what was written")));
     }
     decoded(body, || format!("the progress of {plugin}"))

@@ -6,10 +6,10 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, ObjectRef, Seq, Version};
 
 use super::batch::SnapshotRow;
+use super::checksum;
 use super::damage::Answer;
 use super::envelope::{Encoding, Envelope, Flags};
 use super::key::Key;
-use super::seal;
 
 /// An object as it was first seen.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Stream {
     /// A checkpoint that nobody wrote must not be resumed from.
     pub fn check(&self) -> Answer<()> {
         let Self { id, source, epoch, checkpoint, last_event_ms, sum, .. } = self;
-        let written = seal::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
+        let written = checksum::stream(*id, source, i64::from(*epoch), checkpoint.as_deref(), *last_event_ms);
         match written == *sum {
             true => Ok(()),
             false => Err(JournalError::Fatal(format!("{source}: its row differs from what was written"))),

@@ -3,6 +3,7 @@
 
 mod batch;
 pub(crate) mod check;
+pub(crate) mod checksum;
 mod damage;
 pub(crate) mod discrepancies;
 mod envelope;
@@ -10,7 +11,6 @@ mod found;
 mod key;
 pub(crate) mod removal;
 mod replay;
-pub(crate) mod seal;
 pub(crate) mod uid;
 
 pub(crate) use batch::{

@@ -54,7 +54,7 @@
 //! first append of an import until its end was taken in.
 //!
 //! **Sums**: every row has one, or says nothing that others do not say too (`current` and `snapshots`
-//! of states, `tallies` of how many there are). What each covers stands in [`seal`](crate::store::rows::seal).
+//! of states, `tallies` of how many there are). What each covers stands in [`checksum`](crate::store::rows::checksum).
 //!
 //! **Letters**: `replaying` is 0 while one is parked, 1 once it was taken back, 2 once it was
 //! dropped; a dropped one stays, since its state stays accounted for by it.

@@ -114,9 +114,7 @@ async fn show(seq: u64, plugin: Option<&str>, args: &QueryArgs) -> Ended {
     let mut found = letters(&Client::reach(&args.reach).await?, plugin).await?;
     found.retain(|view| view.letter.seq == seq);
     if found.is_empty() {
-        bail!(
-            "no dead letter has the position {seq}: `kubewitness deadletters list` lists them"
-        );
+        bail!("no dead letter has the position {seq}: `kubewitness deadletters list` lists them");
     }
     print::value(args.output, &found, |found| found.iter().map(letter_text).collect())?;
     Ok(End::Fine)

@@ -147,6 +147,9 @@ mod tests {
             text.contains("sql: the last error, at 2026-11-25T10:00:00.000Z (timed-out): the plugin ran\n"),
             "{text}"
         );
-        assert!(text.contains("sql: calls to the controller: kv 7, sql 40\n") && !text.contains("idle"), "{text}");
+        assert!(
+            text.contains("sql: calls to the controller: kv 7, sql 40\n") && !text.contains("idle"),
+            "{text}"
+        );
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::support::{create_job, write};
-use crate::watching::holes::Lab;
+use crate::watching::gaps::Lab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 

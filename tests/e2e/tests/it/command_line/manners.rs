@@ -5,7 +5,7 @@ use kubewitness_harness::{command, in_scratch, kubewitness_binary, skip};
 use tokio::process::Command;
 
 use crate::support::create_job;
-use crate::watching::holes::{Lab, a_hole};
+use crate::watching::gaps::{Lab, a_hole};
 
 const LONG: &str = "llama-70b-finetune-with-a-name-that-is-long-r7k2x";
 

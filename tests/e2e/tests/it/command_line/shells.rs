@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::support::create_job;
-use crate::watching::holes::Lab;
+use crate::watching::gaps::Lab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 

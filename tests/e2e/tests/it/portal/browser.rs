@@ -15,7 +15,7 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::watching::holes::{Lab, a_hole};
+use crate::watching::gaps::{Lab, a_hole};
 
 const DRIVER: &str = "chromedriver";
 pub const WITHIN: Duration = Duration::from_secs(120);

@@ -1,6 +1,6 @@
-//! What is witnessed while either side fails: outages, restarts, several sources, holes, and what was there before.
+//! What is witnessed while either side fails: outages, restarts, several sources, gaps, and what was there before.
 
-pub mod holes;
+pub mod gaps;
 mod outage;
 mod past;
 pub mod restart;

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::create_job;
-use crate::watching::holes::{Lab, a_hole, annotate};
+use crate::watching::gaps::{Lab, a_hole, annotate};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";

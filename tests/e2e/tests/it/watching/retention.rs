@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Load, SOURCES, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
 };
-use crate::watching::holes::{annotate, start};
+use crate::watching::gaps::{annotate, start};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// States of Jobs that are kept.

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use kubewitness_core::Change;
 
-use crate::mortal::Death;
+use crate::killed_journal::Death;
 use crate::seeds::Row;
 use crate::wire::Passed;
 

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use kubewitness_core::Gap;
 use kubewitness_faults::Told;
 
-use crate::mortal::Death;
+use crate::killed_journal::Death;
 use crate::seeds::{Marks, Row};
 use crate::workload::{KEPT, OURS, THEIRS};
 use crate::world::{Options, World};

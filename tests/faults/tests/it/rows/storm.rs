@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::mortal::Death;
+use crate::killed_journal::Death;
 use crate::seeds::{Dice, Marks, Row};
 use crate::wire::{Fate, Passed};
 use crate::world::World;

@@ -8,7 +8,7 @@ use super::table::{Batch, Delete, Insert, Update};
 use crate::store::rows::{Answer, Key};
 
 /// All that the journal's tables hold.
-pub(crate) use crate::store::rows::seal::Cell as Value;
+pub(crate) use crate::store::rows::checksum::Cell as Value;
 
 /// What a text is given for its places.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use kubewitness_core::{Gap, Seq, reports};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::seal::{Cell, Table};
+use crate::store::rows::checksum::{Cell, Table};
 use crate::store::rows::{
     Answer, CurrentRow, EndRow, Ends, Envelope, Flags, Kept, KeptSnapshot, LiveRow, Named, Placed,
     SnapshotRow, Step, StoredDocument, StoredRow, Stream, Which, damaged,

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use super::save::KV_DELETE;
 use super::write::{GAPS, STATES, state_values};
 use crate::store::rows::removal::{Removal, Sweep};
-use crate::store::rows::{Answer, GapRow, seal};
+use crate::store::rows::{Answer, GapRow, checksum};
 use crate::store::server::connect::session::{Session, WRITING};
 use crate::store::server::engine::link::{Link, Param, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
@@ -78,7 +78,7 @@ async fn figures(link: &mut dyn Link, removal: &Removal) -> Written {
     }
     let plugins = Batch::of(&removal.plugins, |(name, taken)| {
         let (finished, untold) = (taken.finished as i64, taken.untold as i64);
-        [name.as_str().into(), finished.into(), untold.into(), seal::taken(finished, untold).into()]
+        [name.as_str().into(), finished.into(), untold.into(), checksum::taken(finished, untold).into()]
     });
     link.insert(&TAKEN, plugins).await
 }

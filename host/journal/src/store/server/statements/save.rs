@@ -6,7 +6,7 @@ use kubewitness_core::Seq;
 use kubewitness_core::ports::{DeadLetter, KvWrite};
 
 use crate::store::Left;
-use crate::store::rows::seal::{self, Letter};
+use crate::store::rows::checksum::{self, Letter};
 use crate::store::rows::{Act, Replay};
 use crate::store::server::engine::link::{Link, Param, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, bytes, int};
@@ -83,7 +83,7 @@ pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
     }
     let progress = Batch::of(progress, |(plugin, progress)| {
         let body = serde_json::to_string(progress).expect("strings and numbers always serialize");
-        let sum = seal::plugin(plugin, &body);
+        let sum = checksum::plugin(plugin, &body);
         [plugin.into(), body.into(), sum.into()]
     });
     link.insert(&PLUGINS, progress).await?;
@@ -108,7 +108,7 @@ pub(super) async fn saves(link: &mut dyn Link, left: &Left<'_>) -> Written {
     link.insert(&LETTERS, parked).await?;
     let sets = kv.iter().filter_map(|(place, value)| Some((place, (*value)?)));
     let sets = Batch::of(sets, |((plugin, key), value)| {
-        let sum = seal::key_value(plugin, key, value);
+        let sum = checksum::key_value(plugin, key, value);
         [(*plugin).into(), (*key).into(), value.clone().into(), sum.into()]
     });
     link.insert(&KV, sets).await?;
@@ -135,7 +135,7 @@ pub(super) async fn replays(link: &mut dyn Link, replays: &[Replay]) -> Written 
     let records = Batch::of((first..).zip(replays), |(id, replay)| {
         let Replay { act, plugin, seqs, who, why, at_ms } = replay;
         let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
-        let sum = seal::replay(plugin, act.as_str(), who, why, &seqs, *at_ms as i64);
+        let sum = checksum::replay(plugin, act.as_str(), who, why, &seqs, *at_ms as i64);
         [
             id.into(),
             plugin.as_str().into(),

@@ -1,6 +1,6 @@
 //! Reads rows with their checksums for `journal verify`, and fills them in for a migration.
 
-use crate::store::rows::seal::{Cell, TABLES, Table};
+use crate::store::rows::checksum::{Cell, TABLES, Table};
 use crate::store::rows::{Answer, EndRow};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::dialect::Dialect;

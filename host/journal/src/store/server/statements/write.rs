@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::save::{replays, saves};
 use crate::store::Left;
 use crate::store::rows::discrepancies::{Change, Found};
-use crate::store::rows::{Answer, Outcome, Rows, StateRow, StreamRow, seal, uid};
+use crate::store::rows::{Answer, Outcome, Rows, StateRow, StreamRow, checksum, uid};
 use crate::store::server::connect::session::{Session, WRITING};
 use crate::store::server::engine::link::{Link, Value, Written, next};
 use crate::store::server::engine::table::{Batch, Conflict, Delete, Insert, Merge, Update, bytes, int};
@@ -197,7 +197,9 @@ async fn rows(link: &mut dyn Link, rows: Rows) -> Written {
     let owned: std::collections::BTreeSet<_> = rows.owned.into_iter().collect();
     link.insert(
         &OWNED,
-        Batch::of(owned, |(owner, object)| [owner.into(), object.into(), seal::owned(owner, object).into()]),
+        Batch::of(owned, |(owner, object)| {
+            [owner.into(), object.into(), checksum::owned(owner, object).into()]
+        }),
     )
     .await?;
     link.insert(&STATES, Batch::of(rows.states, state_values)).await?;
@@ -254,7 +256,7 @@ async fn differences(link: &mut dyn Link, found: Found) -> Written {
     let Change { insert, remove } = found.change(&kept);
     link.delete(&OUTDATED, Batch::of(remove, |number| [stream.into(), number.into()])).await?;
     let fresh = Batch::of(insert, |(number, body)| {
-        let sum = seal::discrepancy(stream, number, &body);
+        let sum = checksum::discrepancy(stream, number, &body);
         [stream.into(), number.into(), body.into(), sum.into()]
     });
     link.insert(&DISCREPANCIES, fresh).await
@@ -299,12 +301,12 @@ fn merged(rows: Vec<StreamRow>) -> Vec<StreamRow> {
 /// What other rows point to; rare once the journal has run for a while.
 async fn shared(link: &mut dyn Link, rows: &Rows) -> Written {
     let kinds = Batch::of(rows.kinds.iter().cloned(), |(id, group, version, kind)| {
-        let sum = seal::kind(id, &group, &version, &kind);
+        let sum = checksum::kind(id, &group, &version, &kind);
         [id.into(), group.into(), version.into(), kind.into(), sum.into()]
     });
     link.insert(&KINDS, kinds).await?;
     let statuses = Batch::of(&rows.statuses, |(id, body)| {
-        [(*id).into(), body.as_str().into(), seal::status(*id, body).into()]
+        [(*id).into(), body.as_str().into(), checksum::status(*id, body).into()]
     });
     link.insert(&STATUSES, statuses).await?;
     let anchors = Batch::of(&rows.anchors, |r| {

@@ -11,7 +11,7 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use super::{backlog, findings, proof, query, read, seals};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::seal::{Cell, Table};
+use crate::store::rows::checksum::{Cell, Table};
 use crate::store::rows::{
     Answer, CurrentRow, EndRow, Ends, Envelope, KeptSnapshot, LiveRow, Named, Placed, Step, StoredDocument,
     StoredRow, Stream, Which,

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::write::{each, gaps};
 use crate::store::rows::removal::{Removal, Sweep, Taken};
-use crate::store::rows::{StateRow, seal};
+use crate::store::rows::{StateRow, checksum};
 
 const TAKE: &str = "DELETE FROM states WHERE seq = ?";
 const TAKE_GAP: &str = "DELETE FROM gaps WHERE seq > 0 AND stream = ? AND seq = ?";
@@ -53,7 +53,7 @@ fn figures(connection: &Connection, removal: &Removal) -> Done {
     })?;
     each(connection, TAKEN, &removal.plugins, |statement, (name, Taken { finished, untold })| {
         let (finished, untold) = (*finished as i64, *untold as i64);
-        statement.execute((name, finished, untold, seal::taken(finished, untold)))
+        statement.execute((name, finished, untold, checksum::taken(finished, untold)))
     })
 }
 

@@ -4,7 +4,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection, TypeInfo, ValueRef};
 
 use crate::store::rows::Answer;
-use crate::store::rows::seal::{Cell, TABLES, Table};
+use crate::store::rows::checksum::{Cell, TABLES, Table};
 use crate::store::sqlite::fault::classify;
 
 /// Rows of one step of a migration.

@@ -7,8 +7,8 @@ use rusqlite::types::{ToSqlOutput, Value};
 use rusqlite::{CachedStatement, Connection, ToSql, params};
 
 use crate::store::Left;
+use crate::store::rows::checksum::{self, Letter};
 use crate::store::rows::discrepancies::{Change, Found};
-use crate::store::rows::seal::{self, Letter};
 use crate::store::rows::{
     Act, GapRow, Key, ObjectRow, Outcome, Replay, Rows, SnapshotRow, StateRow, StreamRow, uid,
 };
@@ -93,7 +93,7 @@ pub(crate) fn rows(connection: &Connection, rows: Rows) -> Done {
         ])
     })?;
     each(connection, OWNED, rows.owned, |statement, (owner, object)| {
-        statement.execute((owner, object, seal::owned(owner, object)))
+        statement.execute((owner, object, checksum::owned(owner, object)))
     })?;
     each(connection, STATE, &rows.states, |statement, StateRow { envelope: e, document }| {
         statement.execute(params![
@@ -138,7 +138,7 @@ fn differences(connection: &Connection, found: Found) -> Done {
     let Change { insert, remove } = found.change(&kept.collect::<Result<Vec<_>, _>>()?);
     each(connection, OUTDATED, remove, |statement, number| statement.execute((stream, number)))?;
     each(connection, DISCREPANCY, insert, |statement, (number, body)| {
-        let sum = seal::discrepancy(stream, number, &body);
+        let sum = checksum::discrepancy(stream, number, &body);
         statement.execute((stream, number, body, sum))
     })
 }
@@ -146,10 +146,10 @@ fn differences(connection: &Connection, found: Found) -> Done {
 /// What other rows point to; rare once the journal has run for a while.
 fn shared(connection: &Connection, rows: &Rows) -> Done {
     each(connection, KIND, &rows.kinds, |statement, (id, group, version, kind)| {
-        statement.execute((id, group, version, kind, seal::kind(*id, group, version, kind)))
+        statement.execute((id, group, version, kind, checksum::kind(*id, group, version, kind)))
     })?;
     each(connection, STATUS, &rows.statuses, |statement, (id, body)| {
-        statement.execute((id, body, seal::status(*id, body)))
+        statement.execute((id, body, checksum::status(*id, body)))
     })?;
     each(connection, ANCHOR, &rows.anchors, |statement, r| {
         statement.execute((r.id, r.stream, r.checksum, &*r.packed, r.sum()))
@@ -237,7 +237,7 @@ impl Saved {
 
     pub fn write(self, connection: &Connection) -> Done {
         each(connection, PLUGIN, self.progress, |statement, (plugin, body)| {
-            let sum = seal::plugin(&plugin, &body);
+            let sum = checksum::plugin(&plugin, &body);
             statement.execute((plugin, body, sum))
         })?;
         each(connection, REVIVED, self.revived, |statement, revived| statement.execute(revived))?;
@@ -245,7 +245,7 @@ impl Saved {
         let (sets, deletes): (Vec<_>, Vec<_>) = self.kv.into_iter().partition(|(_, value)| value.is_some());
         each(connection, KEY_VALUE, sets, |statement, ((plugin, key), value)| {
             let value = value.unwrap_or_default();
-            let sum = seal::key_value(&plugin, &key, &value);
+            let sum = checksum::key_value(&plugin, &key, &value);
             statement.execute((plugin, key, value, sum))
         })?;
         each(connection, NO_KEY, deletes, |statement, (place, _)| statement.execute(place))
@@ -271,7 +271,7 @@ pub(crate) fn marks(connection: &Connection, replay: &Replay) -> Done {
     }
     let (what, at_ms) = (act.as_str(), *at_ms as i64);
     let seqs = serde_json::to_string(seqs).expect("numbers always serialize");
-    let sum = seal::replay(plugin, what, who, why, &seqs, at_ms);
+    let sum = checksum::replay(plugin, what, who, why, &seqs, at_ms);
     each(connection, REPLAY, [(plugin, what, who, why, seqs, at_ms, sum)], |statement, record| {
         statement.execute(record)
     })
