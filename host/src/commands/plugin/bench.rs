@@ -188,7 +188,7 @@ impl Told {
         for Ratio { against, time, memory } in &self.ratios {
             let own = self.plugins.first().map(|own| clean(&own.name)).unwrap_or_default();
             text.push_str(&format!(
-                "{own} takes {time:.2} times the time of {against}, and {memory:.2} times its memory\n"
+                "{own} takes {time:.2} times the time of the shipped {against}, and {memory:.2} times its memory\n"
             ));
         }
         for it in self.plugins.iter().filter(|it| it.not_done > 0) {

@@ -1,4 +1,4 @@
-//! The lines that two texts do not have in common, as a unified diff.
+//! The lines that two texts do not have in common, as a unified diff. The crate `similar` compares them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What changed between two documents, line by line.
+//! What changed between two documents, line by line. The crate `similar` compares them.
 
 use std::time::{Duration, Instant};
 
