@@ -249,7 +249,7 @@ mod tests {
             "20.0 µs",
             "1.0 MiB",
             "log 0.50",
-            "own takes 2.00 times the time of audit, and 0.50 times its memory",
+            "own takes 2.00 times the time of the shipped audit, and 0.50 times its memory",
             "own: 1 of 10 states",
         ] {
             assert!(text.contains(part), "{part}: {text}");

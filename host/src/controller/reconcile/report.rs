@@ -119,11 +119,9 @@ fn log(report: &Report) {
     match (report.phase, &report.message) {
         (Phase::Active, _) => info!(plugin, digest, "the plugin is active"),
         (Phase::Failed, message) => {
-            error!(
-                plugin,
-                "the plugin is not loaded: {}",
-                message.as_deref().unwrap_or("no reason was given")
-            );
+            // One record is one line of the log, however many faults there are.
+            let why = message.as_deref().unwrap_or("no reason was given").replace('\n', "; ");
+            error!(plugin, "the plugin is not loaded: {why}");
         }
         (phase, message) => {
             warn!(plugin, digest, phase = phase.as_str(), "{}", message.as_deref().unwrap_or_default());
