@@ -120,7 +120,17 @@ async fn where_nobody_signs_in_the_portal_is_opened_as_it_is() {
     in_scratch("dashboard-none", async |scratch| {
         let mut world = World::start(scratch, "none").await?;
         ensure!(world.printed().await? == format!("{}/", world.url()));
-        world.run.stop().await
+        let url = world.url();
+        let line = ["dashboard", "--no-open", "--server", &url];
+        let (code, stdout, _) = command_in(&line, &[]).await?;
+        ensure!(code == Some(0) && stdout == format!("{url}/\n"), "{code:?}: {stdout}");
+        world.run.stop().await?;
+        let (code, stdout, stderr) = command_in(&line, &[]).await?;
+        ensure!(
+            code == Some(1) && stdout.is_empty() && stderr.contains("no controller answers at"),
+            "{code:?}: {stdout}{stderr}"
+        );
+        Ok(())
     })
     .await;
 }
