@@ -32,7 +32,8 @@ cargo xtask COMMAND
   structure            how large folders and files are, and which folders use each other in circles
   docs [--check]       writes docs/reference from the code; with --check only compares it
   images               takes the pictures of docs/images from a playground; needs chromium
-  ci                   what CI runs: format, structure, lints, dependencies, all tests; nothing may be skipped
+  ci                   what CI runs: format, structure, lints, dependencies, all tests. Only tests that need tools of
+                       Python or JavaScript are skipped where these are missing, by name
   help                 prints this text
 ";
 

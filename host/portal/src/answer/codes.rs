@@ -134,6 +134,8 @@ mod tests {
              | `hint` | What to do about it, for people. |\n\
              | `code` | A word for programs. It keeps its meaning; new ones may be added. |\n\
              | `error` | `code`, `message` and `hint` once more, for older programs. |\n\n\
+             One kind of request gets no such body: bytes that are no HTTP/1.1, or a head that is too large. They are answered by \
+             400 or 431 alone.\n\n\
              ## Codes\n\n| code | status | what it means | what to do |\n|---|---|---|---|\n"
         );
         for code in ALL {

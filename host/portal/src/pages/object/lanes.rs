@@ -93,13 +93,14 @@ fn bar(lane: &Lane, scale: &Scale, y: f64, holes: &Holes) -> Markup {
     let end = last.filter(|_| over).map_or(scale.to, |state| state.observed_ms);
     html! {
         text.label x="0" y=(y + BAR - 3.0) { title { (lane.label) } (shorten(&lane.label)) }
-        @for (phase, from, to) in phases(lane, end) {
+        @for Stretch { phase, from, to } in stretches(lane, end) {
             @let (x, width) = (scale.x(from), (scale.x(to) - scale.x(from)).max(2.0));
-            g.span data-phase=(phase) {
+            @if let Some(phase) = phase { g.span data-phase=(phase) {
                 title { (phase) ", " (time::readable(from)) ", " (time::span(to - from)) }
                 rect x=(round(x)) y=(y) width=(round(width)) height=(BAR) rx="2" {}
                 @if width > NAMED { text x=(round(x + 6.0)) y=(y + BAR - 4.5) { (phase) } }
-            }
+            } }
+            @else { rect.unseen x=(round(x)) y=(y) width=(round(width)) height=(BAR) { title { "Nobody saw it here" } } }
         }
         @for state in &lane.states {
             @let x = round(scale.x(state.observed_ms));
@@ -148,21 +149,34 @@ fn missing(hole: Option<&Gap>) -> String {
     }
 }
 
-/// Stretches of one phase: its name, from, to.
-fn phases(lane: &Lane, end: u64) -> Vec<(String, u64, u64)> {
-    let mut stretches: Vec<(String, u64, u64)> = Vec::new();
+#[derive(Debug, PartialEq)]
+struct Stretch {
+    /// None: versions are missing, so nobody knows.
+    phase: Option<String>,
+    from: u64,
+    to: u64,
+}
+
+fn stretches(lane: &Lane, end: u64) -> Vec<Stretch> {
+    let mut all: Vec<Stretch> = Vec::new();
+    // A phase lasts until the next state. What stands before a gap was last seen at its own time.
+    let mut seen = None;
     for state in &lane.states {
-        if let Some(open) = stretches.last_mut() {
-            open.2 = state.observed_ms.max(open.1);
+        let at = state.observed_ms;
+        let phase = (state.change != Change::Gap).then(|| state.status.phase.clone());
+        if let Some(open) = all.last_mut() {
+            open.to = if phase.is_none() { seen.unwrap_or(at) } else { at }.max(open.from);
         }
-        if stretches.last().is_none_or(|open| open.0 != state.status.phase) {
-            stretches.push((state.status.phase.clone(), state.observed_ms, state.observed_ms));
+        if all.last().is_none_or(|open| open.phase != phase) {
+            let from = if phase.is_none() { seen.unwrap_or(at) } else { at };
+            all.push(Stretch { phase, from, to: at });
         }
+        seen = Some(at);
     }
-    if let Some(open) = stretches.last_mut() {
-        open.2 = end.max(open.1);
+    if let Some(open) = all.last_mut() {
+        open.to = end.max(open.from);
     }
-    stretches
+    all
 }
 
 fn shorten(label: &str) -> String {
@@ -177,4 +191,27 @@ fn shorten(label: &str) -> String {
 
 fn round(x: f64) -> f64 {
     (x * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::object::moment::tests::state;
+
+    #[test]
+    fn between_the_last_state_before_a_gap_and_the_gap_no_phase_is_drawn() {
+        let states = vec![
+            state(10, "1", Change::Present, false),
+            state(20, "5", Change::Gap, false),
+            state(21, "5", Change::Present, false),
+        ];
+        let drawn = stretches(&Lane { label: "job".into(), states }, 40_000);
+        let phase = || Some("Running".to_owned());
+        let expected = [
+            Stretch { phase: phase(), from: 10_000, to: 10_000 },
+            Stretch { phase: None, from: 10_000, to: 21_000 },
+            Stretch { phase: phase(), from: 21_000, to: 40_000 },
+        ];
+        assert_eq!(drawn, expected);
+    }
 }

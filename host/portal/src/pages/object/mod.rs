@@ -93,7 +93,7 @@ pub(super) async fn page(
         (facts(first, last, view.states.len(), missing, &told))
         (commands(last))
         section aria-labelledby="lanes" {
-            h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin was told" } }
+            h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
             (lanes::svg(&shown, &deliveries, &holes))
         }
         @if !view.events.is_empty() {

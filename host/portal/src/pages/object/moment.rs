@@ -76,12 +76,17 @@ fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use kubewitness_core::{ObjectRef, StateId, Status, Version};
 
     use super::*;
 
-    fn state(second: u64, version: &str, change: Change, late: bool) -> Arc<Witnessed> {
+    pub(in crate::pages::object) fn state(
+        second: u64,
+        version: &str,
+        change: Change,
+        late: bool,
+    ) -> Arc<Witnessed> {
         Arc::new(Witnessed {
             id: StateId::parse("x"),
             seq: second,

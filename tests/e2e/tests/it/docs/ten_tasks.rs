@@ -57,11 +57,12 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     let row = "main tbody a[href^=\"/objects/\"]";
     // 1 and 2: a job that failed, its story, and who was told.
     // The page knows of a plugin once its progress is saved, some seconds after the first start.
-    until(WITHIN, "a page that says which plugin was told", async || {
+    until(WITHIN, "a page that says which plugin is done", async || {
         click(&browser, &format!("{portal}/?phase=Failed"), row).await?;
         reads(&browser, &["Every state", "Failed"]).await?;
         let text = browser.text().await?;
-        Ok((text.contains("which plugin was told") && text.contains("Who was told")).then_some(()))
+        Ok((text.contains("which plugin is done with each state") && text.contains("Who was told"))
+            .then_some(()))
     })
     .await?;
     // 6: gone jobs, by a part of what they are known by.

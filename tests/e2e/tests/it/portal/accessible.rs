@@ -134,6 +134,8 @@ async fn pages(portal: &str) -> Result<Option<Vec<String>>> {
         "/",
         "/?kind=all&gone=true",
         "/?search=no+such+words",
+        "/?kind=Event",
+        "/?range=day",
         "/plugins",
         "/plugins/audit/pause",
         "/deadletters",

@@ -125,7 +125,7 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let lanes = browser.script("return document.querySelectorAll('svg rect').length").await?;
     ensure!(lanes.as_u64() > Some(1), "its phases are drawn: {lanes}");
 
-    ensure!(browser.text().await?.contains("which plugin was told"), "the plugins' lanes");
+    ensure!(browser.text().await?.contains("which plugin is done with each state"), "the plugins' lanes");
     let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
     ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
 
