@@ -100,6 +100,9 @@ pub struct SourceCounters {
     /// The version from which a watch would be resumed; empty before the first list.
     pub checkpoint: String,
     pub states: u64,
+    /// States that retention has taken so far.
+    #[serde(default)]
+    pub taken: u64,
     pub gaps: u64,
     pub poison: u64,
     /// When the last state or poison was observed, in milliseconds since 1970.

@@ -4,7 +4,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, Selection, Shown};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
-use kubewitness_journal::{Knowledge, Then, ThenCursor, ThenQuery, WALKED};
+use kubewitness_journal::{Knowledge, SourceCounters, Then, ThenCursor, ThenQuery, WALKED};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
 use super::objects::wrong_cursor;
@@ -34,7 +34,7 @@ impl HostViews {
         let moment = self.journal.moment(at_ms).await.map_err(unavailable)?;
         let sources = self.asked(query);
         let mut page = ObjectPage {
-            notices: self.notices(&whole(&sources, query), at_ms, moment.oldest_ms).await?,
+            notices: self.notices(&sources, &whole(&sources, query), at_ms, moment.oldest_ms).await?,
             ..ObjectPage::default()
         };
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
@@ -74,7 +74,8 @@ impl HostViews {
     /// What makes the whole answer less than all.
     async fn notices(
         &self,
-        sources: &[String],
+        asked: &[String],
+        whole: &[String],
         at_ms: u64,
         oldest_ms: Option<u64>,
     ) -> Result<Vec<String>, ViewError> {
@@ -86,7 +87,17 @@ impl HostViews {
                 calendar::rfc3339(oldest_ms)
             ));
         }
-        for source in sources {
+        let counters = self.journal.source_counters().await.map_err(unavailable)?;
+        let is_taken = |it: &&SourceCounters| it.taken > 0 && asked.contains(&it.source);
+        let taken: Vec<&str> = counters.iter().filter(is_taken).map(|it| it.source.as_str()).collect();
+        if !taken.is_empty() {
+            notices.push(format!(
+                "Retention has removed old states of {}: what is gone since, and was there at this time, may not be \
+                 listed.",
+                taken.join(", ")
+            ));
+        }
+        for source in whole {
             let query = GapQuery { source: Some(source.clone()), limit: Some(GAPS), ..GapQuery::default() };
             for gap in self.journal.gaps_of(&query).await.map_err(unavailable)? {
                 if gap.object.is_some() || gap.recorded_ms < at_ms {

@@ -79,6 +79,13 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         ensure!(states.zip(taken).map(|(states, taken)| states + taken) == Some(all), "{figures}, of {all}");
         people_read(data, &figures).await?;
         agrees(&kubewitness, data, &written).await?;
+        // What was there before may be gone with its states.
+        let server = format!("http://{}", kubewitness.address());
+        let (code, _, told) = command(&["get", "jobs", "--at", "1s", "--server", &server]).await?;
+        ensure!(
+            code == Some(0) && told.contains("Retention has removed old states of jobs"),
+            "{code:?}: {told}"
+        );
         kubewitness.stop().await?;
         same_story(&simulator, data).await?;
         proofs(data).await

@@ -67,6 +67,7 @@ impl Session {
     pub(super) async fn read_source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
         let gaps = self.per_stream("SELECT stream, count(*) FROM kw_gaps GROUP BY stream").await?;
         let poison = self.per_stream("SELECT stream, count(*) FROM kw_poison GROUP BY stream").await?;
+        let taken = self.per_stream("SELECT id, taken FROM kw_streams").await?;
         let mut sources: BTreeMap<String, SourceCounters> = BTreeMap::new();
         // Epochs ascend, so the last one's checkpoint stays.
         for stream in self.read_streams().await? {
@@ -77,6 +78,7 @@ impl Session {
                 epoch: stream.epoch,
                 checkpoint: stream.checkpoint.unwrap_or_default(),
                 states: counters.states + stream.states,
+                taken: counters.taken + taken.get(&stream.id).copied().unwrap_or_default(),
                 gaps: counters.gaps + gaps.get(&stream.id).copied().unwrap_or_default(),
                 poison: counters.poison + poison.get(&stream.id).copied().unwrap_or_default(),
                 last_event_ms: counters.last_event_ms.max(last),

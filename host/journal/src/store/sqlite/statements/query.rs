@@ -107,23 +107,25 @@ pub(super) async fn gaps(connection: &mut SqliteConnection) -> Result<Vec<Gap>, 
 pub(super) async fn source_counters(
     connection: &mut SqliteConnection,
 ) -> Result<Vec<SourceCounters>, JournalError> {
-    type Counters = (String, u32, Option<String>, i64, i64, i64, Option<i64>);
+    type Counters = (String, u32, Option<String>, i64, i64, i64, i64, Option<i64>);
     // Of the bare columns, SQLite takes those of the row that has the maximum.
-    let text = "SELECT source, max(epoch), checkpoint, sum(states), \
+    let text = "SELECT source, max(epoch), checkpoint, sum(states), sum(taken), \
          (SELECT count(*) FROM gaps g JOIN streams t ON t.id = g.stream WHERE t.source = s.source), \
          (SELECT count(*) FROM poison p JOIN streams t ON t.id = p.stream WHERE t.source = s.source), \
          (SELECT max(last_event_ms) FROM streams t WHERE t.source = s.source) \
          FROM streams s GROUP BY source ORDER BY source";
     let rows: Vec<Counters> = sqlx::query_as(text).fetch_all(connection).await.map_err(classify)?;
-    let counters = |(source, epoch, checkpoint, states, gaps, poison, last): Counters| SourceCounters {
-        source,
-        epoch,
-        checkpoint: checkpoint.unwrap_or_default(),
-        states: states as u64,
-        gaps: gaps as u64,
-        poison: poison as u64,
-        last_event_ms: last.filter(|ms| *ms > 0).map(|ms| ms as u64),
-    };
+    let counters =
+        |(source, epoch, checkpoint, states, taken, gaps, poison, last): Counters| SourceCounters {
+            source,
+            epoch,
+            checkpoint: checkpoint.unwrap_or_default(),
+            states: states as u64,
+            taken: taken as u64,
+            gaps: gaps as u64,
+            poison: poison as u64,
+            last_event_ms: last.filter(|ms| *ms > 0).map(|ms| ms as u64),
+        };
     Ok(rows.into_iter().map(counters).collect())
 }
 
