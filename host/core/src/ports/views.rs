@@ -379,6 +379,9 @@ pub struct TimelineView {
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
     #[serde(default)]
     pub reports: Vec<ReportView>,
+    /// There are older states than these: `limit` was reached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing

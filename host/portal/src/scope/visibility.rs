@@ -366,7 +366,10 @@ impl Visibility {
         if self.is_whole() {
             return Ok(story);
         }
+        let oldest = story.states.first().map(|state| state.seq);
         let states = self.of_states(story.states, true).await?;
+        // What is older than a state that they may not see is none of theirs.
+        let cut = story.cut && states.first().map(|state| state.seq) == oldest;
         let related = self.of_states(story.related, false).await?;
         let events = match states.is_empty() {
             true => Vec::new(),
@@ -375,7 +378,7 @@ impl Visibility {
         let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
         let mut reports = story.reports;
         reports.retain(|report| theirs.contains(&*report.uid));
-        Ok(TimelineView { states, related, events, reports })
+        Ok(TimelineView { states, related, events, reports, cut })
     }
 
     /// Events that they may get, about objects that they may get.

@@ -22,6 +22,12 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
         if view.states.is_empty() {
             bail!(nothing(&client, &named, &namespace).await?);
         }
+        if view.cut {
+            eprintln!(
+                "kubewitness: only the newest {} states are shown; raise --limit to see older ones",
+                args.limit
+            );
+        }
         print::shown(args.query.output, &view, text)
     })
     .await

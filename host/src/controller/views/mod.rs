@@ -173,10 +173,18 @@ impl Views for HostViews {
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
-        let found = self.journal.timeline(query).await.map_err(|error| match error {
+        // One more tells whether there are more.
+        let asked = TimelineQuery { limit: query.limit.map(|limit| limit + 1), ..query.clone() };
+        let mut found = self.journal.timeline(&asked).await.map_err(|error| match error {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })?;
+        let mut cut = false;
+        for states in [&mut found.states, &mut found.related] {
+            let over = query.limit.map_or(0, |limit| states.len().saturating_sub(limit));
+            states.drain(..over);
+            cut |= over > 0;
+        }
         let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
         let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
@@ -184,7 +192,7 @@ impl Views for HostViews {
             true => self.journal.reports(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        Ok(TimelineView { states, related, events, reports })
+        Ok(TimelineView { states, related, events, reports, cut })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

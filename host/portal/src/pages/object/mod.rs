@@ -89,8 +89,15 @@ pub(super) async fn page(
         @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&last.status)) }
         (moment::look(&view.states, params.text("at"), &uid)?)
+        @if view.cut {
+            p.notice role="status" {
+                "This page has the newest " (figure(limit as u64)) " states of the object, and as many of what it owns. "
+                @if limit < MOST_ROWS { a href={ "?limit=" (MOST_ROWS) } { "Show up to " (figure(MOST_ROWS as u64)) } }
+                @else { "`kubewitness journal export` has all." }
+            }
+        }
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
-        (facts(first, last, view.states.len(), missing, &told))
+        (facts(first, last, view.states.len(), missing, &told, view.cut))
         (commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
@@ -204,7 +211,14 @@ fn commands(last: &Witnessed) -> Markup {
     }
 }
 
-fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize, told: &Told) -> Markup {
+fn facts(
+    first: &Witnessed,
+    last: &Witnessed,
+    count: usize,
+    missing: usize,
+    told: &Told,
+    cut: bool,
+) -> Markup {
     let status = &last.status;
     let lasted = last.observed_ms.saturating_sub(first.observed_ms);
     html! {
@@ -214,10 +228,10 @@ fn facts(first: &Witnessed, last: &Witnessed, count: usize, missing: usize, told
             @if let Some(code) = status.exit_code { div { dt { "Exit code" } dd { (code) } } }
             @if let Some(owner) = &last.owner { div { dt { "Owner" } dd { (object_link(owner)) } } }
             @if let Some(name) = &told.submitter { div { dt { "Submitter" } dd { (name) } } }
-            div { dt { "First seen" } dd { (at(first.observed_ms)) } }
+            div { dt { "First seen" } dd { @if cut { "before " } (at(first.observed_ms)) } }
             div { dt { "Last change" } dd { (at(last.observed_ms)) } }
-            div { dt { "Between" } dd { (time::span(lasted)) } }
-            div { dt { "States" } dd { (figure(count as u64)) } }
+            div { dt { "Between" } dd { @if cut { "more than " } (time::span(lasted)) } }
+            div { dt { "States" } dd { @if cut { "more than " } (figure(count as u64)) } }
             @if missing > 0 {
                 div { dt { "Gaps" } dd { a href={ "/gaps?uid=" (encode(&last.object.uid)) } { (figure(missing as u64)) } } }
             }

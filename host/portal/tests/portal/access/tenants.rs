@@ -298,7 +298,7 @@ impl Views for Tenants {
             ..ReportView::default()
         };
         let reports = all.iter().filter(|_| query.events).map(report).collect();
-        Ok(TimelineView { states, related, events, reports })
+        Ok(TimelineView { states, related, events, reports, cut: false })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {

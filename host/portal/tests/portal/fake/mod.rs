@@ -154,7 +154,7 @@ impl Views for Fake {
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
         let (events, reports) = if query.events { (events(), reports()) } else { Default::default() };
-        Ok(TimelineView { states, related, events, reports })
+        Ok(TimelineView { states, related, events, reports, cut: false })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
