@@ -86,7 +86,9 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<Cluster>
             Some(Cluster { checkup, server })
         }
         Err(error) => {
-            found.add(&codes::API_SERVER, Outcome::Failed, format!("{}: {error}", signed_in.server));
+            let why = format!("{}: {:#}", signed_in.server, anyhow::Error::from(error));
+            ended_certificate("the API server", &why, found);
+            found.add(&codes::API_SERVER, Outcome::Failed, why);
             None
         }
     }
@@ -102,6 +104,13 @@ fn version(told: &str, found: &mut Findings) {
         _ => Outcome::Warning,
     };
     found.add(&codes::API_VERSION, outcome, told);
+}
+
+/// A certificate that has ended is known by the refusal of its connection alone.
+pub fn ended_certificate(whose: &str, refusal: &str, found: &mut Findings) {
+    if refusal.contains("invalid peer certificate") && refusal.to_lowercase().contains("expired") {
+        found.add(&codes::CERTIFICATE, Outcome::Failed, format!("that of {whose} has ended"));
+    }
 }
 
 pub fn certificate_of(whose: &str, end: Option<u64>, found: &mut Findings) {
@@ -336,5 +345,14 @@ mod tests {
         assert_eq!(outcome(Some(now + 20 * day)), Outcome::Warning);
         assert_eq!(outcome(Some(now - day)), Outcome::Failed);
         assert_eq!(outcome(None), Outcome::Warning);
+        let ended = |refusal: &str| {
+            let mut found = Findings::default();
+            ended_certificate("the portal", refusal, &mut found);
+            found.0.first().map(|it| (it.code.code, it.outcome))
+        };
+        let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
+        assert_eq!(ended(&format!("connecting: {expired}")), Some(("KW-D011", Outcome::Failed)));
+        let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        assert_eq!(ended(&format!("connecting: {unknown}")), None);
     }
 }

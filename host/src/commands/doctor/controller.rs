@@ -3,7 +3,7 @@
 use kubewitness_core::views::{LedgerView, PausedView, PluginView, SourceView, StatusView};
 
 use super::certificate;
-use super::cluster::certificate_of;
+use super::cluster::{certificate_of, ended_certificate};
 use super::codes;
 use super::findings::{Findings, Outcome};
 use crate::cli::{DoctorArgs, Zone};
@@ -24,7 +24,9 @@ pub async fn examine(args: &DoctorArgs, found: &mut Findings) -> Option<(StatusV
     let (status, seen) = match asked.await {
         Ok(answered) => answered,
         Err(error) => {
-            found.add(&codes::CONTROLLER, Outcome::Failed, format!("{error:#}").replace('\n', " "));
+            let why = format!("{error:#}").replace('\n', " ");
+            ended_certificate("the portal", &why, found);
+            found.add(&codes::CONTROLLER, Outcome::Failed, why);
             return None;
         }
     };

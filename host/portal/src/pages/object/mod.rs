@@ -93,7 +93,7 @@ pub(super) async fn page(
             p.notice role="status" {
                 "This page has the newest " (figure(limit as u64)) " states of the object, and as many of what it owns. "
                 @if limit < MOST_ROWS { a href={ "?limit=" (MOST_ROWS) } { "Show up to " (figure(MOST_ROWS as u64)) } }
-                @else { "`kubewitness journal export` has all." }
+                @else { code { "kubewitness journal export" } " has all." }
             }
         }
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
