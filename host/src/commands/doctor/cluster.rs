@@ -348,7 +348,7 @@ mod tests {
         let ended = |refusal: &str| {
             let mut found = Findings::default();
             ended_certificate("the portal", refusal, &mut found);
-            found.0.first().map(|it| (it.code.code, it.outcome))
+            found.0.first().map(|it| (it.code, it.outcome))
         };
         let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
         assert_eq!(ended(&format!("connecting: {expired}")), Some(("KW-D011", Outcome::Failed)));
