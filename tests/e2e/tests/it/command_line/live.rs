@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    Ended, Kubewitness, Process, RunOptions, command, in_scratch, kubewitness_binary, until,
+    Ended, Kubewitness, Process, RunOptions, Simulator, command, in_scratch, kubewitness_binary, until,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -58,6 +58,7 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         ensure!(code == Some(0) && whole.contains("Failed"), "{said}");
         let (code, text, said) = command(&["diff", "job/one", "--server", &url]).await?;
         ensure!(code == Some(0) && text.contains("reason: Lost"), "{text}{said}");
+        ends_as_it_ended(&simulator, &url).await?;
         let positions: Vec<_> = lines(&tap.stdout())?.iter().map(|state| state["seq"].as_u64()).collect();
         ensure!(positions.len() >= 3, "{positions:?}");
         ensure!(positions.is_sorted_by(|a, b| a < b), "no state comes twice or out of order: {positions:?}");
@@ -65,4 +66,39 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         Ok(())
     })
     .await;
+}
+
+/// What `wait` prints and how it ends: for a job that still runs, that succeeded, that was deleted, and that is gone.
+async fn ends_as_it_ended(simulator: &Simulator, url: &str) -> Result<()> {
+    let ask = async |job: &str, timeout: &str| {
+        let line = ["wait", "job", job, "-n", "default", "--timeout", timeout, "--server", url];
+        let (code, phase, said) = command(&line).await?;
+        anyhow::Ok((code, phase.trim_end().to_owned(), said))
+    };
+    let address = |job: &str| format!("{}/apis/batch/v1/namespaces/default/jobs/{job}", simulator.url());
+    let delete = async |job: &str| {
+        let request = kubewitness_harness::http().delete(address(job)).bearer_auth(simulator.token());
+        anyhow::Ok(request.send().await?.error_for_status().map(drop)?)
+    };
+    let (code, phase, said) = ask("two", "1s").await?;
+    ensure!(code == Some(5) && !phase.is_empty(), "a time-out: {code:?} {phase} {said}");
+    delete("two").await?;
+    let (code, phase, said) = ask("two", "60s").await?;
+    ensure!(code == Some(3) && phase == "Deleted", "deleted: {code:?} {phase} {said}");
+    delete("one").await?;
+    let (code, phase, said) = ask("one", "60s").await?;
+    ensure!(code == Some(3) && phase == "Failed", "gone after it failed: {code:?} {phase} {said}");
+    create_job(simulator, "three").await?;
+    let body = json!({"status": {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}});
+    let request = kubewitness_harness::http().patch(format!("{}/status", address("three")));
+    let request = request.header("Content-Type", "application/merge-patch+json").body(body.to_string());
+    request.bearer_auth(simulator.token()).send().await?.error_for_status()?;
+    for is_gone in [false, true] {
+        let (code, phase, said) = ask("three", "60s").await?;
+        ensure!(code == Some(0) && phase == "Succeeded", "{is_gone}: {code:?} {phase} {said}");
+        if !is_gone {
+            delete("three").await?;
+        }
+    }
+    Ok(())
 }
