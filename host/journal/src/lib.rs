@@ -12,13 +12,15 @@
 //! | `retention` | takes old states away |
 //! | `verify` | proves a journal |
 //! | `copy` | exports and imports a journal |
+//! | `phases` | keeps the index of phases, a file of its own that is made from the journal |
 //!
-//! Folders use each other in one direction: `copy`, `retention` > `journal` > `append`, `read` > `store`.
-//! Only `store` knows SQL.
+//! Folders use each other in one direction: `copy`, `phases`, `retention` > `journal` > `append`, `read` > `store`.
+//! Only `store` knows the SQL of the journal.
 
 mod append;
 mod copy;
 mod journal;
+mod phases;
 mod progress;
 mod read;
 mod report;
@@ -28,6 +30,7 @@ mod verify;
 
 pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_with, read_states};
 pub use journal::{Journal, JournalOptions};
+pub use phases::{PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 pub use progress::Progress;
 pub use read::{
     Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor, ThenPage,

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
-use super::reach::QueryArgs;
+use super::reach::{ObjectQueryArgs, QueryArgs};
 use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Subcommand)]
@@ -29,7 +29,7 @@ pub enum DeadLetters {
         #[arg(short, long)]
         watch: bool,
         #[command(flatten)]
-        query: QueryArgs,
+        query: ObjectQueryArgs,
     },
     /// Shows one dead letter, with the result of each try
     Show {

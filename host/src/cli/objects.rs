@@ -1,10 +1,11 @@
 //! The commands that show objects and what was witnessed of them.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use kubewitness_core::config::Duration;
 use kubewitness_core::order::ORDERS;
+use kubewitness_core::status::PHASES;
 
-use super::reach::{GetOutput, QueryArgs, ReachArgs};
+use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
 use super::values::{Moment, duration, moment};
 
 #[derive(Debug, Args)]
@@ -30,6 +31,7 @@ pub struct JobsArgs {
 
 /// Which objects, of which time, and how they are shown.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("past").args(["gone", "was"]).multiple(true)))]
 pub struct ListArgs {
     /// Only this namespace. Without it: all namespaces
     #[arg(short, long)]
@@ -49,6 +51,16 @@ pub struct ListArgs {
     /// Only this phase, such as Running
     #[arg(long)]
     pub phase: Option<String>,
+    /// Objects that were in this phase between --since and --until, also those that are gone. Without times: ever, as far
+    /// as the journal goes back. `--gone` lists only those that are gone
+    #[arg(
+        long,
+        value_name = "PHASE",
+        value_parser = clap::builder::PossibleValuesParser::new(PHASES),
+        ignore_case = true,
+        conflicts_with_all = ["index", "at", "watch", "sort"]
+    )]
+    pub was: Option<String>,
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
@@ -67,11 +79,12 @@ pub struct ListArgs {
         conflicts_with_all = ["index", "watch"]
     )]
     pub gone: Option<WhichGone>,
-    /// With --gone: only objects that ended at this time or later
-    #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
+    /// With --gone: only objects that ended at this time or later. With --was: that were in the phase at this time or
+    /// later. Times are written as for --at; 7d is a week ago
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub since: Option<Moment>,
-    /// With --gone: only objects that ended before this time
-    #[arg(long, value_name = "TIME", value_parser = moment, requires = "gone")]
+    /// With --gone: only objects that ended before this time. With --was: that were in the phase before this time
+    #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub until: Option<Moment>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
     /// source, kind, namespace and name. Of objects that are gone, `changed` is when they ended; any other order sorts
@@ -104,7 +117,8 @@ pub struct TimelineArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
+    /// `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// At most this many states
@@ -114,7 +128,7 @@ pub struct TimelineArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    pub query: QueryArgs,
+    pub query: ObjectQueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -141,7 +155,7 @@ pub struct GapsArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    pub query: QueryArgs,
+    pub query: ObjectQueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +178,8 @@ pub struct DiffArgs {
     /// them; or one, which is compared with the state before it. Without a position: the last two states
     #[arg(required = true, num_args = 1..=4, value_name = "OBJECT [SEQ [SEQ]]")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
+    /// `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// With metadata.managedFields, which are left out otherwise
@@ -181,7 +196,8 @@ pub struct WaitArgs {
     /// phase
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise `default`
+    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
+    /// `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever

@@ -38,6 +38,16 @@ pub struct QueryArgs {
     pub output: Output,
 }
 
+/// The same, for commands that tell of objects.
+#[derive(Debug, Args)]
+pub struct ObjectQueryArgs {
+    #[command(flatten)]
+    pub reach: ReachArgs,
+    /// The format of the output
+    #[arg(short, long, value_enum, default_value_t = GetOutput::Table, value_name = "FORMAT")]
+    pub output: GetOutput,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     Table,
@@ -55,7 +65,7 @@ pub enum GetOutput {
     /// With a NAME, get and jobs print the document of the object. Otherwise each row has all its fields
     Json,
     Yaml,
-    /// Objects as KIND.GROUP/NAME, as kubectl takes it; plugins by their name
+    /// Each object once as KIND.GROUP/NAME, as kubectl takes it; plugins by their name
     Name,
 }
 

@@ -4,6 +4,7 @@
 mod election;
 mod mutes;
 mod opening;
+mod phases;
 pub mod plugins;
 mod reconcile;
 mod shared;
@@ -22,7 +23,7 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::files;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
-use kubewitness_journal::{Journal, Place, Sharing};
+use kubewitness_journal::{Journal, PhaseIndex, Place, Sharing};
 use kubewitness_portal::PortalOptions;
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
@@ -126,7 +127,10 @@ impl Controller {
         let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
         let (following, until) = (mutes.clone(), stop.clone());
         tasks.spawn("following what people mute", Fate::Finite, async move { following.follow(until).await });
-        let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes);
+        let index = PhaseIndex::new(options.data.join(phases::FILE));
+        let indexing = phases::follow(index.clone(), journal.clone(), stop.clone());
+        tasks.spawn("index of phases", Fate::Finite, indexing);
+        let opened = views::HostViews::new(shared.clone(), journal.clone(), election.clone(), mutes, index);
         opening.is_open(Arc::new(opened));
         if let Some(election) = election.clone() {
             let looking = look_at_others(journal.clone(), election, stop.clone());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calendar;
 use crate::ports::VisibleObjects;
-use crate::state::{ObjectRef, Seq, State, Status};
+use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::story::events::EventView;
 
 /// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
@@ -27,9 +27,16 @@ pub struct ObjectView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub ended_at: Option<String>,
+    /// Of an object that was deleted: the reason that its status had before, such as `BackoffLimitExceeded`. The reason
+    /// of its status is the phase before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_reason: Option<String>,
     /// With `at`: how well the state at that moment is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<ThenView>,
+    /// With `was`: when it was in the phase, the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<WasView>,
     /// With `details`: what the object's states tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<DetailsView>,
@@ -46,9 +53,15 @@ impl From<&State> for ObjectView {
             status: (*state.status).clone(),
             seq: state.seq,
             observed_at: calendar::rfc3339(state.observed_ms),
+            ended_reason: ended_reason(state),
             ..Self::default()
         }
     }
+}
+
+fn ended_reason(state: &State) -> Option<String> {
+    let before = state.previous.as_ref().filter(|_| state.change == Change::Gone)?;
+    Some(before.reason.clone()).filter(|reason| !reason.is_empty())
 }
 
 /// How well the state of an object at a moment is known.
@@ -67,6 +80,20 @@ pub struct ThenView {
     /// What is not known, for people; left out where the state is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// When an object was in a phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Was"))]
+pub struct WasView {
+    /// When the first state with the phase was observed; left out where retention took that state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub from: Option<String>,
+    /// When the state was observed with which the object left the phase; left out while it is in the phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub until: Option<String>,
 }
 
 /// What the states of an object tell.
@@ -143,6 +170,9 @@ pub struct Counts {
     pub namespaces: BTreeSet<String>,
     /// There are more than were counted.
     pub more: bool,
+    /// With `was`: the objects that were in the phase; left out where they are too many to count, or where each of them
+    /// would have to be read.
+    pub was: Option<u64>,
 }
 
 /// Namespaces that a person can choose from in a list.
@@ -177,6 +207,12 @@ pub struct ObjectQuery {
     /// A phase; the case of its letters does not matter.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
     pub phase: Option<String>,
+    /// Objects that were in this phase between `since` and `until`, by the states that the journal has; the case of its
+    /// letters does not matter. Those that are still in the phase come first, then those that left it last. Each object
+    /// is there once. With `gone`, objects that are gone are found, too.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    pub was: Option<String>,
     /// An object by name.
     pub name: Option<String>,
     /// As kubectl takes it: `team=a,tier in (x, y),!old`.
@@ -191,11 +227,13 @@ pub struct ObjectQuery {
     /// `true`: objects that are gone, too, by the time of their end; `only`: no others.
     #[serde(default)]
     pub gone: Gone,
-    /// Of the objects that are gone, those that ended at this time or later. RFC 3339.
+    /// Of the objects that are gone, those that ended at this time or later; with `was`, the objects that were in the
+    /// phase at this time or later. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: Option<String>,
-    /// Of the objects that are gone, those that ended before this time. RFC 3339.
+    /// Of the objects that are gone, those that ended before this time; with `was`, the objects that were in the phase
+    /// before this time. RFC 3339.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
@@ -209,7 +247,7 @@ pub struct ObjectQuery {
     pub at: Option<String>,
     /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
     /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
-    /// gone, an order other than `changed` has the 2,000 objects that ended last. With `at` there is none.
+    /// gone, an order other than `changed` has the 2,000 objects that ended last. With `at` and `was` there is none.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,

@@ -16,6 +16,7 @@ pub use crate::status::story::reports::ReportView;
 
 pub use super::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
+    WasView,
 };
 pub use super::plugins::{
     CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView, HistogramView,

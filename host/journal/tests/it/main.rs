@@ -8,7 +8,7 @@ mod backlog;
 mod copy;
 mod files;
 mod model;
-mod moments;
+mod past;
 mod proof;
 mod retention;
 mod servers;

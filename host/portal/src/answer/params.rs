@@ -91,8 +91,8 @@ impl Params {
         encoded.collect::<Vec<_>>().join("&")
     }
 
-    pub(crate) fn phase(&self) -> Result<Option<&'static str>, Problem> {
-        let Some(text) = self.text("phase") else { return Ok(None) };
+    pub(crate) fn phase(&self, name: &str) -> Result<Option<&'static str>, Problem> {
+        let Some(text) = self.text(name) else { return Ok(None) };
         match PHASES.into_iter().find(|phase| phase.eq_ignore_ascii_case(text)) {
             Some(phase) => Ok(Some(phase)),
             None => {

@@ -47,6 +47,7 @@ async fn every_page_is_whole() {
         "/sources",
         "/?labelSelector=team%3Da",
         "/?gone=true&range=day&sort=-changed",
+        "/?was=Preempted&range=week",
         "/?sort=restarts&namespace=research",
         "/?at=2026-11-20+12:00",
         "/objects/uid-train?all=true",
@@ -133,6 +134,7 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         "title=\"created 2026-11-20 11:30:00 UTC\"",
         "4 m 0 s",
         "2 h 10 m",
+        "<span class=\"reason\">DeadlineExceeded</span>",
         "ana@example.com",
         "notification: dead",
         "audit: delivered",
@@ -151,6 +153,29 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
     let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;
     assert!(custom.contains("deleted-yesterday") && custom.contains("value=\"custom\" selected"), "{custom}");
     assert!(custom.contains("value=\"2026-11-20 11:00\"") && custom.contains("value=\"2026-11-20 13:00\""));
+}
+
+#[tokio::test]
+async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/?was=preempted&range=week&sort=name").await.text;
+    for words in [
+        "<a class=\"chip\" href=\"/?kind=Job&amp;gone=true&amp;range=week\"",
+        "Was Preempted in the last week",
+        "<option value=\"Preempted\" selected>",
+        "<th scope=\"col\">Was Preempted</th>",
+        "2026-11-20 12:00:00</time> <span class=\"note\">for 4 m 0 s</span>",
+        "deleted-yesterday",
+        "first those that are in the phase still",
+        "What was in a phase can't be sorted.",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    // It is of the past: nothing follows it, and nothing counts what is there by phase.
+    for words in ["id=\"objects\"", "aria-label=\"By phase\"", "sort="] {
+        assert!(!text.contains(words), "{words} is in\n{text}");
+    }
+    assert_eq!(get(&portal, "/?was=Asleep").await.status, 400);
 }
 
 #[tokio::test]

@@ -87,6 +87,7 @@ pub(in crate::commands::api) fn parameters(query: &ObjectQuery) -> Vec<(&'static
         ("labelSelector", &query.label_selector),
         ("index", &query.index),
         ("phase", &query.phase),
+        ("was", &query.was),
         ("search", &query.search),
         ("gone", &gone),
         ("since", &query.since),

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use kubewitness_core::submit::{ParameterSpec, ParameterType};
 use kubewitness_core::views::{ObjectView, PluginView, StatusView, TemplateView};
+
+use serde_json::Value;
 
 use super::client::Client;
 use crate::cli::ReachArgs;
@@ -21,6 +24,12 @@ pub enum Wanted {
     Plugins,
     Sources,
     Templates,
+    /// Parameters of a template as `NAME=`, but those that are given; or with the values that one of them takes.
+    Parameters {
+        template: String,
+        given: Vec<String>,
+        of: Option<String>,
+    },
     /// Names of objects of this kind that begin with this text.
     Names {
         kind: String,
@@ -50,6 +59,21 @@ pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<Stri
             let templates: Vec<TemplateView> = client.get("api/v1/templates", &nothing).await?;
             templates.into_iter().map(|template| template.name).collect()
         }
+        Wanted::Parameters { template, given, of } => {
+            let templates: Vec<TemplateView> = client.get("api/v1/templates", &nothing).await?;
+            let template = templates.into_iter().find(|known| known.name == *template);
+            let parameters = template.map(|template| template.parameters).unwrap_or_default();
+            match of {
+                Some(of) => {
+                    let values = parameters.iter().find(|one| one.name == *of).map(values);
+                    values.unwrap_or_default().into_iter().map(|value| format!("{of}={value}")).collect()
+                }
+                None => {
+                    let open = parameters.into_iter().filter(|one| !given.contains(&one.name));
+                    open.map(|one| format!("{}=", one.name)).collect()
+                }
+            }
+        }
         Wanted::Namespaces => {
             let objects = client.list::<ObjectView>("api/v1/objects", &nothing, OBJECTS).await?.rows;
             let namespaces = objects.into_iter().map(|view| view.object.namespace);
@@ -64,4 +88,15 @@ pub async fn look_up(reach: &ReachArgs, wanted: &Wanted) -> Result<BTreeSet<Stri
             objects.into_iter().map(|view| view.object.name).collect()
         }
     })
+}
+
+/// The values that are known beforehand.
+fn values(parameter: &ParameterSpec) -> Vec<String> {
+    match (parameter.kind, &parameter.default) {
+        (ParameterType::Choice, _) => parameter.choices.clone(),
+        (ParameterType::Bool, _) => vec!["true".into(), "false".into()],
+        (_, Some(Value::String(text))) => vec![text.clone()],
+        (_, Some(default)) => vec![default.to_string()],
+        (_, None) => Vec::new(),
+    }
 }

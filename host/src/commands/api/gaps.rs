@@ -12,7 +12,7 @@ use kubewitness_core::{Gap, ObjectRef, kinds};
 
 use super::client::Client;
 use super::live::poll;
-use super::object_name::{ObjectName, is_uid};
+use super::object_name::{ObjectName, is_uid, names};
 use super::status::{blind, plural, source_remarks};
 use crate::cli::{GapsArgs, PoisonArgs, Zone};
 use crate::commands::print::{self, Table, clean, remarks};
@@ -42,12 +42,14 @@ async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
     let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
     let sources: Vec<_> = status.sources.iter().filter(|source| is_asked(&parameters, source)).collect();
     let narrowed = args.selector.is_some() || parameters.iter().any(|(name, _)| *name != "source");
-    // A hole of a whole source may lie in the story of each of its objects.
-    let whole = if narrowed { whole(client, &sources).await? } else { Vec::new() };
-    print::shown(args.query.output, &gaps, |gaps, wide| {
+    let (whole, sees_all) = if narrowed { whole(client, &sources).await? } else { (Vec::new(), true) };
+    let Some(output) = args.query.output.shape() else {
+        return Ok(names(gaps.iter().filter_map(|gap| gap.object.as_ref())));
+    };
+    print::shown(output, &gaps, |gaps, wide| {
         let mut text = match (gaps.is_empty(), whole.is_empty()) {
-            (true, true) => none(&about, narrowed, &status, &sources),
-            (true, false) => format!("no gap {}, for itself\n", clean(&about)),
+            (true, true) => none(&about, narrowed, sees_all, &status, &sources),
+            (true, false) => format!("no gap {}, for itself{}\n", clean(&about), that_you_may_see(sees_all)),
             (false, _) => table(gaps, wide),
         };
         if cut {
@@ -70,10 +72,20 @@ fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
     })
 }
 
-async fn whole(client: &Client, sources: &[&SourceView]) -> Result<Vec<Gap>> {
-    let all: Vec<Gap> = client.get("api/v1/gaps", &[("limit", MOST)]).await?;
-    let of_those = |gap: &Gap| sources.iter().any(|source| source.name == gap.source);
-    Ok(all.into_iter().filter(|gap| gap.object.is_none() && of_those(gap)).collect())
+/// The gaps of whole sources, each of which may lie in the story of each object; and whether all gaps are seen that were
+/// recorded.
+async fn whole(client: &Client, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
+    let mut all: Vec<Gap> = client.get("api/v1/gaps", &[("limit", MOST)]).await?;
+    let is_cut = all.len() >= MOST;
+    all.retain(|gap| sources.iter().any(|source| source.name == gap.source));
+    let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
+    let sees_all = is_cut || all.len() as u64 >= recorded;
+    all.retain(|gap| gap.object.is_none());
+    Ok((all, sees_all))
+}
+
+fn that_you_may_see(sees_all: bool) -> &'static str {
+    if sees_all { "" } else { ", as far as you may see" }
 }
 
 /// What the API is asked for, and the same in words.
@@ -167,7 +179,13 @@ async fn was_witnessed(client: &Client, parameters: &Parameters, about: &str) ->
 }
 
 /// "Every version" is said only while every source that was asked about sees what happens.
-fn none(about: &str, is_narrowed: bool, status: &StatusView, sources: &[&SourceView]) -> String {
+fn none(
+    about: &str,
+    is_narrowed: bool,
+    sees_all: bool,
+    status: &StatusView,
+    sources: &[&SourceView],
+) -> String {
     let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
     let since = match &status.journal.oldest_at {
         Some(at) => format!("the journal begins at {}", clean(&Zone::here().shown(at))),
@@ -194,6 +212,12 @@ fn none(about: &str, is_narrowed: bool, status: &StatusView, sources: &[&SourceV
         return format!(
             "no gap{about} that you may see: {recorded} {} recorded, of other objects or taken by retention ({since})\n",
             plural(recorded, "is", "are")
+        );
+    }
+    if !sees_all {
+        return format!(
+            "no gap{about} that you may see; others are recorded that are of other objects, or that only people see who may \
+             list the kind in the whole cluster, or that retention took ({since})\n"
         );
     }
     let blind = named(&|source| blind(source).is_some());
@@ -483,7 +507,7 @@ mod tests {
             JournalView { oldest_at: Some("2026-11-20T11:00:00.000Z".into()), ..JournalView::default() };
         let status = StatusView { journal, ..StatusView::default() };
         let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
-        let text = none("of job/x", false, &status, &[&seen]);
+        let text = none("of job/x", false, true, &status, &[&seen]);
         assert!(
             text.starts_with("no gap of job/x: every version since the first list was witnessed"),
             "{text}"
@@ -493,28 +517,36 @@ mod tests {
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         let unseen = SourceView { synced: false, ..seen.clone() };
         let refused = StatusView { problems: vec!["two hosts".into()], ..status.clone() };
-        for text in [none("", false, &refused, &[&seen]), none("", false, &status, &[])] {
+        for text in [none("", false, true, &refused, &[&seen]), none("", false, true, &status, &[])] {
             assert!(text.starts_with("no gap so far, but not all is watched"), "{text}");
         }
         let restricted = StatusView { restricted: true, ..status.clone() };
-        let text = none("of job/x", false, &restricted, &[&seen]);
+        let text = none("of job/x", false, true, &restricted, &[&seen]);
         assert!(
             text.starts_with("no gap of job/x that you may see; gaps of whole sources are for"),
             "{text}"
         );
         let hidden = SourceView { gaps: 5, poison: 2, ..seen.clone() };
-        let text = none("", false, &status, &[&hidden]);
+        let text = none("", false, true, &status, &[&hidden]);
         assert!(
             text.starts_with(
                 "no gap that you may see: 5 are recorded, of other objects or taken by retention ("
             ),
             "{text}"
         );
-        assert!(none("of job/x", true, &status, &[&hidden]).contains("every version"), "others have them");
-        let text = none("", false, &status, &[&doubted]);
+        assert!(
+            none("of job/x", true, true, &status, &[&hidden]).contains("every version"),
+            "others have them"
+        );
+        let text = none("of job/x", true, false, &status, &[&hidden]);
+        assert!(
+            text.contains("no gap of job/x that you may see") && !text.contains("every version"),
+            "{text}"
+        );
+        let text = none("", false, true, &status, &[&doubted]);
         assert!(text.starts_with("no gap is known, but events of jobs get lost ("), "{text}");
         for blind in [held_up, unseen, SourceView { walking: 1, ..seen }] {
-            let text = none("", false, &status, &[&blind]);
+            let text = none("", false, true, &status, &[&blind]);
             assert!(
                 text.starts_with("no gap so far, but not all is seen now") && text.contains("jobs"),
                 "{text}"

@@ -18,15 +18,35 @@ const NAMESPACE: &str = "default";
 const ELSEWHERE: usize = 10;
 
 /// Where an object is looked for: as for kubectl, in the namespace of the kubeconfig's context unless another is named.
+/// Of somebody who names an address, no kubeconfig is read: it may be of another cluster, or not be there.
 pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<String> {
     if let Some(given) = given {
         return Ok(given.to_owned());
+    }
+    let names_a_cluster = reach.kubeconfig.is_some() || reach.context.is_some();
+    if reach.server.is_some() && !names_a_cluster {
+        return Ok(NAMESPACE.to_owned());
     }
     let options = ConnectOptions { kubeconfig: reach.kubeconfig.clone(), context: reach.context.clone() };
     let named = kubewitness_watch::namespace(&options).await;
     let named =
         named.context("which namespace is meant is not known: name it with -n, or mend the kubeconfig")?;
     Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
+}
+
+/// An object as kubectl writes it and takes it.
+pub(super) fn name(object: &ObjectRef) -> String {
+    let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
+    format!("{kind}{dot}{}/{}", object.group, object.name)
+}
+
+/// A line for each object, in this order.
+pub(super) fn names<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
+    let mut told = BTreeSet::new();
+    objects
+        .filter(|object| told.insert(&object.uid))
+        .map(|object| format!("{}\n", clean(&name(object))))
+        .collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,6 +259,10 @@ mod tests {
         assert_eq!(namespace(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
         let told = format!("{:#}", namespace(None, &of("[")).await.unwrap_err());
         assert!(told.contains("-n") && told.contains("kubeconfig"), "{told}");
+        let server = Some("http://127.0.0.1:1".to_owned());
+        let named =
+            ReachArgs { server: server.clone(), ..of("{cluster: c, user: u, namespace: team-speech}") };
+        assert_eq!(namespace(None, &named).await.unwrap(), "team-speech", "both are named");
     }
 
     #[tokio::test]
@@ -261,6 +285,19 @@ mod tests {
         let client = testing::client(|_| serde_json::json!([])).await;
         let told = nothing(&client, &named, "default").await.unwrap();
         assert!(told.ends_with(", and no object of that name was found elsewhere"), "{told}");
+    }
+
+    #[test]
+    fn names_are_those_that_kubectl_takes_each_object_once() {
+        let object = |group: &str, kind: &str, uid: &str| ObjectRef {
+            group: group.into(),
+            kind: kind.into(),
+            name: format!("n{uid}\u{1b}"),
+            uid: uid.into(),
+            ..ObjectRef::default()
+        };
+        let objects = [object("batch", "Job", "1"), object("", "Pod", "2"), object("batch", "Job", "1")];
+        assert_eq!(names(objects.iter()), "job.batch/n1·\npod/n2·\n");
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use kubewitness_core::views::{EventView, ReportView, TimelineView};
 
 use super::client::Client;
 use super::live::poll;
-use super::object_name::{ObjectName, namespace, nothing, story};
+use super::object_name::{ObjectName, names, namespace, nothing, story};
 use crate::cli::{TimelineArgs, Zone};
 use crate::commands::Ended;
 use crate::commands::print::{self, Table};
@@ -28,7 +28,10 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
                 args.limit
             );
         }
-        print::shown(args.query.output, &view, text)
+        match args.query.output.shape() {
+            Some(output) => print::shown(output, &view, text),
+            None => Ok(names(view.states.iter().chain(&view.related).map(|state| &*state.object))),
+        }
     })
     .await
 }

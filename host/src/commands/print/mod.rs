@@ -23,7 +23,7 @@ const LOOK_FOR_READER: Duration = Duration::from_secs(1);
 /// Cells are not made narrower than this: a shorter one tells nothing.
 const NARROWEST: usize = 12;
 /// Columns that are never shortened: half of a time is none. Where a line is too long they go without the part of UTC.
-const TIMES: [&str; 13] = [
+const TIMES: [&str; 14] = [
     "AT",
     "CHANGED",
     "ENDED",
@@ -36,6 +36,7 @@ const TIMES: [&str; 13] = [
     "OLDEST",
     "RECORDED",
     "SINCE",
+    "UNTIL",
     "TOLD AT",
 ];
 /// What is typed again: it gives way after all others.

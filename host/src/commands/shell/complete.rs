@@ -1,5 +1,5 @@
 //! The completion of words that only the controller knows: kinds, names, namespaces, plugins,
-//! sources and templates.
+//! sources, templates and their parameters.
 //!
 //! The controller is asked for at most a second. Where it does not answer, nothing is offered and nothing is said.
 
@@ -60,6 +60,7 @@ fn with_completer(command: &str, arg: Arg) -> Arg {
         }
         ("source", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Sources)),
         ("template", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, |_, _| Wanted::Templates)),
+        ("parameters", "submit") => ArgValueCompleter::new(|typed: &OsStr| offered(typed, parameter)),
         ("phase", _) => ArgValueCompleter::new(phases),
         ("name", "get" | "jobs") if is_word => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
         ("kind" | "object", _) => ArgValueCompleter::new(|typed: &OsStr| offered(typed, object)),
@@ -94,6 +95,16 @@ fn object(before: &Words, typed: &str) -> Wanted {
     }
 }
 
+/// A parameter of the template, or its value behind the `=`.
+fn parameter(before: &Words, typed: &str) -> Wanted {
+    let name = |pair: &str| pair.split_once('=').map_or(pair, |(name, _)| name).to_owned();
+    Wanted::Parameters {
+        template: before.arguments.first().cloned().unwrap_or_default(),
+        given: before.all(&["-p", "--parameter"]).map(name).collect(),
+        of: typed.split_once('=').map(|(name, _)| name.to_owned()),
+    }
+}
+
 fn offered(typed: &OsStr, wanted: impl Fn(&Words, &str) -> Wanted) -> Vec<CompletionCandidate> {
     let (Some(typed), Some(before)) = (typed.to_str(), BEFORE.get()) else { return Vec::new() };
     let wanted = wanted(before, typed);
@@ -103,7 +114,8 @@ fn offered(typed: &OsStr, wanted: impl Fn(&Words, &str) -> Wanted) -> Vec<Comple
         found.insert("all".into());
     }
     // One word names an object as a whole; `get` takes a kind alone as well.
-    let prefix = typed.split_once('/').map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
+    let kind = typed.split_once('/').filter(|_| matches!(wanted, Wanted::Names { .. }));
+    let prefix = kind.map(|(kind, _)| format!("{kind}/")).unwrap_or_default();
     let suffix = if wanted == Wanted::Kinds && !is_get { "/" } else { "" };
     let words = found.into_iter().map(|word| format!("{prefix}{}{suffix}", clean(&word)));
     words.filter(|word| word.starts_with(typed)).map(CompletionCandidate::new).collect()
@@ -156,6 +168,24 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_is_completed_by_its_name_and_then_by_its_value() {
+        let wanted = |line: &str, typed: &str| {
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let mut command = cli::command();
+            command.build();
+            parameter(&Words::read(&command, &words), typed)
+        };
+        let of = |given: &[&str], of: Option<&str>| Wanted::Parameters {
+            template: "train".into(),
+            given: given.iter().map(|name| (*name).to_owned()).collect(),
+            of: of.map(Into::into),
+        };
+        assert_eq!(wanted("submit train", "gp"), of(&[], None));
+        assert_eq!(wanted("submit train -p gpus=2 --parameter size=l -n a", ""), of(&["gpus", "size"], None));
+        assert_eq!(wanted("submit train", "size="), of(&[], Some("size")));
+    }
+
+    #[test]
     fn every_argument_that_the_controller_knows_has_a_completer() {
         let mut command = command();
         command.build();
@@ -166,6 +196,7 @@ mod tests {
             ("wait", "object", true),
             ("tap", "source", true),
             ("submit", "template", true),
+            ("submit", "parameters", true),
             ("plugins", "name", true),
             ("plugin forget", "name", true),
             ("plugin new", "name", false),

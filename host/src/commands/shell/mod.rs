@@ -1,6 +1,7 @@
 //! What shells, kubectl and `man` are told of the command line: completion of words, and pages. It changes nothing.
 
 mod complete;
+mod scripts;
 mod words;
 
 use std::ffi::OsString;
@@ -23,6 +24,8 @@ const PROGRAM: &str = "kubewitness";
 const FOR_KUBECTL: &str = "kubectl_complete-kubewitness";
 /// The last line for kubectl: these words, and no names of files.
 const NO_FILES: &str = ":4";
+/// The same, and no space behind the word: it goes on.
+const NO_FILES_NO_SPACE: &str = ":6";
 
 /// Answers a shell or kubectl that asks for completions; `None` where this is any other call.
 pub fn complete() -> Option<ExitCode> {
@@ -65,7 +68,10 @@ fn for_kubectl(arguments: Vec<OsString>) -> Result<()> {
         }
         text.push('\n');
     }
-    print::text(&format!("{text}{NO_FILES}\n"))
+    let goes_on = |word: &str| word.ends_with('=') || word.ends_with('/');
+    let all_go_on = found.iter().all(|candidate| goes_on(&candidate.get_value().to_string_lossy()));
+    let end = if all_go_on && !found.is_empty() { NO_FILES_NO_SPACE } else { NO_FILES };
+    print::text(&format!("{text}{end}\n"))
 }
 
 /// `kubewitness completion`: prints the script that a shell reads.
@@ -79,7 +85,8 @@ pub fn completion(args: &CompletionArgs) -> Ended {
     let shell = shells.completer(name).ok_or_else(|| anyhow!("{name} is not known"))?;
     let mut script = Vec::new();
     shell.write_registration(ASKED_BY, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
-    print::text(&String::from_utf8_lossy(&script))?;
+    let script = scripts::changed(name, &String::from_utf8_lossy(&script));
+    print::text(&script.ok_or_else(|| anyhow!("the script for {name} is another one than is known"))?)?;
     Ok(End::Fine)
 }
 

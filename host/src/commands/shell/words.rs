@@ -36,6 +36,11 @@ impl Words {
         read
     }
 
+    /// Every value of a flag.
+    pub fn all<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        self.flags.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, value)| value.as_str())
+    }
+
     /// The value of a flag, which is empty where the flag has none.
     pub fn flag(&self, names: &[&str]) -> Option<String> {
         let mut given = self.flags.iter().filter(|(name, _)| names.contains(&name.as_str()));

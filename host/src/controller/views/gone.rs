@@ -34,6 +34,15 @@ struct Range {
 
 impl HostViews {
     pub(super) async fn gone(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
+        let (after, before) = self.range(query).await?;
+        match selection.order.unwrap_or_default().by {
+            By::Changed => self.by_end(query, selection, (after, before)).await,
+            _ => self.sorted(query, selection, (after, before)).await,
+        }
+    }
+
+    /// The positions that lie between the times of a query: after the first and before the second.
+    pub(super) async fn range(&self, query: &ObjectQuery) -> Result<(Seq, Seq), ViewError> {
         let after = match &query.since {
             Some(text) => self.before(time("since", text)?).await?,
             None => 0,
@@ -42,10 +51,7 @@ impl HostViews {
             Some(text) => self.before(time("until", text)?).await? + 1,
             None => Seq::MAX,
         };
-        match selection.order.unwrap_or_default().by {
-            By::Changed => self.by_end(query, selection, (after, before)).await,
-            _ => self.sorted(query, selection, (after, before)).await,
-        }
+        Ok((after, before))
     }
 
     async fn by_end(
@@ -138,7 +144,7 @@ impl HostViews {
         Ok((found, rest))
     }
 
-    async fn ended_view(&self, state: &Arc<State>) -> Result<ObjectView, ViewError> {
+    pub(super) async fn ended_view(&self, state: &Arc<State>) -> Result<ObjectView, ViewError> {
         let ended_at = Some(calendar::rfc3339(state.observed_ms));
         Ok(ObjectView { ended_at, ..ObjectView::from(&*self.shown(state).await?) })
     }

@@ -11,6 +11,7 @@ mod retention_holds;
 mod shapes;
 mod standby;
 mod visible;
+mod was;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use kubewitness_core::views::{
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
-use kubewitness_journal::{Journal, ReplayRecord};
+use kubewitness_journal::{Journal, PhaseIndex, ReplayRecord};
 use tokio::sync::watch;
 
 use self::shapes::*;
@@ -41,11 +42,18 @@ pub struct HostViews {
     /// Where replicas share the journal.
     election: Option<Election>,
     mutes: Arc<Mutes>,
+    phases: PhaseIndex,
 }
 
 impl HostViews {
-    pub fn new(shared: Arc<Shared>, journal: Journal, election: Option<Election>, mutes: Arc<Mutes>) -> Self {
-        Self { shared, journal, clock: SystemClock::default(), election, mutes }
+    pub fn new(
+        shared: Arc<Shared>,
+        journal: Journal,
+        election: Option<Election>,
+        mutes: Arc<Mutes>,
+        phases: PhaseIndex,
+    ) -> Self {
+        Self { shared, journal, clock: SystemClock::default(), election, mutes, phases }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {
@@ -169,7 +177,12 @@ impl Views for HostViews {
     }
 
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
-        self.tally(query)
+        let counts = self.tally(query)?;
+        let was = match &query.was {
+            Some(phase) => self.count_was(query, phase).await?,
+            None => None,
+        };
+        Ok(Counts { was, ..counts })
     }
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
@@ -480,8 +493,10 @@ mod tests {
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
     }
 
-    fn nothing_muted(journal: Journal, data: &std::path::Path) -> Arc<Mutes> {
-        Arc::new(Mutes::new(journal, data, kubewitness_capability::Told::default()))
+    fn views_of(shared: &Arc<Shared>, journal: Journal, data: &std::path::Path) -> HostViews {
+        let mutes = Arc::new(Mutes::new(journal.clone(), data, kubewitness_capability::Told::default()));
+        let phases = PhaseIndex::new(data.join("phases.db"));
+        HostViews::new(shared.clone(), journal, None, mutes, phases)
     }
 
     #[tokio::test]
@@ -490,8 +505,7 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let shared = Arc::new(Shared::default());
-        let views =
-            HostViews::new(shared.clone(), journal.clone(), None, nothing_muted(journal, folder.path()));
+        let views = views_of(&shared, journal, folder.path());
         assert_eq!(views.ready().unwrap_err(), "no settings were read yet");
         shared.set_problems(vec!["host.yaml: it is a pipe".into()]);
         assert_eq!(
@@ -518,7 +532,7 @@ mod tests {
         let state = PluginState::idle(Phase::Active, None);
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
-        let views = HostViews::new(shared, journal.clone(), None, nothing_muted(journal, folder.path()));
+        let views = views_of(&shared, journal, folder.path());
         assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
         assert!(views.dead_letters(None).await.unwrap().is_empty());
         let text = missing(views.dead_letters(Some("nope")).await);

@@ -39,9 +39,10 @@ impl HostViews {
         for (name, text) in [("since", &query.since), ("until", &query.until)] {
             text.as_deref().map(|text| time(name, text)).transpose()?;
         }
-        let mut page = match at_ms {
-            Some(at_ms) => self.then(query, &selection, at_ms).await?,
-            None => self.now(query, selection).await?,
+        let mut page = match (&query.was, at_ms) {
+            (Some(phase), _) => self.was(query, &selection, phase).await?,
+            (None, Some(at_ms)) => self.then(query, &selection, at_ms).await?,
+            (None, None) => self.now(query, selection).await?,
         };
         if query.details {
             self.add_details(&mut page.objects, at_ms).await?;

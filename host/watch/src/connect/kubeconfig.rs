@@ -59,7 +59,11 @@ pub(super) async fn configuration(options: &ConnectOptions) -> Result<Configured
 pub async fn namespace(options: &ConnectOptions) -> Result<Option<String>, ConnectError> {
     let read = match &options.kubeconfig {
         Some(path) => read_kubeconfig(path).await,
-        None => files::within(Path::new("the kubeconfig"), files::WORK, || merged(&existing(paths()?))).await,
+        // Who has no home folder has no kubeconfig in it.
+        None => {
+            let read = || merged(&existing(paths().unwrap_or_default()));
+            files::within(Path::new("the kubeconfig"), files::WORK, read).await
+        }
     };
     let config = read.map_err(|error| {
         let path = options.kubeconfig.as_ref().map_or("KUBECONFIG".into(), |path| path.display().to_string());

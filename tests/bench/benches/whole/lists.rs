@@ -1,4 +1,5 @@
-//! Lists over 100,000 objects, as people ask for them: the first page, one in the middle, a search and each order. The
+//! Lists over 100,000 objects, as people ask for them: the first page, one in the middle, a search, each order, and what
+//! was in a phase. The
 //! host is the real binary, and eight clients ask at once. The peer, in the same run, is the plain first page: the newest
 //! changes, without what their states tell.
 
@@ -97,6 +98,8 @@ async fn questions(host: &Host) -> Result<Vec<Asked>> {
         ("search that finds none".to_owned(), list("&search=nobody")),
         ("one namespace".to_owned(), list("&namespace=team-7")),
         ("one phase".to_owned(), list("&phase=Running")),
+        ("was in a phase, first page".to_owned(), list("&was=Running&gone=true")),
+        ("was in a rare phase".to_owned(), list("&was=Preempted&gone=true&since=2020-01-01T00:00:00Z")),
     ];
     for sort in ["changed", "created", "name", "phase", "restarts"] {
         let middle = middle(host, sort).await?;

@@ -54,15 +54,39 @@ pub(super) fn filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -> Marku
     }
 }
 
+/// That a list is of what was in a phase, and the way back.
+pub(super) fn was_chip(asked: &JobsQuery) -> Markup {
+    let range = RANGES.into_iter().find(|(range, _)| !range.is_empty() && *range == asked.range);
+    html! {
+        @if let Some(phase) = asked.was {
+            p { a.chip href=(asked.address("was", None)) title="Without this condition" {
+                "Was " (phase)
+                @match range {
+                    Some(("custom", _)) => " between these times",
+                    Some((_, name)) => { " in " (name) },
+                    None => {}
+                }
+                span aria-hidden="true" { " ✕" }
+            } }
+        }
+    }
+}
+
 /// What few need is one click away, and open where it is used.
 fn times(asked: &JobsQuery) -> Markup {
-    let is_used =
-        !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some() || asked.at.is_some();
+    let is_of_times = !asked.range.is_empty() || asked.since.is_some() || asked.until.is_some();
+    let is_used = is_of_times || !asked.has_order();
     html! {
         details.times open[is_used] {
             summary { "Time" }
             div.filters {
-                label { span { "Ended in" }
+                label { span { "Was" }
+                    select name="was" {
+                        option value="" { "any phase" }
+                        @for phase in PHASES { option value=(phase) selected[asked.was == Some(phase)] { (phase) } }
+                    }
+                }
+                label { span { @if asked.was.is_some() { "Was so in" } @else { "Ended in" } }
                     select name="range" {
                         @for (value, name) in RANGES { option value=(value) selected[asked.range == value] { (name) } }
                     }

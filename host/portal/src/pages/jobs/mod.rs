@@ -13,7 +13,7 @@ use kubewitness_core::kinds;
 use kubewitness_core::views::{Counts, Gone, ObjectQuery, SourceView};
 use maud::{Markup, html};
 
-use self::form::{counts_bar, filters};
+use self::form::{counts_bar, filters, was_chip};
 use self::query::JobsQuery;
 use self::table::List;
 use super::parts::{empty, encode};
@@ -50,8 +50,9 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
     let title = title(&asked, kind.as_deref());
     // A search reads documents, so what it finds is not counted.
-    let is_counted = asked.at.is_none() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
+    let is_counted = asked.has_order() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
     let total = match (asked.gone, asked.phase) {
+        _ if asked.was.is_some() => counts.was.filter(|_| asked.phase.is_none() && asked.search.is_none()),
         (Gone::No, None) if is_counted => Some(counts.phases.values().sum()),
         (Gone::No, Some(phase)) if is_counted => Some(counts.phases.get(phase).copied().unwrap_or_default()),
         _ => None,
@@ -67,10 +68,11 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     };
     let content = html! {
         div.head { h1 { (title) @if let Some(at) = &asked.at { " at " (moment(at)) } } (filters(&asked, &counts.namespaces)) }
+        (was_chip(&asked))
         @if is_offered(&app) { p { a.button href="/submit" { "Submit a Job" } } }
         (notices(&status, not_ready.as_deref()))
         @for notice in &page.notices { p.notice role="status" { (notice) } }
-        @if asked.at.is_none() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
+        @if asked.has_order() && asked.gone != Gone::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (held(&now_held))
         p #summary.quiet-live aria-live="polite" {}
         @if page.objects.is_empty() { (nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
@@ -116,7 +118,7 @@ async fn counts(app: &App, visible: &Visibility, query: &ObjectQuery) -> Result<
     };
     let mut counts = app.views.counts(&all).await?;
     if query.namespace.is_some() {
-        let mut everywhere = ObjectQuery { namespace: None, ..all };
+        let mut everywhere = ObjectQuery { namespace: None, was: None, ..all };
         // Whoever may not look everywhere has named one: there are no others to choose from.
         if let Ok(within) = visible.within(&everywhere).await {
             everywhere.within = within;

@@ -20,11 +20,12 @@ pub(super) const RANGES: [(&str, &str); 5] = [
     ("custom", "the times below"),
 ];
 
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 13] = [
     "kind",
     "namespace",
     "labelSelector",
     "phase",
+    "was",
     "search",
     "gone",
     "range",
@@ -45,6 +46,8 @@ pub(super) struct JobsQuery {
     pub namespace: Option<String>,
     pub labels: Option<String>,
     pub phase: Option<&'static str>,
+    /// A phase in which the objects were.
+    pub was: Option<&'static str>,
     pub search: Option<String>,
     pub gone: Gone,
     pub range: &'static str,
@@ -67,23 +70,24 @@ impl JobsQuery {
         };
         let since = params.owned("since");
         let until = params.owned("until");
+        let (was, at) = (params.phase("was")?, params.owned("at"));
         let gone = match params.gone()? {
-            // A time of the end asks for those that have ended.
-            Gone::No if !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
+            // What was asks for those that have ended, and so does a time of the end.
+            Gone::No if was.is_some() || !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
             gone => gone,
         };
-        let at = params.owned("at");
         let order = match params.text("sort") {
             Some(text) => Order::parse(text).map_err(|error| unknown_order(&error))?,
             None => Order::default(),
         };
-        // What was there at a moment is asked for in its own order.
-        let order = if at.is_none() { order } else { Order::default() };
+        // What was is asked for in its own order.
+        let order = if at.is_none() && was.is_none() { order } else { Order::default() };
         Ok(Self {
             kind: params.owned("kind").unwrap_or_else(|| "Job".into()),
             namespace: params.owned("namespace"),
             labels: params.owned("labelSelector"),
-            phase: params.phase()?,
+            phase: params.phase("phase")?,
+            was,
             search: params.owned("search"),
             gone,
             range,
@@ -105,7 +109,12 @@ impl JobsQuery {
 
     /// Whether it is about what is there now, and so is kept up to date.
     pub fn is_now(&self) -> bool {
-        self.at.is_none() && self.gone != Gone::Only && self.cursor.is_none()
+        self.has_order() && self.gone != Gone::Only && self.cursor.is_none()
+    }
+
+    /// What was has an order of its own.
+    pub fn has_order(&self) -> bool {
+        self.at.is_none() && self.was.is_none()
     }
 
     /// Without what only narrows: every object of the kind that is there.
@@ -118,7 +127,7 @@ impl JobsQuery {
     }
 
     pub fn is_of_time(&self) -> bool {
-        self.gone != Gone::No || self.at.is_some()
+        self.gone != Gone::No || !self.has_order()
     }
 
     pub fn query(&self, now_ms: u64) -> ObjectQuery {
@@ -135,6 +144,7 @@ impl JobsQuery {
             namespace: self.namespace.clone(),
             label_selector: self.labels.clone(),
             phase: self.phase.map(str::to_owned),
+            was: self.was.map(str::to_owned),
             search: self.search.clone(),
             gone: self.gone,
             since: typed(&self.since).or(since),
@@ -166,6 +176,7 @@ impl JobsQuery {
             ("namespace", self.namespace.as_deref()),
             ("labelSelector", self.labels.as_deref()),
             ("phase", self.phase),
+            ("was", self.was),
             ("search", self.search.as_deref()),
             ("gone", gone),
             ("range", Some(self.range).filter(|range| !range.is_empty())),

@@ -1,5 +1,6 @@
 //! The table of objects on the page of jobs.
 
+use kubewitness_core::Status;
 use kubewitness_core::calendar::moment;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order};
@@ -66,13 +67,16 @@ impl List<'_> {
                             th.num scope="col" { (self.no_order("Waited")) }
                             th.num scope="col" { (self.no_order("Ran")) }
                             (self.head(By::Restarts, "Restarts", "num"))
-                            th.num scope="col" { "Ready" }
+                            @if asked.was.is_none() { th.num scope="col" { "Ready" } }
                             th scope="col" { "Submitter" }
                             th scope="col" { "Plugins" }
                         }
                         th.wide scope="col" { (if asked.is_of_events() { "Message" } else { "Reason" }) }
-                        (self.head(By::Created, "Age", "num"))
-                        (self.head(By::Changed, "Last change", ""))
+                        // Beside how it is now there is no room for how it was.
+                        @match asked.was {
+                            Some(phase) => th scope="col" { "Was " (phase) },
+                            None => { (self.head(By::Created, "Age", "num")) (self.head(By::Changed, "Last change", "")) },
+                        }
                     } }
                     tbody { @for view in *objects { (row(view, asked, self.now_ms)) } }
                 }
@@ -85,6 +89,9 @@ impl List<'_> {
     fn caption(&self) -> Markup {
         let order = match self.asked.at {
             Some(_) => "first those that have ended since then",
+            None if self.asked.was.is_some() => {
+                "first those that are in the phase still, then those that left it last"
+            }
             None => told(self.asked.order),
         };
         let count = self.objects.len() as u64;
@@ -95,7 +102,7 @@ impl List<'_> {
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order) ". "
-            @if self.asked.at.is_none() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
+            @if self.asked.has_order() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
                 "Objects that are gone are ordered by their ends. "
             }
             span.hint #no-order { (self.why_no_order()) }
@@ -105,6 +112,7 @@ impl List<'_> {
     fn why_no_order(&self) -> &'static str {
         match self.asked.at {
             Some(_) => "What was there at a moment can't be sorted.",
+            None if self.asked.was.is_some() => "What was in a phase can't be sorted.",
             None if self.asked.is_of_events() => "",
             None => "Waited and Ran can't be sorted: while objects wait and run, these times grow.",
         }
@@ -120,7 +128,7 @@ impl List<'_> {
     /// A click orders by this column, and another one turns the order around.
     fn head(&self, by: By, name: &str, class: &str) -> Markup {
         let asked = self.asked;
-        let is_sorted = asked.at.is_none() && asked.order.by == by;
+        let is_sorted = asked.has_order() && asked.order.by == by;
         let order = Order { by, turned: is_sorted && !asked.order.turned };
         let value = Some(order.word()).filter(|_| order != Order::default());
         // The newest object has the lowest age.
@@ -130,7 +138,7 @@ impl List<'_> {
         };
         html! {
             th scope="col" class=[Some(class).filter(|class| !class.is_empty())] aria-sort=[is_sorted.then_some(way)] {
-                @if asked.at.is_none() {
+                @if asked.has_order() {
                     a href=(asked.address("sort", value)) { (name) @if is_sorted { span aria-hidden="true" { (sign) } } }
                 } @else { (self.no_order(name)) }
             }
@@ -154,6 +162,10 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // Of what was deleted, how it went: that it is gone is told beside it.
+    let told = Status {
+        reason: view.ended_reason.clone().unwrap_or_else(|| status.reason.clone()),
+        ..status.clone()
+    };
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
@@ -172,13 +184,17 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 td.num data-label="Waited" data-f="queued" { @if details.queued_ms > 0 { (span(details.queued_ms)) } }
                 td.num data-label="Ran" data-f="running" { @if details.running_ms > 0 { (span(details.running_ms)) } }
                 td.num data-label="Restarts" data-f="attempt" { @if details.restarts > 0 { (details.restarts) } }
-                td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
+                @if asked.was.is_none() { td.num data-label="Ready" data-f="ready" { @if status.total > 0 { (status.ready) "/" (status.total) } } }
                 td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
                 td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             }
-            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(status)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
-            td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
-            td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
+            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            @if let Some(phase) = asked.was {
+                td.when data-label={ "Was " (phase) } { (was(view)) }
+            } @else {
+                td.num data-label="Age" data-f="created" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
+                td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
+            }
         }
     }
 }
@@ -198,6 +214,24 @@ fn age_of(created: &str, now_ms: u64) -> Markup {
         @match moment(created) {
             Some(ms) => span title={ "created " (readable(ms)) " UTC" } { (age(now_ms.saturating_sub(ms))) },
             None => (created),
+        }
+    }
+}
+
+/// Since when it was in the phase, and for how long.
+fn was(view: &ObjectView) -> Markup {
+    let was = view.was.clone().unwrap_or_default();
+    let times = (was.from.as_deref().and_then(moment), was.until.as_deref().and_then(moment));
+    html! {
+        @match &was.from {
+            Some(from) => (at_text(from)),
+            None => "from before the journal begins",
+        }
+        @match (&was.until, times) {
+            (None, _) => { " " span.note { "still" } },
+            (Some(_), (Some(from), Some(until))) if until > from => { " " span.note { "for " (span(until - from)) } },
+            (Some(until), (None, _)) => { " " span.note { "until " (at_text(until)) } },
+            _ => {}
         }
     }
 }

@@ -90,7 +90,8 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
     });
     if query.gone != Gone::No {
         let ended_at = Some("2026-11-20T12:00:00.000Z".into());
-        let gone = ObjectView { ended_at, ..jobs[jobs.len() - 1].clone() };
+        let ended_reason = Some("DeadlineExceeded".into());
+        let gone = ObjectView { ended_at, ended_reason, ..jobs[jobs.len() - 1].clone() };
         let object = object("Job", "research", "deleted-yesterday", "uid-deleted");
         jobs.push(ObjectView { object, status: status("Deleted", "Failed", ""), seq: 2, ..gone });
     }
@@ -119,6 +120,13 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
             let event = is_event(&view.object.group, &view.object.kind).then(|| event(view));
             view.details = Some(DetailsView { event, ..details.clone() });
         }
+    }
+    if query.was.is_some() {
+        let was = WasView {
+            from: Some("2026-11-20T12:00:00.000Z".into()),
+            until: Some("2026-11-20T12:04:00.000Z".into()),
+        };
+        page.objects.iter_mut().for_each(|view| view.was = Some(was.clone()));
     }
     let limit = query.limit.unwrap_or(usize::MAX);
     if page.objects.len() > limit {

@@ -3,7 +3,7 @@
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::views::{EventView, ObjectView};
 
-use super::query::When;
+use super::query::{When, in_phase};
 use crate::cli::Zone;
 use crate::commands::print::age;
 
@@ -15,6 +15,7 @@ pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
     header.extend(match when {
         When::Now => &[][..],
         When::Gone => &["ENDED"],
+        When::InPhase => &["SINCE", "UNTIL"],
         When::At(_) => &["OBSERVED", "KNOWN"],
     });
     header.push("MESSAGE");
@@ -30,7 +31,7 @@ pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
     let of = |tell: fn(&EventView) -> String| event.map(tell).unwrap_or_default();
     let time = |ms: u64| match when {
         When::Now => age(SystemClock::default().now_ms().saturating_sub(ms) as f64 / 1000.0),
-        When::Gone | When::At(_) => zone.show(ms),
+        When::Gone | When::InPhase | When::At(_) => zone.show(ms),
     };
     let mut row = vec![
         view.object.namespace.clone(),
@@ -43,6 +44,7 @@ pub(super) fn row(view: &ObjectView, when: When, wide: bool) -> Vec<String> {
     match when {
         When::Now => {}
         When::Gone => row.push(view.ended_at.as_deref().map(|at| zone.shown(at)).unwrap_or_default()),
+        When::InPhase => row.extend(in_phase(view)),
         When::At(_) => {
             row.push(zone.shown(&view.observed_at));
             row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());

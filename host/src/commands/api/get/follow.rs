@@ -11,12 +11,13 @@ use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
 use kubewitness_core::{Change, Seq, State};
 use serde::Serialize;
 
-use super::query::{GetQuery, concerns, name};
+use super::query::{GetQuery, concerns};
 use super::{document, list, tell_blind};
 use crate::cli::GetOutput;
 use crate::commands::Ended;
 use crate::commands::api::client::{Client, parameters};
 use crate::commands::api::live::{Heard, Live};
+use crate::commands::api::object_name::name;
 use crate::commands::print::{self, Table, clean};
 
 /// Rows that decide how wide the columns of the next ones are; a watch may last for days.

@@ -11,11 +11,12 @@ use kubewitness_core::views::{ObjectQuery, ObjectView, SourceView, StatusView};
 use serde_json::Value;
 
 use super::client::{Client, Listed, parameters};
+use super::object_name::{name, names};
 use super::status::blind;
 use crate::cli::{GetArgs, GetOutput, JobsArgs, Zone};
 use crate::commands::print::{self, clean, remarks};
 use crate::commands::{End, Ended};
-use query::{GetQuery, When, name};
+use query::{GetQuery, When};
 
 pub async fn get(args: GetArgs) -> Ended {
     let asked = GetQuery::all(&args.kind, &args.name, &args.list)?;
@@ -85,9 +86,7 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
     match first.output {
         GetOutput::Json => print::text(&format!("{}\n", serde_json::to_string_pretty(&all)?)),
         GetOutput::Yaml => print::text(&print::yaml(&all)?),
-        GetOutput::Name => print::text(
-            &all.iter().map(|view| format!("{}\n", clean(&name(&view.object)))).collect::<String>(),
-        ),
+        GetOutput::Name => print::text(&names(all.iter().map(|view| &view.object))),
         GetOutput::Table | GetOutput::Wide => {
             if let When::At(ms) = first.when {
                 eprintln!("as of {}", Zone::here().show(ms));
@@ -105,7 +104,7 @@ async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     if more {
         eprintln!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }
-    if asked.when != When::Gone && asked.query.sort.is_none() {
+    if !matches!(asked.when, When::Gone | When::InPhase) && asked.query.sort.is_none() {
         objects.sort_by(|a, b| key(a).cmp(&key(b)));
     }
     Ok(objects)

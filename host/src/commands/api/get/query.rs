@@ -4,7 +4,7 @@ use anyhow::Result;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::status::phase;
 use kubewitness_core::views::{Gone, ObjectQuery, ObjectView};
-use kubewitness_core::{Change, ObjectRef, Status, calendar, kinds};
+use kubewitness_core::{Change, ObjectRef, calendar, kinds};
 
 use super::events;
 use crate::cli::{GetOutput, ListArgs, Moment, WhichGone, Zone};
@@ -18,6 +18,8 @@ pub(super) enum When {
     Now,
     /// As they ended.
     Gone,
+    /// As they were in a phase.
+    InPhase,
     At(u64),
 }
 
@@ -83,7 +85,9 @@ impl GetQuery {
             search: list.search.clone(),
             index: list.index.clone(),
             phase: list.phase.clone(),
+            was: list.was.clone(),
             gone: match list.gone {
+                None if list.was.is_some() => Gone::Too,
                 None => Gone::No,
                 Some(WhichGone::Only) => Gone::Only,
                 Some(WhichGone::Too) => Gone::Too,
@@ -97,6 +101,7 @@ impl GetQuery {
         };
         let when = match (at, list.gone) {
             (Some(ms), _) => When::At(ms),
+            _ if list.was.is_some() => When::InPhase,
             (None, Some(_)) => When::Gone,
             (None, None) => When::Now,
         };
@@ -121,6 +126,9 @@ impl GetQuery {
         let is = match self.when {
             When::Now => "is not there".to_owned(),
             When::Gone => "did not end".to_owned(),
+            When::InPhase => {
+                format!("was not {} in this time", self.query.was.as_deref().unwrap_or_default())
+            }
             When::At(ms) => format!("was not there at {}", Zone::here().show(ms)),
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
@@ -139,6 +147,7 @@ impl GetQuery {
         header.extend(match self.when {
             When::Now => &["CHANGED"][..],
             When::Gone => &["ENDED"],
+            When::InPhase => &["SINCE", "UNTIL"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });
         if self.every_kind {
@@ -167,19 +176,14 @@ impl GetQuery {
         let ready =
             if status.total > 0 { format!("{}/{}", status.ready, status.total) } else { String::new() };
         let attempt = if status.attempt > 0 { status.attempt.to_string() } else { String::new() };
-        let mut row = vec![
-            object.namespace.clone(),
-            object.name.clone(),
-            shown,
-            ready,
-            attempt,
-            reason(status, change),
-        ];
+        let mut row =
+            vec![object.namespace.clone(), object.name.clone(), shown, ready, attempt, reason(view, change)];
         match self.when {
             When::Now => row.push(since(&view.observed_at)),
             When::Gone => {
                 row.push(view.ended_at.as_deref().map(|at| Zone::here().shown(at)).unwrap_or_default());
             }
+            When::InPhase => row.extend(in_phase(view)),
             When::At(_) => {
                 row.push(Zone::here().shown(&view.observed_at));
                 row.push(view.then.as_ref().map(|then| then.known.clone()).unwrap_or_default());
@@ -212,6 +216,12 @@ impl GetQuery {
     }
 }
 
+/// Since when an object was in the phase that was asked for, and until when.
+pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
+    let was = view.was.clone().unwrap_or_default();
+    [was.from, was.until].map(|at| at.map(|at| Zone::here().shown(&at)).unwrap_or_default())
+}
+
 /// What the states of an object tell. A `>` stands before what is more than its known states show.
 fn details(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
@@ -232,17 +242,13 @@ fn is_of_events(kind: &str) -> bool {
     kinds::is_kind("", "Event", kind)
 }
 
-/// As kubectl writes it and takes it.
-pub(super) fn name(object: &ObjectRef) -> String {
-    let (kind, dot) = (object.kind.to_lowercase(), if object.group.is_empty() { "" } else { "." });
-    format!("{kind}{dot}{}/{}", object.group, object.name)
-}
-
-/// The reason of what is gone is the phase in which it went, which is not what it is in.
-fn reason(status: &Status, change: Change) -> String {
-    match change {
-        Change::Gone if !status.reason.is_empty() => format!("was {}", status.reason),
-        _ => status.reason.clone(),
+/// Of what is gone, the phase in which it went and the reason that it had there.
+fn reason(view: &ObjectView, change: Change) -> String {
+    let reason = &view.status.reason;
+    match &view.ended_reason {
+        _ if change != Change::Gone || reason.is_empty() => reason.clone(),
+        Some(before) if before != reason => format!("was {reason}: {before}"),
+        _ => format!("was {reason}"),
     }
 }
 
@@ -266,8 +272,9 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use kubewitness_core::Status;
     use kubewitness_core::status::Rules;
-    use kubewitness_core::views::{DetailsView, EventView, ThenView};
+    use kubewitness_core::views::{DetailsView, EventView, ThenView, WasView};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -375,6 +382,30 @@ mod tests {
     }
 
     #[test]
+    fn a_question_about_a_phase_is_of_what_is_gone_too() {
+        let asked_for = asked(&["jobs", "--was", "preempted", "--since", "2026-11-20T00:00:00Z"]).unwrap();
+        let told = parameters(&asked_for.query);
+        for pair in [("was", "preempted"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
+            assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
+        }
+        let only = asked(&["jobs", "--was", "Failed", "--gone"]).unwrap();
+        assert!(parameters(&only.query).contains(&("gone", "only".to_owned())));
+        let was = WasView { from: Some("not a time".into()), until: None };
+        let text = asked_for.table_of(&[ObjectView { was: Some(was), ..view("jobs", "x") }]);
+        assert!(text.contains("SINCE        UNTIL\n") && text.contains("not a time"), "{text}");
+        for wrong in [
+            &["--was", "Asleep"][..],
+            &["--was", "Failed", "-w"],
+            &["--was", "Failed", "--at", "2h"],
+            &["--was", "Failed", "--sort", "name"],
+            &["--was", "Failed", "--index", "node=a"],
+        ] {
+            let line = ["kubewitness", "get", "jobs"].iter().chain(wrong);
+            assert!(Cli::try_parse_from(line).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn a_row_of_another_time_says_when_and_how_well_it_is_known() {
         let then = ThenView { known: "missing".into(), ..ThenView::default() };
         let seen = ObjectView { then: Some(then), ..view("jobs", "x") };
@@ -385,6 +416,9 @@ mod tests {
             status: Rules::deleted(&view("jobs", "x").status),
             ..view("jobs", "x")
         };
+        let failed = ObjectView { ended_reason: Some("BackoffLimitExceeded".into()), ..ended.clone() };
+        let text = asked(&["jobs", "--gone"]).unwrap().table_of(&[failed]);
+        assert!(text.contains("was Running: BackoffLimitExceeded"), "{text}");
         let text = asked(&["jobs", "--gone"]).unwrap().table_of(&[ended, view("jobs", "y")]);
         assert!(text.contains("was Running   not a time either\n") && text.contains("Running"), "{text}");
         assert!(asked(&["job/x", "--at", "2h"]).unwrap().nobody().contains("was not there at 20"));
@@ -458,13 +492,6 @@ mod tests {
         asked.row(&mut table, &gone, Change::Gone);
         let text = table.render();
         assert!(text.contains("Deleted") && text.contains("was Pending"), "{text}");
-    }
-
-    #[test]
-    fn names_are_those_that_kubectl_takes() {
-        assert_eq!(name(&view("jobs", "x").object), "job.batch/x");
-        let pod = ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() };
-        assert_eq!(name(&pod), "pod/p");
     }
 
     #[test]

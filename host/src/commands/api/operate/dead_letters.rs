@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::views::{
     DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView, StatusView,
@@ -15,7 +15,9 @@ use kubewitness_core::{Seq, calendar};
 use super::super::client::Client;
 use super::super::gaps::labelled;
 use super::super::live::poll;
-use crate::cli::{DeadLetters, LetterChoice, Moment, Output, QueryArgs, Zone};
+use super::super::object_name::names;
+use super::super::status::plural;
+use crate::cli::{DeadLetters, GetOutput, LetterChoice, Moment, QueryArgs, Zone};
 use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
@@ -52,7 +54,7 @@ struct Chosen {
     dropped: bool,
 }
 
-async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String> {
+async fn list(client: &Client, chosen: &Chosen, output: GetOutput) -> Result<String> {
     let mut letters = letters(client, chosen.plugin.as_deref()).await?;
     let seen = letters.len() as u64;
     let (namespace, dropped) = (chosen.namespace.as_ref(), chosen.dropped);
@@ -63,6 +65,9 @@ async fn list(client: &Client, chosen: &Chosen, output: Output) -> Result<String
         let uids = labelled(client, selector, &[]).await?;
         letters.retain(|view| uids.contains(&view.object.uid));
     }
+    let Some(output) = output.shape() else {
+        return Ok(names(letters.iter().map(|view| &view.object)));
+    };
     let none: [(&str, &str); 0] = [];
     let sees_all = match letters.is_empty() {
         true => {
@@ -180,17 +185,35 @@ pub(super) fn user() -> String {
 async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let request = request(choice);
-    // The answer counts them, and does not name them.
-    let chosen = match wait {
-        true => matching(&request, &letters(&client, Some(&request.plugin)).await?)?,
-        false => BTreeSet::new(),
-    };
+    let wait = wait && !request.dry_run;
+    let chosen = if wait { followed(&client, &request).await? } else { BTreeSet::new() };
     let view: ReplayView = client.post("api/v1/deadletters/replay", &request).await?;
     print::value(args.output, &view, |view| done_text(view.replayed, view.dry_run, "replayed"))?;
-    if wait && !view.dry_run && view.replayed > 0 {
+    if wait && view.replayed > 0 {
         return follow(&client, &request.plugin, view.replayed, &chosen).await;
     }
     Ok(End::Fine)
+}
+
+/// The letters whose end is waited for: the answer to a replay counts them, and does not name them. Whoever may replay
+/// more than they may list is told so before anything is replayed.
+async fn followed(client: &Client, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
+    let listed = letters(client, Some(&request.plugin)).await;
+    let listed = listed
+        .context("nothing was replayed: --wait lists the dead letters, and without it none is listed")?;
+    let chosen = matching(request, &listed)?;
+    let counted = ReplayRequest { dry_run: true, ..request.clone() };
+    let counted: ReplayView = client.post("api/v1/deadletters/replay", &counted).await?;
+    let seen = chosen.len() as u64;
+    if counted.replayed > seen {
+        let letters = plural(counted.replayed, "dead letter", "dead letters");
+        bail!(
+            "nothing was replayed: of {} {letters} you see {seen}, so --wait can't tell how the others end. Leave --wait \
+             out, or let somebody do it who may list the objects",
+            counted.replayed
+        );
+    }
+    Ok(chosen)
 }
 
 /// The positions of the parked letters that a request takes back.
@@ -300,6 +323,7 @@ mod tests {
     use kubewitness_core::views::PluginView;
 
     use super::*;
+    use crate::commands::api::testing;
 
     #[test]
     fn nothing_done_does_not_read_like_a_success() {
@@ -335,6 +359,24 @@ mod tests {
         assert_eq!(left_and_parked(&by_seq, &[letter(7, "a", true), letter(8, "b", false)]), (1, 0));
         assert_eq!(left_and_parked(&by_seq, &[letter(8, "b", false)]), (0, 0), "another letter says nothing");
         assert_eq!(left_and_parked(&by_seq, &parked), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn whoever_may_replay_what_they_may_not_list_is_told_before_anything_is_replayed() {
+        let client = testing::client(|asked| match asked.contains("replay") {
+            true => serde_json::json!({"replayed": 2, "who": "ana", "dry_run": true}),
+            false => serde_json::json!([]),
+        });
+        let told = followed(&client.await, &ReplayRequest::default()).await.unwrap_err().to_string();
+        assert!(
+            told.contains("nothing was replayed") && told.contains("of 2 dead letters you see 0"),
+            "{told}"
+        );
+        let client = testing::client(|asked| match asked.contains("replay") {
+            true => serde_json::json!({"replayed": 0, "who": "ana", "dry_run": true}),
+            false => serde_json::json!([]),
+        });
+        assert!(followed(&client.await, &ReplayRequest::default()).await.unwrap().is_empty());
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Scratch, command, in_scratch, kubewitness_binary, skip};
+use kubewitness_harness::{Scratch, command, in_scratch, kubewitness_binary, skip, until_ok};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
+use crate::portal::browser::at_a_playground;
 use crate::support::create_job;
 use crate::watching::gaps::Lab;
 
@@ -122,6 +123,54 @@ async fn in_kubectl(shells: &Shells<'_>) -> Result<()> {
     let told = String::from_utf8(output.stdout)?;
     ensure!(told.starts_with("train-1\ntrain-2\n:4"), "{told}");
     Ok(())
+}
+
+#[tokio::test]
+async fn a_template_and_its_parameters_are_completed_in_every_shell() {
+    in_scratch("shells-submit", async |scratch| {
+        at_a_playground(scratch, &[], async |_, portal| {
+            let shells = Shells::new(scratch, portal.to_owned())?;
+            let submit = ["kubewitness", "submit"];
+            // The playground offers its templates a moment after its portal answers.
+            until_ok(WITHIN, "the template", async || {
+                let told = shells.bash(&[&submit[..], &["tr"]].concat()).await?;
+                ensure!(told == ["train"], "{told:?}");
+                Ok(())
+            })
+            .await?;
+            for (line, words) in [
+                (&["train", "-p", "wor"][..], &["workers="][..]),
+                (&["train", "-p", "workers=2", "-p", "wor"], &[]),
+                // bash takes a word apart at each `=`, and fills in the last part.
+                (&["train", "-p", "workers", "="], &["1"]),
+                (&["train", "-p", "workers", "=", "1"], &["1"]),
+                (&["train", "-p", "workers", "=", "2", "-p", "wor"], &[]),
+                (&["train", "-p", "model", "="], &["bert", "resnet", "whisper"]),
+                (&["none", "-p", ""], &[]),
+            ] {
+                let told = shells.bash(&[&submit[..], line].concat()).await?;
+                ensure!(told == words, "{line:?}: {told:?}");
+            }
+            let fish = "kubewitness completion fish | source; complete -C 'kubewitness submit train -p wor'";
+            if let Some(told) = shells.ask("fish", &["--no-config", "-c", fish]).await? {
+                ensure!(told == "workers=\n", "{told}");
+            }
+            let zsh = "autoload -U compinit; compinit -D -u; source <(kubewitness completion zsh)
+                _describe() { print -l -- ${(P)3} \"$4$5.\" }; words=(kubewitness submit train -p wor); CURRENT=5; \
+                _clap_dynamic_completer_kubewitness";
+            if let Some(told) = shells.ask("zsh", &["-f", "-c", zsh]).await? {
+                ensure!(told == "workers=\n-S.\n", "no space comes behind the word: {told}");
+            }
+            let by_kubectl = "kubectl_complete-kubewitness";
+            let told = shells.ask(by_kubectl, &["submit", "train", "-p", "wor"]).await?;
+            ensure!(told.as_deref() == Some("workers=\n:6\n"), "{told:?}");
+            let told = shells.ask(by_kubectl, &["submit", "train", "-p", "workers="]).await?;
+            ensure!(told.as_deref() == Some("workers=1\n:4\n"), "{told:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await;
 }
 
 #[tokio::test]

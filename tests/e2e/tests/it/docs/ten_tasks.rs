@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Scratch, command, in_scratch, project_root, until, until_ok};
 use serde_json::Value;
-use tokio::process::Command;
 
 use super::page::Page;
 use crate::portal::browser::{Browser, at_a_playground, has_driver};
@@ -45,7 +44,7 @@ async fn the_steps_in_the_portal_work_as_they_stand() {
     in_scratch("ten-tasks", async |scratch| {
         at_a_playground(scratch, &[], async |_, portal| {
             steps(scratch, portal).await.context("in the portal")?;
-            commands(scratch, portal).await.context("on the command line")
+            commands(portal).await.context("on the command line")
         })
         .await
     })
@@ -85,6 +84,15 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
             ensure!(!text.contains(wrong), "/{address}: {text}");
         }
     }
+    // 9: jobs that were preempted, and the way back to all jobs.
+    reads_at(
+        &browser,
+        &format!("{portal}/?kind=all&was=Preempted&range=week"),
+        &["Was Preempted in the last week", "for "],
+    )
+    .await?;
+    click(&browser, &format!("{portal}/?kind=Job&was=Preempted&range=week"), "main a.chip").await?;
+    reads(&browser, &["Last change"]).await?;
     // 10: from the list of jobs to the job that was submitted.
     click(&browser, portal, "main a[href=\"/submit\"]").await?;
     reads(&browser, &["Choose a template"]).await?;
@@ -116,6 +124,19 @@ async fn click(browser: &Browser, address: &str, link: &str) -> Result<()> {
     until(WITHIN, &format!("a link at {address}"), found).await
 }
 
+/// Opens a page until it has these words.
+async fn reads_at(browser: &Browser, address: &str, words: &[&str]) -> Result<()> {
+    until_ok(WITHIN, address, async || {
+        browser.open(address).await?;
+        let text = browser.text().await?;
+        for word in words {
+            ensure!(text.contains(word), "{word} is not in {text}");
+        }
+        Ok(())
+    })
+    .await
+}
+
 async fn reads(browser: &Browser, words: &[&str]) -> Result<()> {
     until_ok(WITHIN, "the words of a page", async || {
         let text = browser.text().await?;
@@ -127,7 +148,7 @@ async fn reads(browser: &Browser, words: &[&str]) -> Result<()> {
     .await
 }
 
-async fn commands(scratch: &Scratch, portal: &str) -> Result<()> {
+async fn commands(portal: &str) -> Result<()> {
     let at = |line: &[&'static str]| [line, &["--server"]].concat();
     let ask = async |line: &[&str]| command(&[line, &[portal]].concat()).await;
     // 7: the last document of a pod that is gone.
@@ -142,20 +163,17 @@ async fn commands(scratch: &Scratch, portal: &str) -> Result<()> {
         code == Some(0) && stdout.contains("containers:") && stdout.contains(&text("uid")),
         "{stdout}{stderr}"
     );
-    // 9: the query of the page finds preempted jobs.
-    if Command::new("sqlite3").arg("-version").output().await.is_ok() {
-        let page = std::fs::read_to_string(project_root().join(PAGE))?;
-        let query = page.split("platform.db \"").nth(1).and_then(|rest| rest.split('"').next());
-        let query = query.context("the query")?;
-        until_ok(WITHIN, "a job that was preempted", async || {
-            let database = scratch.path().join("data/platform.db");
-            let found = Command::new("sqlite3").arg(database).arg(query).output().await?;
-            let found = String::from_utf8_lossy(&found.stdout).into_owned();
-            ensure!(found.contains("team-"), "{found}");
-            Ok(())
-        })
-        .await?;
-    }
+    // 9: jobs that were preempted are found, also those that are gone or in another phase now.
+    let was = at(&["get", "all", "--was", "Preempted", "--since", "7d", "-o", "json"]);
+    until_ok(WITHIN, "an object that was preempted, and is in another phase", async || {
+        let (code, stdout, stderr) = ask(&was).await?;
+        ensure!(code == Some(0), "{stdout}{stderr}");
+        let objects: Vec<Value> = serde_json::from_str(&stdout)?;
+        ensure!(objects.iter().all(|object| object["was"]["from"].is_string()), "{stdout}");
+        ensure!(objects.iter().any(|object| object["status"]["phase"] != "Preempted"), "{stdout}");
+        Ok(())
+    })
+    .await?;
     // 10: the command waits for the end, and its exit code tells it.
     let submit = ["submit", "train", "-n", "team-vision", "-p", "workers=2", "--watch", "--timeout", "90s"];
     let (code, stdout, stderr) = ask(&at(&submit)).await?;

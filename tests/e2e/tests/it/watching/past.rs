@@ -325,3 +325,98 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_job_that_was_preempted_is_found_whatever_became_of_it() {
+    in_scratch("was", async |scratch| {
+        let mut lab = Lab::start(scratch).await?;
+        for name in ["was-1", "was-2", "was-3"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        until_ok(WITHIN, "the jobs to be witnessed", async || {
+            let found = objects(&lab, "kind=Job").await?.objects;
+            ensure!(found.len() == 3, "{found:?}");
+            Ok(())
+        })
+        .await?;
+        let before = now()?;
+        for (name, is_preempted) in [("was-1", true), ("was-2", true), ("was-1", false)] {
+            preempt(&lab.simulator, name, is_preempted).await?;
+        }
+        delete(&lab.simulator, "was-2").await?;
+        until_ok(WITHIN, "the job that was preempted and is gone", async || {
+            let found = objects(&lab, "kind=Job&was=preempted&gone=true").await?;
+            ensure!(names(&found.objects) == ["was-2", "was-1"], "{:?}", found.objects);
+            ensure!(found.notices.is_empty(), "{:?}", found.notices);
+            Ok(())
+        })
+        .await?;
+        let after = now()?;
+        let found = every_page(&lab, "kind=Job&was=Preempted&gone=true&limit=1&details=true").await?;
+        ensure!(names(&found) == ["was-2", "was-1"], "{found:?}");
+        ensure!(
+            found[0]["status"]["phase"] == "Deleted" && found[1]["status"]["phase"] != "Preempted",
+            "{found:?}"
+        );
+        for object in &found {
+            let times =
+                ["from", "until"].map(|name| object["was"][name].as_str().unwrap_or_default().to_owned());
+            ensure!(before < times[0] && times[0] <= times[1] && times[1] < after, "{object}");
+        }
+        for (query, wanted) in [
+            ("was=Preempted".to_owned(), vec!["was-1"]),
+            ("was=Preempted&gone=only".into(), vec!["was-2"]),
+            (format!("was=Preempted&gone=true&since={after}"), vec![]),
+            (format!("was=Preempted&gone=true&until={before}"), vec![]),
+            ("was=Preempted&gone=true&search=was-2".into(), vec!["was-2"]),
+            ("was=Deleted&gone=true".into(), vec!["was-2"]),
+            ("was=Preempted&gone=true&namespace=other".into(), vec![]),
+        ] {
+            let found = objects(&lab, &format!("kind=Job&{query}")).await?.objects;
+            ensure!(names(&found) == wanted, "{query}: {found:?}");
+        }
+        for refused in [
+            "was=Asleep",
+            "was=Failed&sort=name",
+            "was=Failed&at=2026-01-01T00:00:00Z",
+            "was=Failed&cursor=x",
+        ] {
+            let answer = http().get(format!("{}/api/v1/objects?{refused}", lab.url())).send().await?;
+            ensure!(answer.status() == 400, "{refused}: {}", answer.text().await?);
+        }
+        let line = ["jobs", "--was", "preempted", "--since", "7d"];
+        ensure!(
+            lab.ask(&[&line[..], &["-o", "name"]].concat()).await? == "job.batch/was-2\njob.batch/was-1\n"
+        );
+        let table = lab.ask(&line).await?;
+        ensure!(table.contains("SINCE") && table.contains("UNTIL") && table.lines().count() == 3, "{table}");
+        // The index is made again from the journal alone.
+        let index = scratch.path().join("data").join("index");
+        lab.restart_after(async |_| Ok(std::fs::remove_dir_all(&index)?)).await?;
+        until_ok(WITHIN, "the same list again", async || {
+            let found = objects(&lab, "kind=Job&was=Preempted&gone=true").await?.objects;
+            ensure!(names(&found) == ["was-2", "was-1"], "{found:?}");
+            Ok(())
+        })
+        .await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// As a queue does: the job is suspended, with the condition that says why.
+async fn preempt(simulator: &Simulator, name: &str, is_preempted: bool) -> Result<()> {
+    let path = format!("{JOBS}/{name}");
+    let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
+    job["spec"]["suspend"] = json!(is_preempted);
+    job["status"]["conditions"] = match is_preempted {
+        true => json!([{"type": "Suspended", "status": "True", "reason": "Preempted"}]),
+        false => json!([]),
+    };
+    let (status, answer) = simulator.request(Method::PUT, &path, Some(&job)).await?;
+    ensure!(status == 200, "changing {name} answered {status}: {answer}");
+    let path = format!("{path}/status");
+    let (status, answer) = simulator.request(Method::PUT, &path, Some(&answer)).await?;
+    ensure!(status == 200 || status == 404, "changing the status of {name} answered {status}: {answer}");
+    Ok(())
+}

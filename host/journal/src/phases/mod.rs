@@ -1,0 +1,215 @@
+//! The index of phases: finds the objects that were in a phase within a range of positions.
+//!
+//! It is a file of its own beside the journal, made from the journal's states alone: the journal's format knows
+//! nothing of it, and it can be deleted at any time. A follower reads the journal in order and writes down when each
+//! object came into a phase and left it. What the journal no longer has is taken out. This module touches no document.
+
+mod table;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_core::{Seq, StateId};
+use tokio::sync::{Notify, watch};
+
+use crate::journal::Journal;
+use crate::store::rows::Answer;
+use table::{Table, is_broken};
+
+/// States that are read and written down at once: some 10 ms, in which no question is answered.
+const PART: usize = 1_024;
+/// Times whose states are looked for in the journal at once.
+const SWEPT: usize = 512;
+
+/// Which times in a phase are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct PhaseQuery {
+    pub sources: Vec<String>,
+    /// As `status::PHASES` writes it.
+    pub phase: String,
+    /// They ended after this position, or have not ended,
+    pub after: Seq,
+    /// and began before this one.
+    pub before: Seq,
+    /// The [`next`](PhasePage::next) of the page before.
+    pub cursor: Option<u64>,
+    /// Times that are looked at.
+    pub looked: usize,
+}
+
+/// An object that was in a phase, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeInPhase {
+    /// By which pages are ordered: those that are in the phase still come first, and then the newest end.
+    pub rank: u64,
+    /// The state with which it came into the phase.
+    pub entered: Seq,
+    /// The state with which it left the phase.
+    pub left: Option<Seq>,
+    pub source: Arc<str>,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// The state that is its end, where it has ended.
+    pub ended: Option<Seq>,
+}
+
+/// Each object once, with its last time in the phase.
+#[derive(Clone, Debug, Default)]
+pub struct PhasePage {
+    pub times: Vec<TimeInPhase>,
+    /// Behind which the next page begins; `None` where there is no more.
+    pub next: Option<u64>,
+}
+
+/// The index. Clones share one.
+#[derive(Clone)]
+pub struct PhaseIndex {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    /// `None` until it was opened, or after it could not be used.
+    table: Mutex<Option<Table>>,
+    /// How far the journal was read.
+    through: watch::Sender<Seq>,
+    /// Somebody waits for it to be read further.
+    wanted: Notify,
+    /// Why it can't be used.
+    trouble: Mutex<Option<String>>,
+}
+
+impl PhaseIndex {
+    /// Opens nothing yet: the follower does.
+    pub fn new(path: PathBuf) -> Self {
+        let (table, trouble) = (Mutex::new(None), Mutex::new(None));
+        let (through, wanted) = (watch::Sender::new(0), Notify::new());
+        Self { inner: Arc::new(Inner { path, table, through, wanted, trouble }) }
+    }
+
+    /// Why it can't be used; `None` while it can.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers for questions why the follower got no further.
+    pub fn set_trouble(&self, trouble: Option<String>) {
+        *self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Waits until the journal was read to this position, but no longer than so. False: it was not.
+    pub async fn reaches(&self, seq: Seq, most: Duration) -> bool {
+        let mut through = self.inner.through.subscribe();
+        if *through.borrow() < seq {
+            self.inner.wanted.notify_one();
+        }
+        let reached = tokio::time::timeout(most, through.wait_for(|through| *through >= seq)).await;
+        reached.is_ok_and(|reached| reached.is_ok())
+    }
+
+    /// Returns once somebody waits for what the journal has more.
+    pub async fn wanted(&self) {
+        self.inner.wanted.notified().await;
+    }
+
+    /// Reads one part of what the journal has more. False: there was no more.
+    pub async fn advance(&self, journal: &Journal) -> Answer<bool> {
+        self.open(journal).await?;
+        let after = *self.inner.through.borrow();
+        let states = journal.read(after, PART).await?;
+        let Some(through) = states.last().map(|state| state.seq) else { return Ok(false) };
+        self.with(move |table| table.take_in(&states)).await?;
+        self.inner.through.send_replace(through);
+        Ok(true)
+    }
+
+    /// Takes a part of what the journal no longer has out of it: times that ended with a state that retention took. The
+    /// next part begins behind the answer; `None`: that was the last.
+    pub async fn sweep(&self, journal: &Journal, after: Option<(i64, u64)>) -> Answer<Option<(i64, u64)>> {
+        self.open(journal).await?;
+        let times = self.with(move |table| table.closed_times(after, SWEPT)).await?;
+        let next = times.last().filter(|_| times.len() == SWEPT).map(|time| (time.object, time.rank));
+        let ends: Vec<Seq> = times.iter().map(|time| time.rank).collect();
+        let kept = journal.read_at(&ends).await?;
+        let is_kept = |seq: Seq| kept.binary_search_by_key(&seq, |state| state.seq).is_ok();
+        let taken: Vec<_> = times.into_iter().filter(|time| !is_kept(time.rank)).collect();
+        if !taken.is_empty() {
+            self.with(move |table| table.remove(&taken)).await?;
+        }
+        Ok(next)
+    }
+
+    /// The newest first. Refused where the index can't be used.
+    pub async fn find(&self, query: PhaseQuery) -> Answer<PhasePage> {
+        if let Some(trouble) = self.trouble() {
+            return Err(JournalError::Unavailable(trouble));
+        }
+        self.with(move |table| table.find(&query)).await
+    }
+
+    /// Opens it, and begins it anew where it was not made from this journal.
+    async fn open(&self, journal: &Journal) -> Answer<()> {
+        if self.lock().is_some() {
+            return Ok(());
+        }
+        let path = self.inner.path.clone();
+        let table = blocking(move || Table::open(&path)).await?;
+        *self.lock() = Some(table);
+        let through = self.compared(journal).await;
+        match through {
+            Ok(through) => drop(self.inner.through.send_replace(through)),
+            // What may be of another journal is not gone on with.
+            Err(_) => *self.lock() = None,
+        }
+        through.map(drop)
+    }
+
+    /// How far this journal was read. What was made from another one is taken out.
+    async fn compared(&self, journal: &Journal) -> Answer<Seq> {
+        let (through, id) = self.with(|table| table.through()).await?;
+        if through == 0 || is_there(journal, through, &id).await? {
+            return Ok(through);
+        }
+        self.with(Table::empty).await?;
+        Ok(0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Table>> {
+        self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file that turns out to be broken is made anew by the next opening.
+    async fn with<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Table) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let index = self.clone();
+        blocking(move || {
+            let mut held = index.lock();
+            let Some(table) = held.as_mut() else {
+                return Err(JournalError::Unavailable("the index of phases is being opened".into()));
+            };
+            let answer = ask(table);
+            if answer.as_ref().is_err_and(is_broken) {
+                *held = None;
+                table::remove(&index.inner.path)?;
+            }
+            answer.map_err(|error| table::fault(&error))
+        })
+        .await
+    }
+}
+
+/// Whether the journal has the state that was read last. Another journal, or an older copy of it, has another one.
+async fn is_there(journal: &Journal, seq: Seq, id: &str) -> Answer<bool> {
+    let found = journal.read_at(&[seq]).await?;
+    Ok(found.first().is_some_and(|state| state.id == StateId::parse(id)))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+    let ended = |error| JournalError::Unavailable(format!("the index of phases: {error}"));
+    tokio::task::spawn_blocking(work).await.map_err(ended)?
+}

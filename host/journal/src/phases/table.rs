@@ -1,0 +1,341 @@
+//! The file of the index: an SQLite database with the times that objects spent in phases.
+//!
+//! | table | a row is |
+//! |---|---|
+//! | `reached` | how far the journal was read, and the id of the state there |
+//! | `objects` | an object of a source |
+//! | `times` | a time of an object in a phase |
+//!
+//! A time has a `rank`, by which it is found and ordered. The rank of a time that has ended is the position of the
+//! state that ended it. The rank of one that goes on is [`OPEN`] and the position of the state that began it. So a
+//! range of ranks has the times that reach into a range of positions, and no two times of a phase have the same rank.
+//! A state that is read back late is a time of its own: how long the object was in that phase is not known.
+//!
+//! A crash may lose what was written last. It is read again, and written as before.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::ports::JournalError;
+use kubewitness_core::{Change, Seq, State, kinds};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, params};
+
+use super::{PhasePage, PhaseQuery, TimeInPhase};
+use crate::store::rows::Answer;
+
+/// "KWP1".
+const APPLICATION_ID: i64 = 0x4B57_5031;
+const VERSION: i64 = 1;
+/// The rank of a time that goes on is beyond all positions.
+pub(super) const OPEN: u64 = 1 << 62;
+/// Only a tool that somebody runs on the file can hold its lock.
+const BUSY: Duration = Duration::from_secs(5);
+/// Times of one source that are read at once.
+const PART: usize = 512;
+
+const TABLES: &str = "
+CREATE TABLE reached (seq INTEGER NOT NULL, id TEXT NOT NULL) STRICT;
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, uid TEXT NOT NULL, namespace TEXT NOT NULL,
+    name TEXT NOT NULL, ended INTEGER, UNIQUE (uid, source)
+) STRICT;
+CREATE TABLE times (
+    source TEXT NOT NULL, phase TEXT NOT NULL, rank INTEGER NOT NULL, entered INTEGER NOT NULL,
+    object INTEGER NOT NULL, PRIMARY KEY (source, phase, rank)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX times_by_object ON times (object, rank);
+";
+
+/// A time that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Closed {
+    pub object: i64,
+    pub rank: u64,
+}
+
+pub(super) struct Table {
+    connection: Connection,
+}
+
+pub(super) fn fault(error: &rusqlite::Error) -> JournalError {
+    JournalError::Unavailable(format!("the index of phases: {error}"))
+}
+
+fn signed(number: u64) -> i64 {
+    number.min(i64::MAX as u64) as i64
+}
+
+impl Table {
+    /// Makes the file where there is none. One that is broken or of another version is made anew: the journal has all
+    /// that it tells.
+    pub fn open(path: &Path) -> Answer<Self> {
+        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        folder.map_err(|error| {
+            JournalError::Unavailable(format!("the index of phases: making {}: {error}", path.display()))
+        })?;
+        match Self::connect(path) {
+            Ok(Some(table)) => Ok(table),
+            Ok(None) => Self::anew(path),
+            Err(error) if is_broken(&error) => Self::anew(path),
+            Err(error) => Err(fault(&error)),
+        }
+    }
+
+    /// `None`: of another version, or not whole.
+    fn connect(path: &Path) -> rusqlite::Result<Option<Self>> {
+        let mut connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.set_prepared_statement_cache_capacity(32);
+        let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        match (number("application_id")?, number("user_version")?) {
+            (APPLICATION_ID, VERSION) => Ok(Some(Self { connection })),
+            (0, 0) => {
+                let transaction = connection.transaction()?;
+                transaction.execute_batch(TABLES)?;
+                transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+                transaction.pragma_update(None, "user_version", VERSION)?;
+                transaction.commit()?;
+                Ok(Some(Self { connection }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn anew(path: &Path) -> Answer<Self> {
+        remove(path)?;
+        let made = Self::connect(path).map_err(|error| fault(&error))?;
+        made.ok_or_else(|| JournalError::Unavailable(format!("{} is no index of phases", path.display())))
+    }
+
+    /// Takes everything out of it.
+    pub fn empty(&mut self) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for table in ["reached", "objects", "times"] {
+            transaction.execute(&format!("DELETE FROM {table}"), [])?;
+        }
+        transaction.commit()
+    }
+
+    /// How far the journal was read, and the id of the state there.
+    pub fn through(&self) -> rusqlite::Result<(Seq, String)> {
+        let row = self.connection.query_row("SELECT seq, id FROM reached", [], |row| {
+            Ok((row.get::<_, i64>(0)? as Seq, row.get(1)?))
+        });
+        Ok(row.optional()?.unwrap_or_default())
+    }
+
+    /// States in the journal's order, each once.
+    pub fn take_in(&mut self, states: &[Arc<State>]) -> rusqlite::Result<()> {
+        let Some(last) = states.last() else { return Ok(()) };
+        let transaction = self.connection.transaction()?;
+        for state in states {
+            take(&transaction, state)?;
+        }
+        transaction.execute("DELETE FROM reached", [])?;
+        let through = params![signed(last.seq), last.id.as_str()];
+        transaction.execute("INSERT INTO reached (seq, id) VALUES (?1, ?2)", through)?;
+        transaction.commit()
+    }
+
+    /// The newest first.
+    pub fn find(&self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
+        let upper = OPEN.saturating_add(query.before.min(OPEN));
+        let below = query.cursor.map_or(upper, |cursor| cursor.min(upper));
+        let mut ahead: Vec<Ahead> = query.sources.iter().map(|source| Ahead::new(source, below)).collect();
+        let mut page = PhasePage::default();
+        for looked in 1..=query.looked {
+            for one in &mut ahead {
+                one.fill(&self.connection, query)?;
+            }
+            let first = ahead.iter_mut().filter(|one| !one.times.is_empty());
+            let first = first.max_by_key(|one| one.times.front().map(|(_, time)| time.rank));
+            let Some((object, time)) = first.and_then(|one| one.times.pop_front()) else { return Ok(page) };
+            page.next = Some(time.rank).filter(|_| looked == query.looked);
+            if time.entered < query.before && !self.has_later(object, &time, query, upper)? {
+                page.times.push(time);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Whether the object has a later time in this phase that is asked for, and so was told.
+    fn has_later(
+        &self,
+        object: i64,
+        time: &TimeInPhase,
+        query: &PhaseQuery,
+        upper: u64,
+    ) -> rusqlite::Result<bool> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT 1 FROM times WHERE object = ?1 AND rank > ?2 AND rank < ?3 AND entered < ?4 AND phase = ?5 LIMIT 1",
+        )?;
+        let bounds = (object, signed(time.rank), signed(upper), signed(query.before), &query.phase);
+        statement.exists(bounds)
+    }
+
+    /// Times that have ended, in the order of objects.
+    pub fn closed_times(&self, after: Option<(i64, u64)>, limit: usize) -> rusqlite::Result<Vec<Closed>> {
+        let (object, rank) = after.unwrap_or((0, 0));
+        let mut statement = self.connection.prepare_cached(
+            "SELECT object, rank FROM times WHERE (object, rank) > (?1, ?2) AND rank < ?3
+             ORDER BY object, rank LIMIT ?4",
+        )?;
+        let bounds = params![object, signed(rank), signed(OPEN), limit as i64];
+        let closed = statement.query_map(bounds, |row| {
+            Ok(Closed { object: row.get(0)?, rank: row.get::<_, i64>(1)? as u64 })
+        })?;
+        closed.collect()
+    }
+
+    /// With the objects that have no other time.
+    pub fn remove(&mut self, times: &[Closed]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        for Closed { object, rank } in times {
+            let time = params![object, signed(*rank)];
+            transaction.execute("DELETE FROM times WHERE object = ?1 AND rank = ?2", time)?;
+            transaction.execute(
+                "DELETE FROM objects WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM times WHERE object = ?1)",
+                [object],
+            )?;
+        }
+        transaction.commit()
+    }
+}
+
+/// What is in the file is no index, or not any more.
+pub(super) fn is_broken(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+}
+
+/// Removes the file, with those that SQLite has beside it.
+pub(super) fn remove(path: &Path) -> Answer<()> {
+    for end in ["", "-wal", "-shm"] {
+        let file = format!("{}{end}", path.display());
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(JournalError::Unavailable(format!("removing {file}: {error}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The times of one source that are read and not taken yet.
+struct Ahead {
+    source: Arc<str>,
+    below: u64,
+    times: VecDeque<(i64, TimeInPhase)>,
+    is_over: bool,
+}
+
+impl Ahead {
+    fn new(source: &str, below: u64) -> Self {
+        Self { source: source.into(), below, times: VecDeque::new(), is_over: false }
+    }
+
+    fn fill(&mut self, connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<()> {
+        if self.is_over || !self.times.is_empty() {
+            return Ok(());
+        }
+        let mut statement: CachedStatement<'_> = connection.prepare_cached(
+            "SELECT t.rank, t.entered, t.object, o.namespace, o.name, o.uid, o.ended FROM times t
+             JOIN objects o ON o.id = t.object WHERE t.source = ?1 AND t.phase = ?2 AND t.rank > ?3 AND t.rank < ?4
+             ORDER BY t.rank DESC LIMIT ?5",
+        )?;
+        let bounds =
+            params![&*self.source, query.phase, signed(query.after), signed(self.below), PART as i64];
+        let mut rows = statement.query(bounds)?;
+        while let Some(row) = rows.next()? {
+            let rank = row.get::<_, i64>(0)? as u64;
+            let time = TimeInPhase {
+                rank,
+                entered: row.get::<_, i64>(1)? as u64,
+                left: Some(rank).filter(|rank| *rank < OPEN),
+                source: self.source.clone(),
+                namespace: row.get(3)?,
+                name: row.get(4)?,
+                uid: row.get(5)?,
+                ended: row.get::<_, Option<i64>>(6)?.map(|seq| seq as Seq),
+            };
+            self.times.push_back((row.get(2)?, time));
+        }
+        self.is_over = self.times.len() < PART;
+        self.below = self.times.back().map_or(self.below, |(_, time)| time.rank);
+        Ok(())
+    }
+}
+
+/// Writes down what a state says of its object's phase.
+fn take(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<()> {
+    // What is told of other objects is in no phase.
+    let is_event = kinds::is_event(&state.object.group, &state.object.kind);
+    if state.change == Change::Gap || is_event {
+        return Ok(());
+    }
+    let phase = state.status.phase.as_str();
+    let object = object(rows, state)?.map_or_else(|| add(rows, state), Ok)?;
+    if state.late {
+        return insert(rows, &state.source, phase, state.seq, state.seq, object);
+    }
+    let open = open_time(rows, object)?;
+    let goes_on = state.change == Change::Present;
+    if goes_on && open.as_ref().is_some_and(|(of, _)| of == phase) {
+        return Ok(());
+    }
+    if let Some((of, rank)) = open {
+        let mut statement =
+            rows.prepare_cached("UPDATE times SET rank = ?1 WHERE source = ?2 AND phase = ?3 AND rank = ?4")?;
+        statement.execute(params![signed(state.seq), &*state.source, of, signed(rank)])?;
+    }
+    match state.change {
+        Change::Present => insert(rows, &state.source, phase, OPEN + state.seq, state.seq, object)?,
+        // That it was deleted is told at the moment, and not for ever.
+        Change::Gone => insert(rows, &state.source, phase, state.seq, state.seq, object)?,
+        Change::Left | Change::Gap => {}
+    }
+    let ended = (!goes_on).then_some(signed(state.seq));
+    rows.prepare_cached("UPDATE objects SET ended = ?1 WHERE id = ?2")?.execute(params![ended, object])?;
+    Ok(())
+}
+
+fn object(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<Option<i64>> {
+    let mut statement = rows.prepare_cached("SELECT id FROM objects WHERE uid = ?1 AND source = ?2")?;
+    statement.query_row(params![state.object.uid, &*state.source], |row| row.get(0)).optional()
+}
+
+fn add(rows: &Transaction<'_>, state: &State) -> rusqlite::Result<i64> {
+    let mut statement =
+        rows.prepare_cached("INSERT INTO objects (source, uid, namespace, name) VALUES (?1, ?2, ?3, ?4)")?;
+    let object = &state.object;
+    statement.insert(params![&*state.source, object.uid, object.namespace, object.name])
+}
+
+/// The time of an object that goes on: its phase and its rank.
+fn open_time(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<Option<(String, u64)>> {
+    let mut statement =
+        rows.prepare_cached("SELECT phase, rank FROM times WHERE object = ?1 AND rank >= ?2 LIMIT 1")?;
+    let time = statement
+        .query_row(params![object, signed(OPEN)], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)));
+    time.optional()
+}
+
+fn insert(
+    rows: &Transaction<'_>,
+    source: &str,
+    phase: &str,
+    rank: u64,
+    entered: Seq,
+    object: i64,
+) -> rusqlite::Result<()> {
+    let mut statement = rows.prepare_cached(
+        "INSERT OR IGNORE INTO times (source, phase, rank, entered, object) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    statement.execute(params![source, phase, signed(rank), signed(entered), object])?;
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Tests of the index of phases: what it finds of a journal, and that it is made anew from the journal alone.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kubewitness_core::config::RetentionSpec;
+use kubewitness_core::ports::{Backlog, Witness, Witnessed};
+use kubewitness_core::{Change, Seq};
+use kubewitness_harness::{Dice, seed};
+use kubewitness_journal::{PhaseIndex, PhasePage, PhaseQuery, Retention};
+
+use crate::support::{Desk, SOURCE, in_source, job, of, on_every_store, state, status};
+
+fn is(number: usize, phase: &str, version: u64) -> Witnessed {
+    Witnessed { status: status(phase), ..state(&job(number), Change::Present, &version.to_string()) }
+}
+
+fn gone(number: usize, version: u64) -> Witnessed {
+    Witnessed { status: status("Deleted"), ..state(&job(number), Change::Gone, &version.to_string()) }
+}
+
+fn file(desk: &Desk) -> PathBuf {
+    desk.folder.path().join("index").join("phases.db")
+}
+
+async fn index(desk: &Desk) -> PhaseIndex {
+    let index = PhaseIndex::new(file(desk));
+    read_all(&index, desk).await;
+    index
+}
+
+async fn read_all(index: &PhaseIndex, desk: &Desk) {
+    while index.advance(&desk.journal).await.unwrap() {}
+    assert!(index.reaches(*desk.journal.newest().borrow(), Duration::ZERO).await);
+}
+
+fn query(phase: &str, after: Seq, before: Seq) -> PhaseQuery {
+    let sources = vec![SOURCE.to_owned()];
+    PhaseQuery { sources, phase: phase.into(), after, before, cursor: None, looked: 1_000 }
+}
+
+fn names(page: &PhasePage) -> Vec<&str> {
+    page.times.iter().map(|time| time.name.as_str()).collect()
+}
+
+async fn found(index: &PhaseIndex, phase: &str, after: Seq, before: Seq) -> Vec<String> {
+    let page = index.find(query(phase, after, before)).await.unwrap();
+    assert_eq!(page.next, None);
+    names(&page).into_iter().map(str::to_owned).collect()
+}
+
+async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
+    let desk = Desk::new().await;
+    // Positions 1 to 9.
+    desk.append(vec![is(1, "Running", 1), is(2, "Running", 2), is(3, "Pending", 3)]).await;
+    desk.append(vec![is(1, "Preempted", 4), is(1, "Running", 5), is(2, "Preempted", 6)]).await;
+    desk.append(vec![is(2, "Preempted", 7), gone(2, 8), is(3, "Running", 9)]).await;
+    let other =
+        Witnessed { status: status("Preempted"), ..in_source("pods", 0, &job(9), Change::Present, "1") };
+    desk.journal.append(of("pods", 0, vec![other])).await.unwrap();
+    let index = index(&desk).await;
+    assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
+    assert_eq!(found(&index, "Running", 0, Seq::MAX).await, ["train-3", "train-1", "train-2"]);
+    // It left with position 5, so it was in the phase up to it; the other one came with position 6.
+    assert_eq!(found(&index, "Preempted", 4, 6).await, ["train-1"]);
+    assert_eq!(found(&index, "Preempted", 5, 6).await, Vec::<String>::new());
+    // Its whole time lies around the range.
+    assert_eq!(found(&index, "Running", 1, 3).await, ["train-2", "train-1"]);
+    assert_eq!(found(&index, "Pending", 4, 5).await, ["train-3"]);
+    assert_eq!(found(&index, "Deleted", 7, Seq::MAX).await, ["train-2"]);
+    assert_eq!(found(&index, "Deleted", 8, Seq::MAX).await, Vec::<String>::new());
+    let page = index.find(query("Preempted", 0, Seq::MAX)).await.unwrap();
+    let [gone, back] = &page.times[..] else { panic!("{page:?}") };
+    assert_eq!((gone.entered, gone.left, gone.ended), (6, Some(8), Some(8)));
+    assert_eq!((back.entered, back.left, back.ended), (4, Some(5), None));
+    let both = PhaseQuery { sources: vec![SOURCE.into(), "pods".into()], ..query("Preempted", 0, Seq::MAX) };
+    assert_eq!(names(&index.find(both).await.unwrap()), ["train-9", "train-2", "train-1"]);
+}
+
+async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_another_one() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Preempted", 1), is(1, "Running", 2)]).await;
+    drop(index(&desk).await);
+    let desk = desk.reopen().await;
+    desk.append(vec![is(2, "Preempted", 3)]).await;
+    let again = index(&desk).await;
+    assert_eq!(found(&again, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
+    drop(again);
+    // Beside a journal that has other states at the same positions.
+    let other = Desk::new().await;
+    other.append(vec![is(7, "Running", 1), is(7, "Preempted", 2), is(8, "Running", 3)]).await;
+    let moved = PhaseIndex::new(file(&desk));
+    while moved.advance(&other.journal).await.unwrap() {}
+    assert_eq!(found(&moved, "Preempted", 0, Seq::MAX).await, ["train-7"]);
+    drop(moved);
+    for damage in [&b"this is no index"[..], &[]] {
+        damage_file(&file(&desk), damage);
+        let made = index(&desk).await;
+        assert_eq!(found(&made, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
+    }
+}
+
+fn damage_file(path: &Path, bytes: &[u8]) {
+    for end in ["-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{end}", path.display())).ok();
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+async fn what_retention_took_is_taken_out_of_the_index() {
+    let desk = Desk::new().await;
+    let states = (1..=40).map(|n| is(1, if n % 2 == 0 { "Preempted" } else { "Running" }, n));
+    desk.append(states.collect()).await;
+    desk.append(vec![is(2, "Preempted", 50), gone(2, 51)]).await;
+    desk.append((60..64).map(|n| is(3, "Running", n)).collect()).await;
+    let index = index(&desk).await;
+    assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1", "train-2"]);
+    let spec = RetentionSpec { count: Some(3), past_cursors: true, ..RetentionSpec::default() };
+    Retention::new(desk.journal.clone(), SOURCE).in_hand(0).pass(&spec).await.unwrap();
+    let mut after = None;
+    loop {
+        after = index.sweep(&desk.journal, after).await.unwrap();
+        if after.is_none() {
+            break;
+        }
+    }
+    // The object that ended is gone from the journal; the other one is in the phase since its newest state.
+    assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1"]);
+    assert_eq!(found(&index, "Preempted", 0, 40).await, Vec::<String>::new());
+    assert_eq!(found(&index, "Deleted", 0, Seq::MAX).await, Vec::<String>::new());
+}
+
+/// A position, an object and a phase; no phase: its end.
+type Told = (Seq, usize, Option<&'static str>);
+
+/// Looks at every state.
+fn model(told: &[Told], phase: &str, after: Seq, before: Seq) -> BTreeSet<String> {
+    let objects: BTreeSet<usize> = told.iter().map(|(_, object, _)| *object).collect();
+    let was = |object: &usize| {
+        let mine: Vec<_> = told.iter().filter(|(_, of, _)| of == object).collect();
+        mine.iter().enumerate().any(|(at, (seq, _, is))| {
+            let until = mine.get(at + 1).map_or(Seq::MAX, |(next, ..)| *next);
+            *is == Some(phase) && *seq < before && until > after
+        })
+    };
+    objects.into_iter().filter(was).map(|object| format!("train-{object}")).collect()
+}
+
+#[tokio::test]
+async fn each_page_has_what_a_look_at_every_state_finds_and_no_object_twice() {
+    const PHASES: [&str; 4] = ["Pending", "Running", "Preempted", "Running"];
+    let mut dice = Dice::new(seed());
+    let desk = Desk::new().await;
+    let (mut told, mut states, mut ended) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for version in 1..=400_u64 {
+        let object = dice.below(30) as usize;
+        if ended.contains(&object) {
+            continue;
+        }
+        let phase = PHASES[dice.below(PHASES.len() as u64) as usize];
+        let is_end = dice.below(20) == 0;
+        ended.extend(is_end.then_some(object));
+        told.push((states.len() as Seq + 1, object, (!is_end).then_some(phase)));
+        states.push(if is_end { gone(object, version) } else { is(object, phase, version) });
+    }
+    desk.append(states).await;
+    let index = index(&desk).await;
+    for _ in 0..200 {
+        let (after, span) = (dice.below(400), dice.below(60));
+        let (before, phase) = (after + 1 + span, PHASES[dice.below(4) as usize]);
+        let mut asked = PhaseQuery { looked: 1 + dice.below(9) as usize, ..query(phase, after, before) };
+        let mut found = Vec::new();
+        loop {
+            let page = index.find(asked.clone()).await.unwrap();
+            found.extend(page.times.iter().map(|time| time.name.clone()));
+            asked.cursor = page.next;
+            if asked.cursor.is_none() {
+                break;
+            }
+        }
+        let once: BTreeSet<String> = found.iter().cloned().collect();
+        assert_eq!(once.len(), found.len(), "{phase} {after} {before}: {found:?}");
+        assert_eq!(once, model(&told, phase, after, before), "{phase} {after} {before}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_looks_at_no_more_times_than_it_may_and_leads_on() {
+    let desk = Desk::new().await;
+    desk.append((1..=20).map(|n| is(n, "Preempted", n as u64)).collect()).await;
+    let index = index(&desk).await;
+    let asked = PhaseQuery { looked: 15, ..query("Preempted", 0, Seq::MAX) };
+    let first = index.find(asked.clone()).await.unwrap();
+    assert_eq!((first.times.len(), first.times[0].name.as_str()), (15, "train-20"));
+    let second = index.find(PhaseQuery { cursor: first.next, ..asked }).await.unwrap();
+    assert_eq!((second.times.len(), second.next), (5, None));
+}
+
+#[tokio::test]
+async fn a_version_that_was_read_back_late_is_found_where_it_was_read() {
+    let desk = Desk::new().await;
+    desk.append(vec![is(1, "Running", 1), is(1, "Succeeded", 9)]).await;
+    desk.append(vec![is(1, "Preempted", 5)]).await;
+    let index = index(&desk).await;
+    assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1"]);
+    let page = index.find(query("Succeeded", 0, Seq::MAX)).await.unwrap();
+    assert_eq!((page.times[0].entered, page.times[0].left), (2, None), "it goes on");
+}
+
+#[tokio::test]
+async fn an_index_that_can_not_be_written_says_so_and_the_journal_goes_on() {
+    let desk = Desk::new().await;
+    std::fs::write(desk.folder.path().join("index"), "no folder").unwrap();
+    let index = PhaseIndex::new(file(&desk));
+    let error = index.advance(&desk.journal).await.unwrap_err().to_string();
+    assert!(error.contains("index of phases") && error.contains("making"), "{error}");
+    index.set_trouble(Some(error.clone()));
+    assert!(index.find(query("Running", 0, 1)).await.unwrap_err().to_string().contains(&error));
+    desk.append(vec![is(1, "Running", 1)]).await;
+}
+
+on_every_store!(
+    objects_are_found_by_the_phases_that_they_were_in_within_a_range,
+    an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_another_one,
+    what_retention_took_is_taken_out_of_the_index,
+);

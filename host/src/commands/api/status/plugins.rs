@@ -1,0 +1,251 @@
+//! `kubewitness plugins`: the figures of each plugin, and what there is to say beside them.
+
+use anyhow::{Result, anyhow};
+use kubewitness_core::views::{GrantUseView, PausedView, PluginView, ShadowView, StatusView, TickView};
+
+use super::super::client::Client;
+use super::super::live::poll;
+use super::{NO_PARAMETERS, RESTRICTED, calls, plural};
+use crate::cli::{GetOutput, PluginsArgs, Zone};
+use crate::commands::Ended;
+use crate::commands::print::{self, Table, age, clean, remarks};
+
+pub async fn plugins(args: PluginsArgs) -> Ended {
+    let client = Client::reach(&args.reach).await?;
+    poll(args.watch, async || plugins_shown(&client, args.name.as_deref(), args.output).await).await
+}
+
+/// Those with this name, or all.
+pub async fn plugin_views(client: &Client, name: Option<&str>) -> Result<Vec<PluginView>> {
+    let mut plugins: Vec<PluginView> = client.get("api/v1/plugins", &NO_PARAMETERS).await?;
+    if plugins.is_empty() {
+        let status: StatusView = client.get("api/v1/status", &NO_PARAMETERS).await?;
+        if status.restricted {
+            return Err(anyhow!(RESTRICTED));
+        }
+    }
+    if let Some(name) = name {
+        plugins.retain(|plugin| plugin.name == name);
+        if plugins.is_empty() {
+            return Err(anyhow!("there is no plugin `{}`: `kubewitness plugins` lists them", clean(name)));
+        }
+    }
+    Ok(plugins)
+}
+
+async fn plugins_shown(client: &Client, name: Option<&str>, output: GetOutput) -> Result<String> {
+    let plugins = plugin_views(client, name).await?;
+    let Some(output) = output.shape() else {
+        return Ok(plugins.iter().map(|plugin| format!("{}\n", clean(&plugin.name))).collect());
+    };
+    print::shown(output, &plugins, |plugins, wide| {
+        plugins_text(plugins, if wide { Columns::All } else { Columns::WithDigest })
+    })
+}
+
+pub fn plugins_table(plugins: &[PluginView]) -> String {
+    plugins_text(plugins, Columns::WithDigest)
+}
+
+/// How much of each plugin is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Columns {
+    Figures,
+    WithDigest,
+    All,
+}
+
+pub(super) fn plugins_text(plugins: &[PluginView], columns: Columns) -> String {
+    if plugins.is_empty() {
+        return "no plugin is configured, or the configuration is still being read: `kubewitness status` says which. A \
+                plugin is a manifest in the folder of --config, or a ConfigMap labelled kubewitness.dev/plugin=true\n"
+            .into();
+    }
+    let mut header =
+        vec!["PLUGIN", "STATE", "OBSERVED", "DELIVERED", "FILTERED", "DEAD", "WAITING", "RETRYING", "LAG"];
+    if columns == Columns::All {
+        header.extend(["DROPPED", "SUPERSEDED", "TAKEN", "RESYNCED", "UNJUDGED", "LONGEST CALL"]);
+    }
+    if columns != Columns::Figures {
+        header.push("DIGEST");
+    }
+    let spare = &["DIGEST", "FILTERED", "RETRYING", "OBSERVED", "DELIVERED", "DEAD", "WAITING"];
+    let mut table = Table::new(&header).spare(spare).whole(columns == Columns::All);
+    for plugin in plugins {
+        let mut row = vec![
+            plugin.name.clone(),
+            plugin.state.clone(),
+            plugin.observed.to_string(),
+            plugin.delivered.to_string(),
+            plugin.filtered.to_string(),
+            plugin.dead.to_string(),
+            plugin.waiting.to_string(),
+            plugin.retrying.to_string(),
+            format!("{} ({})", plugin.lag_seq, age(plugin.lag_seconds)),
+        ];
+        if columns == Columns::All {
+            row.extend(
+                [plugin.dropped, plugin.superseded, plugin.taken, plugin.resynced].map(|n| n.to_string()),
+            );
+            row.extend([plugin.filter_errors.to_string(), age(plugin.queue.longest_running_seconds)]);
+        }
+        match columns {
+            Columns::Figures => {}
+            Columns::WithDigest => row.push(plugin.digest.chars().take(12).collect()),
+            Columns::All => row.push(plugin.digest.clone()),
+        }
+        table.row(row);
+    }
+    let pauses = plugins.iter().filter_map(|p| Some((&p.name, paused(p)?)));
+    let messages = plugins.iter().filter_map(|p| Some((&p.name, p.message.clone()?)));
+    let resyncs = plugins.iter().filter_map(|p| Some((&p.name, resynced(p)?)));
+    let taken = plugins.iter().filter_map(|p| Some((&p.name, taken(p)?)));
+    let ticks = plugins.iter().filter_map(|p| Some((&p.name, ticked(p, columns)?)));
+    let shadows = plugins.iter().filter_map(|p| Some((&p.name, in_shadow(p, columns)?)));
+    let grants = plugins.iter().filter(|_| columns == Columns::All);
+    let grants = grants.filter_map(|p| Some((&p.name, granted(p)?)));
+    let calls = if columns == Columns::All { calls::calls_text(plugins) } else { String::new() };
+    let told = pauses.chain(messages).chain(resyncs).chain(taken).chain(ticks).chain(shadows).chain(grants);
+    table.render() + &remarks(told) + &calls
+}
+
+fn paused(plugin: &PluginView) -> Option<String> {
+    let PausedView { who, why, since } = plugin.paused.as_ref()?;
+    Some(format!(
+        "{who} paused it at {}: {why}. It gets no states until it is resumed, and retention keeps them",
+        Zone::here().shown(since)
+    ))
+}
+
+fn taken(plugin: &PluginView) -> Option<String> {
+    let states = plural(plugin.taken, "state was", "states were");
+    let text = format!("{} {states} removed by retention before the plugin got them", plugin.taken);
+    (plugin.taken > 0).then_some(text)
+}
+
+fn granted(plugin: &PluginView) -> Option<String> {
+    let told = |grant: &GrantUseView| {
+        let declared = if grant.declared { "declared" } else { "not declared" };
+        let access = grant.access.iter().map(|access| format!(", access {access}")).collect::<String>();
+        let calls = plural(grant.calls, "call", "calls");
+        format!("{} ({declared}{access}, {} {calls})", grant.name, grant.calls)
+    };
+    let all: Vec<_> = plugin.grants.iter().map(told).collect();
+    let unused = plugin.grants.iter().filter(|grant| grant.calls == 0).map(|grant| grant.name.as_str());
+    let unused: Vec<_> = unused.collect();
+    let left = match unused.is_empty() {
+        true => String::new(),
+        false => format!(". Never used since it was started: {}", unused.join(", ")),
+    };
+    let enough = plugin.grants.iter().filter(|grant| grant.enough.is_some() && grant.enough != grant.access);
+    let enough = enough.filter_map(|grant| {
+        let enough = grant.enough.as_ref()?;
+        Some(format!(". `access: {enough}` is what {} has needed", grant.name))
+    });
+    let enough: String = enough.collect();
+    (!all.is_empty()).then(|| format!("granted: {}{left}{enough}", all.join(", ")))
+}
+
+/// Ticks that work are told where much is.
+fn ticked(plugin: &PluginView, columns: Columns) -> Option<String> {
+    let TickView { ticks, failed, last, next, error: _ } = plugin.tick.as_ref()?;
+    if columns != Columns::All && *failed == 0 {
+        return None;
+    }
+    let at = |time: &Option<String>, none: &str| time.clone().unwrap_or_else(|| none.into());
+    let (last, next) = (at(last, "none yet"), at(next, "not while it is paused"));
+    Some(format!("{ticks} {}, {failed} failed; last: {last}; next: {next}", plural(*ticks, "tick", "ticks")))
+}
+
+/// A version in the shadow that does the same is told where much is.
+fn in_shadow(plugin: &PluginView, columns: Columns) -> Option<String> {
+    let ShadowView { digest, states, different, missed, message, .. } = plugin.shadow.as_ref()?;
+    if columns != Columns::All && *different == 0 && message.is_none() {
+        return None;
+    }
+    let digest: String = digest.chars().take(12).collect();
+    let message = message.as_ref().map(|message| format!("; {message}")).unwrap_or_default();
+    Some(format!(
+        "in its shadow {digest}: {states} {} compared, {different} different, {missed} missed; `kubewitness plugin shadow \
+         {}` shows them{message}",
+        plural(*states, "state", "states"),
+        plugin.name
+    ))
+}
+
+fn resynced(plugin: &PluginView) -> Option<String> {
+    let PluginView { resyncs, resynced, resync_failed, .. } = plugin;
+    let (rounds, states) = (plural(*resyncs, "resync", "resyncs"), plural(*resynced, "state", "states"));
+    let failed = if *resync_failed > 0 { format!(", {resync_failed} failed") } else { String::new() };
+    (*resyncs > 0).then(|| format!("{resyncs} {rounds} handed {resynced} {states} over again{failed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wide_table_of_plugins_has_what_the_narrow_one_leaves_out() {
+        let plugin = PluginView {
+            name: "notification".into(),
+            digest: "0123456789abcdef".into(),
+            dropped: 41,
+            superseded: 42,
+            taken: 43,
+            resynced: 44,
+            filter_errors: 45,
+            grants: vec![
+                GrantUseView { name: "http:hook".into(), declared: true, calls: 46, ..Default::default() },
+                GrantUseView { name: "kv".into(), ..Default::default() },
+                GrantUseView {
+                    name: "sql:main".into(),
+                    declared: true,
+                    calls: 2,
+                    access: Some("schema".into()),
+                    enough: Some("read".into()),
+                },
+            ],
+            ..PluginView::default()
+        };
+        let narrow = plugins_text(std::slice::from_ref(&plugin), Columns::WithDigest);
+        let wide = plugins_text(std::slice::from_ref(&plugin), Columns::All);
+        assert!(narrow.contains("0123456789ab\n") && !narrow.contains("SUPERSEDED"), "{narrow}");
+        for part in ["DROPPED", " 41 ", " 42 ", " 43 ", " 44 ", " 45 ", "0123456789abcdef\n"] {
+            assert!(wide.contains(part), "{part} is not in\n{wide}");
+        }
+        let granted = "notification: granted: http:hook (declared, 46 calls), kv (not declared, 0 calls), \
+                       sql:main (declared, access schema, 2 calls). Never used since it was started: kv. \
+                       `access: read` is what sql:main has needed\n";
+        assert!(wide.contains(granted) && !narrow.contains("granted"), "{wide}");
+    }
+
+    #[test]
+    fn ticks_are_told_where_they_fail_and_in_the_wide_table() {
+        let ticking = |failed| {
+            let (last, next) =
+                (Some("2026-11-20T13:59:30.000Z".into()), Some("2026-11-20T14:00:00.000Z".into()));
+            let tick = TickView { ticks: 12, failed, last, next, error: None };
+            PluginView { name: "digest".into(), tick: Some(tick), ..PluginView::default() }
+        };
+        let told =
+            "digest: 12 ticks, 4 failed; last: 2026-11-20T13:59:30.000Z; next: 2026-11-20T14:00:00.000Z\n";
+        assert!(plugins_text(&[ticking(4)], Columns::Figures).contains(told));
+        assert!(!plugins_text(&[ticking(0)], Columns::Figures).contains("ticks"));
+        assert!(plugins_text(&[ticking(0)], Columns::All).contains("12 ticks, 0 failed"));
+    }
+
+    #[test]
+    fn a_shadow_is_told_where_it_differs_and_in_the_wide_table() {
+        let beside = |different| {
+            let shadow =
+                ShadowView { digest: "0123456789abcdef".into(), states: 9, different, ..Default::default() };
+            PluginView { name: "audit".into(), shadow: Some(shadow), ..PluginView::default() }
+        };
+        let told = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \
+                    audit` shows them\n";
+        let text = plugins_text(&[beside(1)], Columns::Figures);
+        assert!(text.contains(told), "{text}");
+        assert!(!plugins_text(&[beside(0)], Columns::Figures).contains("shadow"));
+        assert!(plugins_text(&[beside(0)], Columns::All).contains("9 states compared, 0 different"));
+    }
+}

@@ -1,0 +1,168 @@
+//! The figures of sources, and what holds a source up.
+
+use kubewitness_core::views::SourceView;
+
+use super::plural;
+use crate::cli::Zone;
+use crate::commands::print::{Table, age, clean, remarks};
+
+/// One word for where a source is.
+fn state(source: &SourceView) -> &'static str {
+    match (&source.condition, source.synced, source.walking) {
+        (Some(_), _, _) => "held up",
+        (None, false, _) => "listing",
+        (None, true, 0) => "synced",
+        (None, true, _) => "walking",
+    }
+}
+
+/// Why a source may not have what is there now; `None` while it sees what happens.
+pub fn blind(source: &SourceView) -> Option<String> {
+    let name = clean(&source.name);
+    if let Some(condition) = &source.condition {
+        return Some(format!("source {name} is held up, what is shown may be old: {}", clean(condition)));
+    }
+    if !source.synced {
+        return Some(format!("source {name} is listing, so that objects may be missing"));
+    }
+    let objects = plural(source.walking, "object", "objects");
+    (source.walking > 0).then(|| {
+        format!("source {name} is reading {} {objects} back, which may be old until then", source.walking)
+    })
+}
+
+fn relists(source: &SourceView) -> u64 {
+    source.counts.lists_expired + source.counts.lists_replaced
+}
+
+pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
+    if sources.is_empty() {
+        return "no source is configured: the host's settings name what is watched\n".into();
+    }
+    let mut header = vec![
+        "SOURCE",
+        "STATE",
+        "OBJECTS",
+        "CHECKPOINT",
+        "GAPS",
+        "POISON",
+        "RELISTS",
+        "WALKED",
+        "DIFFS",
+        "EVENT",
+    ];
+    if wide {
+        header.extend(["KIND", "EPOCH", "LAST EVENT"]);
+    }
+    let spare = &["WALKED", "RELISTS", "DIFFS", "POISON", "CHECKPOINT", "OBJECTS"];
+    let mut table = Table::new(&header).spare(spare).whole(wide);
+    for source in sources {
+        let mut row = vec![
+            source.name.clone(),
+            state(source).into(),
+            source.objects.to_string(),
+            source.checkpoint.clone(),
+            source.gaps.to_string(),
+            source.poison.to_string(),
+            relists(source).to_string(),
+            source.counts.walked_back.to_string(),
+            source.differed.to_string(),
+            source.last_event_age_seconds.map_or_else(|| "never".into(), age),
+        ];
+        if wide {
+            row.push(format!("{} {}", source.api_version, source.kind));
+            row.push(source.epoch.to_string());
+            row.push(Zone::here().shown(source.last_event_at.as_deref().unwrap_or("never")));
+        }
+        table.row(row);
+    }
+    table.render()
+        + &remarks(sources.iter().flat_map(source_remarks).chain(sources.iter().filter_map(audited)))
+}
+
+/// What a source has to say beyond its figures, the most urgent first.
+pub(in crate::commands::api) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
+    let mut told = Vec::new();
+    told.extend(source.condition.clone());
+    told.extend(source.limitation.clone());
+    told.extend(source.doubt.clone());
+    if source.walking > 0 {
+        let objects = plural(
+            source.walking,
+            "object has missed versions that are",
+            "objects have missed versions that are",
+        );
+        told.push(format!("{} {objects} being read back now", source.walking));
+    }
+    for epoch in source.epochs.iter().filter(|epoch| epoch.epoch > 0) {
+        let since = epoch.replaced_at.as_ref().map(|at| format!(" at {at}")).unwrap_or_default();
+        told.push(format!("the server's history was replaced{since}: epoch {} began", epoch.epoch));
+    }
+    told.into_iter().map(|text| (source.name.as_str(), text)).collect()
+}
+
+fn audited(source: &SourceView) -> Option<(&str, String)> {
+    let found = Zone::here().show(source.discrepancies.first()?.found_ms);
+    let count = source.differed;
+    let objects = plural(count, "object", "objects");
+    let text = format!(
+        "{count} {objects} differed from what was witnessed, the last at {found}: `kubewitness gaps` lists them"
+    );
+    Some((source.name.as_str(), text))
+}
+
+/// What each source has done since the process started: a column a source, since the figures are
+/// more than a terminal is wide.
+pub(super) fn doings_table(sources: &[SourceView]) -> String {
+    let names = sources.iter().map(|source| clean(&source.name).into_owned());
+    let header: Vec<String> = std::iter::once("SINCE THE START".to_owned()).chain(names).collect();
+    let mut table = Table::new(&header.iter().map(String::as_str).collect::<Vec<_>>());
+    for (name, figure) in DOINGS {
+        table.row(std::iter::once((*name).to_string()).chain(sources.iter().map(figure)));
+    }
+    table.render()
+}
+
+type Doing = (&'static str, fn(&SourceView) -> String);
+
+const DOINGS: &[Doing] = &[
+    ("events: present", |s| s.counts.present.to_string()),
+    ("events: gone", |s| s.counts.gone.to_string()),
+    ("events: left", |s| s.counts.left.to_string()),
+    ("events: bookmarks", |s| s.counts.bookmarks.to_string()),
+    ("events: poison", |s| s.counts.poison.to_string()),
+    ("events: duplicates", |s| s.counts.duplicates.to_string()),
+    ("events: stale, refused", |s| s.counts.stale.to_string()),
+    ("watches", |s| s.counts.watches.to_string()),
+    ("watches: expired", |s| s.counts.expired.to_string()),
+    ("lists: first", |s| s.counts.lists_first.to_string()),
+    ("lists: watch expired", |s| s.counts.lists_expired.to_string()),
+    ("lists: history replaced", |s| s.counts.lists_replaced.to_string()),
+    ("lists: audit", |s| s.counts.lists_audit.to_string()),
+    ("lists: as a stream", |s| s.counts.lists_streamed.to_string()),
+    ("walk-back: requests", |s| s.counts.walk_back_requests.to_string()),
+    ("walk-back: versions found", |s| s.counts.walked_back.to_string()),
+    ("walk-back: objects waiting", |s| s.walking.to_string()),
+    ("audits: last", |s| Zone::here().shown(s.last_audit_at.as_deref().unwrap_or("never"))),
+    ("audits: differences", |s| s.counts.discrepancies.to_string()),
+    ("gaps recorded", |s| s.counts.gaps.to_string()),
+    ("histories replaced", |s| s.counts.epochs.to_string()),
+    ("bytes received", |s| s.counts.bytes.to_string()),
+    ("bytes discarded", |s| s.counts.discarded_bytes.to_string()),
+    ("time to decode", |s| format!("{:.3} s", s.counts.decode_ns as f64 / 1e9)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_does_not_see_what_happens_says_so() {
+        let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
+        assert_eq!(blind(&seen), None);
+        let said = |source: SourceView| blind(&source).unwrap();
+        assert!(said(SourceView { condition: Some("403".into()), ..seen.clone() }).ends_with("old: 403"));
+        assert!(said(SourceView { synced: false, ..seen.clone() }).contains("jobs is listing"));
+        assert!(said(SourceView { walking: 1, ..seen }).contains("reading 1 object back"));
+    }
+}

@@ -1,0 +1,78 @@
+//! Keeps the index of phases up to date with the journal. Where the index can't be kept, questions to it say why, and
+//! nothing else stops.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use kubewitness_core::ports::{Backlog, JournalError};
+use kubewitness_journal::{Journal, PhaseIndex};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// In the data folder. It can be deleted at any time.
+pub const FILE: &str = "index/phases.db";
+
+/// What comes meanwhile is written down together, unless somebody asks before.
+const BETWEEN: Duration = Duration::from_millis(200);
+/// Between two looks at parts of the index, for what retention took, and between two rounds of them.
+const SWEEP: Duration = Duration::from_secs(5);
+const ROUND: Duration = Duration::from_secs(600);
+/// The next attempt, where a disk is full or a server away.
+const AGAIN: Duration = Duration::from_secs(5);
+
+pub async fn follow(index: PhaseIndex, journal: Journal, stop: CancellationToken) -> Result<()> {
+    let mut newest = journal.newest();
+    let mut sweep = Sweep { next: Instant::now() + SWEEP, after: None };
+    loop {
+        let went = stop.run_until_cancelled(go_on(&index, &journal, &mut sweep)).await;
+        let Some(went) = went else { return Ok(()) };
+        let pause = async {
+            match told(&index, went) {
+                true => {
+                    tokio::time::timeout(BETWEEN, index.wanted()).await.ok();
+                    // What retention took is looked for while nothing comes, too.
+                    tokio::time::timeout(SWEEP, newest.changed()).await.ok();
+                }
+                false => tokio::time::sleep(AGAIN).await,
+            }
+        };
+        if stop.run_until_cancelled(pause).await.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Where the next part of what retention took is looked for, and when.
+struct Sweep {
+    next: Instant,
+    after: Option<(i64, u64)>,
+}
+
+/// Reads all that the journal has more.
+async fn go_on(index: &PhaseIndex, journal: &Journal, sweep: &mut Sweep) -> Result<(), JournalError> {
+    while index.advance(journal).await? {
+        tokio::task::yield_now().await;
+    }
+    if sweep.next <= Instant::now() {
+        sweep.after = index.sweep(journal, sweep.after).await?;
+        sweep.next = Instant::now() + if sweep.after.is_some() { SWEEP } else { ROUND };
+    }
+    Ok(())
+}
+
+/// Whether it goes on without a pause. Trouble is logged once.
+fn told(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
+    let before = index.trouble();
+    let now = went.err().map(|error| error.to_string());
+    match (&before, &now) {
+        (None, Some(error)) => warn!("objects can't be found by the phases that they were in: {error}"),
+        (Some(_), None) => info!("objects are found by the phases that they were in again"),
+        _ => {}
+    }
+    let goes_on = now.is_none();
+    if before != now {
+        index.set_trouble(now);
+    }
+    goes_on
+}
