@@ -122,6 +122,11 @@ impl Controller {
             tasks.finish().await?;
             return Ok(None);
         };
+        // The journal is open, so no other process works in this folder.
+        let data = options.data.clone();
+        files::within(&options.data, files::WORK, move || trial::clear(&data))
+            .await
+            .context("removing what trials of plugins have left")?;
         let engine = engine(Some(options.data.join("cache")))?;
         let told = Told::default();
         let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
