@@ -63,6 +63,11 @@ impl Candidate {
         PluginSpec { module, shadow, ..self.parsed.spec.clone() } == other.parsed.spec
     }
 
+    /// Whether it has the shadow that its document names.
+    pub fn has_its_shadow(&self) -> bool {
+        self.shadow.is_some() || self.parsed.spec.shadow.is_none()
+    }
+
     pub fn is_same(&self, other: &Self) -> bool {
         let shadow = |it: &Self| it.shadow.as_ref().map(|shadow| shadow.component.digest().to_owned());
         self.parsed.spec == other.parsed.spec
@@ -82,6 +87,14 @@ impl Wanted {
     pub fn beside(self, shadow: Option<Self>) -> Self {
         let shadow_mark = shadow.as_ref().map(|shadow| shadow.question.mark.clone());
         Self { question: Question { shadow_mark, ..self.question }, shadow: shadow.map(Box::new), ..self }
+    }
+
+    /// Without a shadow that lies elsewhere. A registry that does not answer holds up what comes from it alone.
+    pub fn at_work(self) -> Self {
+        match &self.shadow {
+            Some(shadow) if matches!(shadow.found, Found::Remote(_)) => self.beside(None),
+            _ => self,
+        }
     }
 
     /// What was fetched for this very document before need not be fetched again. What lies here and is the same is in
