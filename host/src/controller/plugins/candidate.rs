@@ -111,10 +111,7 @@ impl Wanted {
 
     /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
     pub fn keep_compared(&mut self, running: &Candidate) {
-        let module = &self.parsed.spec.module;
-        let Some(shadow) = running.shadow.as_ref().filter(|it| it.parsed.spec.module == *module) else {
-            return;
-        };
+        let Some(shadow) = &running.shadow else { return };
         if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &shadow.pulled) {
             remote.keep(shadow.component.bytes().clone(), pulled);
         }
