@@ -46,7 +46,10 @@ fn main() -> ExitCode {
         return kubewitness_sandbox::compile_here(Bounds { memory, cpu });
     }
     process::file_mode::keep_from_others();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // One more than guests may hold.
+    let threads = kubewitness_sandbox::guests_at_once() + 1;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("kubewitness: starting the runtime: {error}");

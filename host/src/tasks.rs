@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
+use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -65,14 +66,59 @@ impl Tasks {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let name = name.into();
+        #[allow(clippy::disallowed_methods)]
+        tokio::spawn(self.supervised(name.into(), fate, future))
+    }
+
+    /// On a thread with a runtime of its own, so that what the other tasks do can't delay it. `begin` makes the task there.
+    pub fn spawn_apart<F>(
+        &self,
+        name: &'static str,
+        fate: Fate,
+        begin: impl FnOnce() -> Result<F> + Send + 'static,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let (supervisor, (tell, begun)) = (self.clone(), std::sync::mpsc::channel());
+        thread(name, move || {
+            // Whoever waits for the answer has ended if nobody takes it.
+            let tell = |told| {
+                tell.send(told).ok();
+            };
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return tell(Err(error.into())),
+            };
+            let entered = runtime.enter();
+            let task = begin().map(|future| supervisor.supervised(name.into(), fate, future));
+            drop(entered);
+            match task {
+                Err(error) => tell(Err(error)),
+                Ok(task) => {
+                    tell(Ok(()));
+                    runtime.block_on(task);
+                }
+            }
+        })?;
+        begun.recv().with_context(|| format!("the task `{name}` ended before it began"))?
+    }
+
+    fn supervised<F>(
+        &self,
+        name: String,
+        fate: Fate,
+        future: F,
+    ) -> impl Future<Output = ()> + Send + use<F> + 'static
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
         let supervisor = self.clone();
         let number = self.began(&name);
-        #[allow(clippy::disallowed_methods)]
-        tokio::spawn(self.tracker.track_future(async move {
+        self.tracker.track_future(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
             supervisor.ended(number, &name, fate, result.unwrap_or_else(|panic| Err(panic_error(&*panic))));
-        }))
+        })
     }
 
     fn began(&self, name: &str) -> u64 {
@@ -188,6 +234,25 @@ mod tests {
         tasks.spawn("brief", Fate::Finite, async { Ok(()) });
         tasks.finish().await.unwrap();
         assert!(!stop.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_task_apart_goes_on_while_the_others_hold_their_thread() {
+        let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
+        let (told, heard) = std::sync::mpsc::channel();
+        let begin = || {
+            Ok(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Ok(told.send(())?)
+            })
+        };
+        tasks.spawn_apart("apart", Fate::Finite, begin).unwrap();
+        // Nothing else runs on the only thread of this test meanwhile.
+        heard.recv_timeout(Duration::from_secs(30)).unwrap();
+        let refuse = || Err::<std::future::Ready<Result<()>>, _>(anyhow!("the address is taken"));
+        let told = tasks.spawn_apart("refused", Fate::Finite, refuse).unwrap_err();
+        assert_eq!(told.to_string(), "the address is taken");
+        tasks.finish().await.unwrap();
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ use kubewitness_core::ports::GrantError;
 
 pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_receipts};
 pub use crate::http::check as check_request;
+pub use crate::http::resolver::{Forbidden, Guard, Unresolved};
 pub use crate::kv::Told;
 pub use crate::ledger::ship::Shipping;
 pub use crate::mail::check as check_message;

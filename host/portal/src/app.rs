@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use axum::routing::MethodRouter;
 use kubewitness_core::ports::Submitter;
-use kubewitness_core::views::Views;
+use kubewitness_core::views::{StatusView, ViewError, Views};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::ages::Ages;
@@ -25,6 +27,7 @@ pub(crate) struct App {
     pub(crate) gate: Gate,
     pub(crate) ages: Arc<Ages>,
     pub(crate) submitter: Option<Arc<dyn Submitter>>,
+    figures_on: Option<Handle>,
 }
 
 impl App {
@@ -32,8 +35,22 @@ impl App {
         let streams = options.streams.min(options.bounds.connections / 2);
         let traffic = options.traffic.clone();
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
-        let submitter = options.submitter.clone();
+        let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
-        Self { views, streams, stop, traffic, gate, ages: Arc::default(), submitter }
+        Self { views, streams, stop, traffic, gate, ages: Arc::default(), submitter, figures_on }
+    }
+
+    /// Connections to the journal's database belong to the runtime in which they were opened, and outlive the one that
+    /// serves. A request that is given up ends the reading.
+    pub(crate) async fn figures(&self) -> Result<StatusView, ViewError> {
+        let Some(runtime) = &self.figures_on else { return self.views.status().await };
+        let views = self.views.clone();
+        let mut reading = JoinSet::new();
+        reading.spawn_on(async move { views.status().await }, runtime);
+        let ended = |why: &str| ViewError::Unavailable(format!("the figures can't be read: {why}"));
+        match reading.join_next().await {
+            Some(read) => read.map_err(|error| ended(&error.to_string()))?,
+            None => Err(ended("nobody reads them")),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kubewitness_core::ports::Submitter;
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
@@ -30,6 +31,8 @@ pub struct PortalOptions {
     pub streams: usize,
     /// What clients can take of it by connecting.
     pub bounds: Bounds,
+    /// Reads the figures of `/metrics`. Left out: the runtime that serves.
+    pub figures_on: Option<Handle>,
     /// Counts connections; the portal and the health port have one together.
     pub traffic: Traffic,
     /// Ends connections at once, where `stop` gives them time.
@@ -47,6 +50,7 @@ impl Default for PortalOptions {
             request_timeout: Duration::from_secs(15),
             streams: 64,
             bounds: Bounds::PORTAL,
+            figures_on: None,
             traffic: Traffic::default(),
             abort: CancellationToken::new(),
         }

@@ -252,8 +252,10 @@ impl Component {
         Ok(Plugin::new(name, self.clone(), limits.clone(), grants))
     }
 
+    /// An instance that is asked, and gets no states. All that are asked have the turns of one plugin.
     async fn instance(&self, config: Arc<str>, limits: &LimitsSpec) -> Result<Instance, SandboxError> {
-        Instance::new(self, config, limits, Arc::default())
+        let seat = self.engine().turns().seat(&"".into());
+        Instance::new(self, config, limits, Arc::default(), seat)
             .await
             .map_err(|error| SandboxError::Guest { call: "instantiate", error })
     }

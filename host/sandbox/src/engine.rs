@@ -15,9 +15,10 @@ use crate::component::{Component, Face};
 use crate::error::SandboxError;
 use crate::guest::Guest;
 use crate::guest::memory::Budget;
+use crate::turns::{Turns, guests_at_once};
 
-/// A guest that computes gives way to others this often, and its time is looked at as often. The
-/// hop costs a microsecond; other work on the same thread waits no longer than this.
+/// A turn of the processor. A guest that computes gives way to others this often, and its time is looked at as often.
+/// The hop costs a microsecond; other work on the same thread waits no longer than this.
 const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
@@ -37,6 +38,7 @@ struct Inner {
     linker: Linker<Guest>,
     code: Arc<CodeStore>,
     memory: Arc<Budget>,
+    turns: Arc<Turns>,
 }
 
 impl Engine {
@@ -48,7 +50,14 @@ impl Engine {
             .map_err(|error| broken(&error))?;
         let code = CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler);
         tick(&engine)?;
-        let inner = Inner { engine, linker, code: Arc::new(code), memory: Arc::default() };
+        let weak = engine.weak();
+        let hurry = move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.increment_epoch();
+            }
+        };
+        let (code, turns) = (Arc::new(code), Arc::new(Turns::new(guests_at_once(), hurry)));
+        let inner = Inner { engine, linker, code, memory: Arc::default(), turns };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -80,6 +89,10 @@ impl Engine {
 
     pub(crate) fn budget(&self) -> Arc<Budget> {
         self.inner.memory.clone()
+    }
+
+    pub(crate) fn turns(&self) -> &Arc<Turns> {
+        &self.inner.turns
     }
 
     pub(crate) fn wasm(&self) -> &wasmtime::Engine {

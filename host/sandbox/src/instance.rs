@@ -16,6 +16,7 @@ use crate::guest::Guest;
 use crate::guest::clock::{SharedClock, TimeUp, timed};
 use crate::guest::memory::Refused;
 use crate::tally::Tally;
+use crate::turns::Seat;
 
 pub struct Instance {
     store: Store<Guest>,
@@ -31,8 +32,9 @@ impl Instance {
         config: Arc<str>,
         limits: &LimitsSpec,
         tally: Arc<Tally>,
+        seat: Arc<Seat>,
     ) -> Result<Self, CallError> {
-        let guest = Guest::new(limits, config, component.engine().budget(), tally);
+        let guest = Guest::new(limits, config, component.engine().budget(), tally, seat.clone());
         let (clock, fuel) = (guest.clock.clone(), guest.lifting_fuel());
         let mut store = Store::new(component.engine().wasm(), guest);
         store.limiter(|guest| &mut guest.memory);
@@ -41,8 +43,15 @@ impl Instance {
             context.data().clock.tick()?;
             Ok(UpdateDeadline::Yield(1))
         });
+        // One that comes back from the host without a turn gives way at once, and waits for a turn.
+        store.call_hook(|mut context, hook| {
+            if hook.exiting_host() && !context.data().seat.has_turn() {
+                context.set_epoch_deadline(0);
+            }
+            Ok(())
+        });
         store.set_epoch_deadline(1);
-        let begun = flat(timed(clock, component.instantiate(&mut store)).await);
+        let begun = flat(timed(clock, seat, component.instantiate(&mut store)).await);
         store.data_mut().end();
         match begun {
             Ok(exports) => Ok(Self { store, exports, limits: limits.clone(), batches: 0 }),
@@ -50,19 +59,24 @@ impl Instance {
         }
     }
 
+    /// The next call waits there for its turns.
+    pub fn sit(&mut self, seat: Arc<Seat>) {
+        self.store.data_mut().seat = seat;
+    }
+
     pub async fn describe(&mut self) -> Result<Description, CallError> {
-        let clock = self.begin(None, Vec::new());
+        let (clock, seat) = self.begin(None, Vec::new());
         let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
-        let said = flat(timed(clock, call).await);
+        let said = flat(timed(clock, seat, call).await);
         let said = self.end(said).1?;
         Ok(said.into())
     }
 
     /// The faults that the guest finds in a configuration.
     pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
-        let clock = self.begin(None, Vec::new());
+        let (clock, seat) = self.begin(None, Vec::new());
         let call = self.exports.handler.kubewitness_plugin_handler().call_check(&mut self.store, config);
-        let said = flat(timed(clock, call).await);
+        let said = flat(timed(clock, seat, call).await);
         Ok(self.end(said).1?.err().unwrap_or_default())
     }
 
@@ -74,10 +88,10 @@ impl Instance {
         states: &[State<'_>],
     ) -> (Option<Box<dyn Session>>, Result<Vec<Verdict>, CallError>) {
         self.batches += 1;
-        let clock = self.begin(Some(session), seqs);
+        let (clock, seat) = self.begin(Some(session), seqs);
         self.store.data_mut().work.handed(states);
         let call = self.exports.handler.kubewitness_plugin_handler().call_handle(&mut self.store, states);
-        let said = flat(timed(clock, call).await);
+        let said = flat(timed(clock, seat, call).await);
         self.end(said)
     }
 
@@ -88,21 +102,22 @@ impl Instance {
         due_ms: u64,
     ) -> (Option<Box<dyn Session>>, Result<Result<(), String>, CallError>) {
         self.batches += 1;
-        let clock = self.begin(Some(session), Vec::new());
+        let (clock, seat) = self.begin(Some(session), Vec::new());
         let Some(ticker) = &self.exports.ticker else {
             let error = CallError::Protocol("it exports no `ticker`".into());
             return (self.store.data_mut().end(), Err(error));
         };
         let occasion = Occasion { due_ms, extra: &[] };
         let call = ticker.kubewitness_plugin_ticker().call_tick(&mut self.store, occasion);
-        let said = flat(timed(clock, call).await);
+        let said = flat(timed(clock, seat, call).await);
         self.end(said)
     }
 
-    fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) -> SharedClock {
+    fn begin(&mut self, session: Option<Box<dyn Session>>, batch: Vec<Seq>) -> (SharedClock, Arc<Seat>) {
         self.store.data_mut().begin(session, batch);
         self.store.set_epoch_deadline(1);
-        self.store.data().clock.clone()
+        let guest = self.store.data();
+        (guest.clock.clone(), guest.seat.clone())
     }
 
     fn end<T>(&mut self, said: wasmtime::Result<T>) -> (Option<Box<dyn Session>>, Result<T, CallError>) {

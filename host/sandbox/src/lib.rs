@@ -30,6 +30,7 @@ mod guest;
 mod instance;
 mod plugin;
 mod tally;
+mod turns;
 
 pub use compile::{Bounds, Compiler, compile_here};
 pub use component::{Component, Description};
@@ -37,3 +38,4 @@ pub use engine::{Engine, EngineOptions};
 pub use error::SandboxError;
 pub use plugin::{Plugin, QUIET};
 pub use tally::Tally;
+pub use turns::guests_at_once;

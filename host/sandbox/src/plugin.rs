@@ -1,5 +1,6 @@
 //! A plugin that takes batches: a component with its limits and grants, and a pool of its instances.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::capability::clip;
 use crate::component::Component;
 use crate::instance::Instance;
 use crate::tally::Tally;
+use crate::turns::Seat;
 
 /// Batches that one instance handles. A guest's leaks end with it, and an instance costs about as
 /// much as one batch.
@@ -26,7 +28,7 @@ const BATCHES: u32 = 1000;
 pub const QUIET: Duration = Duration::from_secs(60);
 
 pub struct Plugin {
-    name: String,
+    name: Arc<str>,
     component: Component,
     limits: LimitsSpec,
     grants: Arc<dyn Grants>,
@@ -43,7 +45,7 @@ impl Plugin {
         let config = grants.config().into();
         let permits = Semaphore::new(limits.concurrency.max(1) as usize);
         let (idle, tally) = (Mutex::default(), Arc::default());
-        Self { name: name.to_string(), component, limits, grants, config, idle, permits, tally }
+        Self { name: name.into(), component, limits, grants, config, idle, permits, tally }
     }
 
     /// Its figures go on where those of the version before it ended.
@@ -84,14 +86,19 @@ impl Plugin {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn take(&self) -> Result<Instance, CallError> {
+    /// Where one call waits for its turns: all versions of a plugin share its turns.
+    fn seat(&self) -> Arc<Seat> {
+        self.component.engine().turns().seat(&self.name)
+    }
+
+    async fn take(&self, seat: &Arc<Seat>) -> Result<Instance, CallError> {
         let idle = self.pool().pop();
-        match idle {
-            Some((_, instance)) => Ok(instance),
-            None => {
-                Instance::new(&self.component, self.config.clone(), &self.limits, self.tally.clone()).await
-            }
+        if let Some((_, mut instance)) = idle {
+            instance.sit(seat.clone());
+            return Ok(instance);
         }
+        let (config, tally) = (self.config.clone(), self.tally.clone());
+        Instance::new(&self.component, config, &self.limits, tally, seat.clone()).await
     }
 
     /// There are never more instances than permits, so neither are there more idle ones.
@@ -116,7 +123,8 @@ impl Plugin {
                 Err(error) => return (Some(session), Err(unavailable(&error))),
             }
         }
-        let mut instance = match self.take().await {
+        let seat = self.seat();
+        let mut instance = match self.take(&seat).await {
             Ok(instance) => instance,
             Err(error) => return (Some(session), Err(error)),
         };
@@ -135,6 +143,7 @@ impl Plugin {
             .map(|((delivery, extra), shown)| lend(&shown.state, delivery.attempt, extra))
             .collect();
         let (session, answer) = instance.handle(session, seqs, &states).await;
+        self.tally.waited(seat.waited());
         let verdicts = answer.and_then(|verdicts| read(verdicts, fresh.len()));
         if let Ok(verdicts) = &verdicts {
             self.tally.answered(verdicts);
@@ -144,9 +153,9 @@ impl Plugin {
     }
 
     /// Calls the guest for one tick. What the guest wrote is still in the session.
-    async fn call_tick(&self, due_ms: u64) -> Result<Box<dyn Session>, CallError> {
+    async fn call_tick(&self, due_ms: u64, seat: &Arc<Seat>) -> Result<Box<dyn Session>, CallError> {
         let session = self.grants.open(&[]).await.map_err(|error| unavailable(&error))?;
-        let mut instance = match self.take().await {
+        let mut instance = match self.take(seat).await {
             Ok(instance) => instance,
             Err(error) => {
                 session.rollback().await;
@@ -267,9 +276,25 @@ impl Handler for Plugin {
         let closed = |_| CallError::Unavailable("the plugin is being taken out".to_string());
         let _permit = self.permits.acquire().await.map_err(closed)?;
         let limit_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let called = tokio::time::timeout(timeout, self.call_tick(due_ms)).await;
+        let seat = self.seat();
+        let called = within(timeout, &seat, self.call_tick(due_ms, &seat)).await;
+        self.tally.waited(seat.waited());
         let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
         session.commit(&[]).await.map_err(refused)
+    }
+}
+
+/// `None` where the call took longer than the limit, without the time in which it waited for its turns.
+async fn within<T>(limit: Duration, seat: &Seat, call: impl Future<Output = T>) -> Option<T> {
+    let (begun, mut call) = (Instant::now(), pin!(call));
+    loop {
+        let end = begun + limit + seat.waited();
+        match tokio::time::timeout_at(end.into(), &mut call).await {
+            Ok(answer) => return Some(answer),
+            // It waits, or has waited since.
+            Err(_) if begun + limit + seat.waited() > Instant::now() => {}
+            Err(_) => return None,
+        }
     }
 }
 

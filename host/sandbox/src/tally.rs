@@ -97,6 +97,7 @@ pub struct Tally {
     reject: AtomicU64,
     guest_ns: AtomicU64,
     host_ns: AtomicU64,
+    wait_ns: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     host_calls: [AtomicU64; CAPABILITIES.len()],
@@ -161,6 +162,7 @@ impl Tally {
             reject: AtomicU64::default(),
             guest_ns: AtomicU64::default(),
             host_ns: AtomicU64::default(),
+            wait_ns: AtomicU64::default(),
             bytes_in: AtomicU64::default(),
             bytes_out: AtomicU64::default(),
             host_calls: Default::default(),
@@ -207,6 +209,13 @@ impl Tally {
         let calls = self.host_calls.iter().zip(work.host_calls);
         for (sum, number) in rest.into_iter().chain(calls).filter(|(_, number)| *number > 0) {
             add(sum, number);
+        }
+    }
+
+    /// A call waited for its turns so long.
+    pub(crate) fn waited(&self, time: Duration) {
+        if time > Duration::ZERO {
+            add(&self.wait_ns, nanoseconds(time));
         }
     }
 
@@ -274,6 +283,7 @@ impl Tally {
             verdicts: VerdictsView { done: of(&self.done), retry: of(&self.retry), reject: of(&self.reject) },
             guest_seconds: seconds(&self.guest_ns),
             host_seconds: seconds(&self.host_ns),
+            wait_seconds: seconds(&self.wait_ns),
             bytes_in: of(&self.bytes_in),
             bytes_out: of(&self.bytes_out),
             host_calls: CAPABILITIES.iter().map(called).filter(|(_, calls)| *calls > 0).collect(),

@@ -7,6 +7,7 @@ use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
 use super::reach::{Output, QueryArgs};
+use super::values::Secret;
 
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -33,7 +34,7 @@ pub enum Plugin {
     /// something differs
     Shadow(ShadowPluginArgs),
     /// Lets the next version of a plugin, which `spec.shadow` names, take over. The command writes its component into `module`
-    /// of the plugin's ConfigMap
+    /// of the plugin's ConfigMap, with the digest that the controller has compared
     Cutover(CutoverPluginArgs),
     /// Removes what a deleted plugin left in the journal and in granted databases. The controller must be stopped. Without
     /// `--yes` the command only lists it
@@ -193,6 +194,13 @@ pub struct CutoverPluginArgs {
     /// The ConfigMap with its manifest. Without it: one with the name of the plugin
     #[arg(long, value_name = "NAME")]
     pub config_map: Option<String>,
+    /// The address of the controller, which says what it has compared. Without it: http://127.0.0.1:8787 if a controller
+    /// answers there and neither --kubeconfig nor --context is given, otherwise a pod of Kubewitness in the cluster
+    #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// The token that says who you are to the controller. Without it: that of the kubeconfig, where the cluster is asked
+    #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<Secret>,
     #[command(flatten)]
     pub into: IntoClusterArgs,
 }

@@ -29,6 +29,7 @@ use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
 use kubewitness_watch::{Connection, Jobs};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -122,6 +123,11 @@ impl Controller {
             tasks.finish().await?;
             return Ok(None);
         };
+        // The journal is open, so no other process works in this folder.
+        let data = options.data.clone();
+        files::within(&options.data, files::WORK, move || trial::clear(&data))
+            .await
+            .context("removing what trials of plugins have left")?;
         let engine = engine(Some(options.data.join("cache")))?;
         let told = Told::default();
         let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
@@ -277,17 +283,21 @@ fn serve(
     let Doors { access, tls, streams } = doors;
     let streams = streams.unwrap_or(options.streams);
     let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
-    let health_options = PortalOptions { bounds: health_bounds, ..options.clone() };
+    let figures_on = Some(Handle::current());
+    let health_options = PortalOptions { bounds: health_bounds, figures_on, ..options.clone() };
     let portal = kubewitness_portal::serve(listener, views.clone(), options, after.clone());
     tasks.spawn("portal", Fate::Finite, async move { Ok(portal.await?) });
     if let Some(address) = health {
-        let listener = kubewitness_portal::listen(address)
-            .with_context(|| format!("listening on {address} (--health-listen)"))?;
-        let health = kubewitness_portal::serve_health(listener, views.clone(), health_options, after.clone());
-        tasks.spawn("health", Fate::Finite, async move {
-            health.await;
-            Ok(())
-        });
+        let (views, after) = (views.clone(), after.clone());
+        // Apart: a probe that is not answered in time ends the process.
+        tasks.spawn_apart("health", Fate::Finite, move || {
+            let listener = kubewitness_portal::listen(address)
+                .with_context(|| format!("listening on {address} (--health-listen)"))?;
+            Ok(async move {
+                kubewitness_portal::serve_health(listener, views, health_options, after).await;
+                Ok(())
+            })
+        })?;
     }
     Ok(())
 }

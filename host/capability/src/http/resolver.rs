@@ -36,6 +36,8 @@ pub enum Unresolved {
 #[derive(Clone)]
 pub struct Guard {
     destination: String,
+    /// Where an operator names addresses that are meant.
+    setting: &'static str,
     reachable: Arc<[AddressRange]>,
     lookup: Lookup,
     told: Arc<Mutex<Option<Instant>>>,
@@ -46,9 +48,18 @@ impl Guard {
         Self::with(destination, reachable, Arc::new(|name| system(name).boxed()))
     }
 
+    /// For the components of plugins.
+    pub fn of_modules(reachable: Vec<AddressRange>) -> Self {
+        Self {
+            setting: "`spec.modules.addresses` of the host's settings",
+            ..Self::new("components", reachable)
+        }
+    }
+
     pub fn with(destination: &str, reachable: Vec<AddressRange>, lookup: Lookup) -> Self {
         Self {
             destination: destination.to_owned(),
+            setting: "`addresses` of the destination",
             reachable: reachable.into(),
             lookup,
             told: Arc::default(),
@@ -64,10 +75,24 @@ impl Guard {
         let kept: Vec<_> = found.iter().copied().filter(is_reachable).collect();
         if let (true, Some(first)) = (kept.is_empty(), found.first()) {
             let kind = AddressKind::of(*first);
-            tell(&self.destination, *first, kind, &self.told);
+            self.tell(*first, kind);
             return Err(Forbidden(kind).into());
         }
         Ok(kept)
+    }
+
+    fn tell(&self, address: IpAddr, kind: AddressKind) {
+        let (destination, setting) = (&self.destination, self.setting);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            *told = Some(Instant::now());
+            tracing::warn!(
+                destination,
+                %address,
+                "the host does not connect: the destination's name resolves to {kind}; if this is meant, name the \
+                 address under {setting}"
+            );
+        }
     }
 }
 
@@ -82,18 +107,5 @@ impl Resolve for Guard {
             let kept = guard.addresses(&name).await?;
             Ok(Box::new(kept.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
-    }
-}
-
-fn tell(destination: &str, address: IpAddr, kind: AddressKind, told: &Mutex<Option<Instant>>) {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-        *told = Some(Instant::now());
-        tracing::warn!(
-            destination,
-            %address,
-            "the host does not connect: the destination's name resolves to {kind}; if this is meant, name the address \
-             under `addresses` of the destination"
-        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::components::{check_keys, check_module};
+use super::components::{check_module, check_modules};
 use super::values::{check_secret, unknown};
 use super::{
     Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec,
@@ -220,7 +220,7 @@ impl HostSpec {
             destinations::check_mail(&format!("spec.mail[{index}]"), mail, &mut faults);
         }
         components::check(&self.limits, &mut faults);
-        check_keys(&self.modules.signed_by, &mut faults);
+        check_modules(&self.modules.signed_by, &self.modules.addresses, &mut faults);
         faults.extend(self.rules().err().unwrap_or_default());
         faults.extend(self.redactor().err().unwrap_or_default());
         faults

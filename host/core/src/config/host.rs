@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::check::{CONNECTIONS_MOST, SQLITE_LEAST};
+#[cfg(test)]
+use super::destinations::ADDRESSES;
 use super::{
-    Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec, RedactionSpec,
-    StreamSpec, SubmitSpec,
+    AddressRange, Bytes, DestinationSpec, Duration, FromSpec, HostLimitsSpec, LedgerSpec, MailSpec,
+    RedactionSpec, StreamSpec, SubmitSpec,
 };
 use crate::find::index::IndexSpec;
 #[cfg(test)]
@@ -75,9 +77,22 @@ pub struct ModulesSpec {
     /// `file`. Left out: no signature is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signed_by: Vec<String>,
+    /// The addresses from which the host fetches components, of registries and of `url`. Each is `public`, `private`,
+    /// `loopback`, `linkLocal` or a range such as `10.20.0.0/16`. Left out: `public` and `private`.
+    #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<AddressRange>,
 }
 
 impl ModulesSpec {
+    /// A registry within the cluster has a private address.
+    pub fn reachable(&self) -> Vec<AddressRange> {
+        match self.addresses.is_empty() {
+            true => vec![AddressRange::Public, AddressRange::Private],
+            false => self.addresses.clone(),
+        }
+    }
+
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

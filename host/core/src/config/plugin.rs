@@ -65,7 +65,8 @@ pub struct TickSpec {
     /// is the same after a restart, and missed ticks are not made up for.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("{} to {}", Duration(TICK_LEAST), Duration(TICK_MOST)))))]
     pub every: Duration,
-    /// How long one tick may take, the work of the host included. States wait meanwhile. A tick that takes longer is
+    /// How long one tick may take, the work of the host included, and waiting for a turn of the processor not. States
+    /// wait meanwhile. A tick that takes longer is
     /// stopped, and counts as failed. Left out: 10s, or `every` where that is shorter.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("more than 0; at most {} and `every`", Duration(TICK_TIMEOUT_MOST)))))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -357,7 +358,8 @@ pub struct LimitsSpec {
     /// Memory of one instance, summed over all of its memories.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(MEMORY_LEAST)))))]
     pub memory: Bytes,
-    /// Time of one call. The time that the host works for the call is not counted.
+    /// Time of one call. The time that the host works for the call is not counted, and neither is the time in which the
+    /// call waits for its turn of the processor.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Duration(CALL_LEAST)))))]
     pub call: Duration,
     /// Calls to the host in one batch.

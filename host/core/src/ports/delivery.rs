@@ -103,7 +103,7 @@ impl CallError {
 pub struct Tick {
     /// When it was due, in milliseconds since 1970. The call may begin later.
     pub due_ms: u64,
-    /// How long it may take, the host's work included.
+    /// How long it may take, the host's work included, and without waiting for turns of the processor.
     pub timeout: Duration,
 }
 

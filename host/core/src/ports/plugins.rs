@@ -268,6 +268,8 @@ pub struct CallsView {
     pub guest_seconds: f64,
     /// Time in functions of the host that the plugin called.
     pub host_seconds: f64,
+    /// Time in which calls waited for their turn of the processor.
+    pub wait_seconds: f64,
     /// Bytes of states, and of answers to the plugin's calls to the host.
     pub bytes_in: u64,
     /// Bytes of arguments of the plugin's calls to the host.

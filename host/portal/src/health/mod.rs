@@ -36,7 +36,7 @@ async fn readyz(State(app): State<App>, viewer: Viewer) -> Response {
 
 async fn metrics(State(app): State<App>, viewer: Viewer) -> Result<Response, Problem> {
     viewer.must(Act::SeeStatus, "").await?;
-    let status = app.views.status().await?;
+    let status = app.figures().await?;
     let text = render(&status, app.views.ready().is_ok(), &app.traffic);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

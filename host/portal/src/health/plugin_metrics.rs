@@ -10,12 +10,18 @@ type OfCalls = (&'static str, &'static str, Kind, fn(&CallsView) -> f64);
 /// The value of one more label, and the count that it stands for.
 type Part = (&'static str, fn(&CallsView) -> u64);
 
-const FIGURES: [OfCalls; 9] = [
+const FIGURES: [OfCalls; 10] = [
     ("handed_total", "States that the plugin was handed, each try included.", Counter, |c| c.states as f64),
     ("guest_seconds_total", "Time that the plugin itself took in calls.", Counter, |c| c.guest_seconds),
     ("host_seconds_total", "Time in functions of the host that the plugin called.", Counter, |c| {
         c.host_seconds
     }),
+    (
+        "wait_seconds_total",
+        "Time in which calls of the plugin waited for their turn of the processor.",
+        Counter,
+        |c| c.wait_seconds,
+    ),
     (
         "received_bytes_total",
         "Bytes of states, and of answers to the plugin's calls to the host.",

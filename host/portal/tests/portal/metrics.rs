@@ -219,6 +219,7 @@ async fn figures_are_those_of_the_status() {
         ("handed_total", 44_900.0),
         ("guest_seconds_total", 1.25),
         ("host_seconds_total", 90.5),
+        ("wait_seconds_total", 3.5),
         ("memory_peak_bytes", 3_145_728.0),
         ("memory_limit_bytes", 67_108_864.0),
         ("instances", 2.0),

@@ -324,7 +324,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use kubewitness_core::config::LimitsSpec;
     use tracing::span;
 
     use super::*;
@@ -352,7 +351,7 @@ mod tests {
     #[test]
     fn what_a_component_logs_before_it_handles_states_is_told_up_to_a_number_of_lines() {
         let told = Arc::new(AtomicU64::new(0));
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
+        let mut guest = Guest::of_test();
         tracing::subscriber::with_default(Counting(told.clone()), || {
             for _ in 0..1000 {
                 guest.write(log::Level::Warn, "a\nb".into(), vec![("k".into(), "v".repeat(1 << 20))]);

@@ -7,7 +7,8 @@
 //! FOLDER/DIGEST.cwasm     "kwcw1" · HMAC-SHA256(key, digest · engine · code), 32 bytes · code
 //! ```
 //!
-//! A cache that can't be read or written costs time and nothing else: it is reported, not fatal.
+//! A cache that can't be read or written costs time and nothing else: it is reported, not fatal. [`unused`] removes what
+//! nobody needs.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,6 +21,8 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use wasmtime::Engine;
 use wasmtime::component::Component;
+
+use super::unused::{self, CODE};
 
 const MAGIC: &[u8] = b"kwcw1";
 const TAG: usize = 32;
@@ -59,7 +62,7 @@ impl Cache {
     }
 
     fn path(&self, digest: &str) -> PathBuf {
-        self.folder.join(format!("{digest}.cwasm"))
+        self.folder.join(format!("{digest}.{CODE}"))
     }
 
     /// Without the code, which is its end.
@@ -87,7 +90,12 @@ impl Cache {
             return None;
         };
         match deserialize(engine, code) {
-            Ok(component) => Some(component),
+            Ok(component) => {
+                if let Err(error) = unused::mark(&path) {
+                    tracing::warn!(path = %path.display(), %error, "compiled code can't be marked as needed");
+                }
+                Some(component)
+            }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "compiled code doesn't load: compiling again");
                 None
@@ -114,6 +122,13 @@ impl Cache {
             });
         if let Err(error) = written {
             self.tell_of_unkept(&error);
+        }
+    }
+
+    /// Removes what neither this process holds nor anybody has needed lately.
+    pub fn remove_unused(&self, is_held: impl Fn(&str) -> bool) {
+        if let Err(error) = unused::remove(&self.folder, is_held) {
+            tracing::warn!(folder = %self.folder.display(), %error, "compiled code that nobody needs can't be removed");
         }
     }
 

@@ -135,6 +135,13 @@ impl CodeStore {
         held
     }
 
+    /// Of others than this one.
+    fn remove_unused(&self, new: &str) {
+        if let Some(cache) = &self.cache {
+            cache.remove_unused(|digest| digest == new || self.loaded(digest).is_some());
+        }
+    }
+
     fn kept(&self, digest: &str) -> Option<Component> {
         self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest))
     }
@@ -180,6 +187,8 @@ impl CodeStore {
             let begun = Instant::now();
             let compiling = store.compile(&bytes, &of, &most);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
+            // The folder has grown: nothing else lets it.
+            store.remove_unused(&of);
             compiled.map(|compiled| compiled.map(|component| (component, begun.elapsed())))
         });
         match compiled.await? {

@@ -14,6 +14,7 @@ mod outline;
 mod process;
 mod refusals;
 pub mod shape;
+mod unused;
 
 use std::io;
 use std::path::PathBuf;

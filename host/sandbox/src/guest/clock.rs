@@ -1,15 +1,17 @@
 //! The guest's own time in one call. It runs while the guest computes or sleeps. It stands while
-//! the host works for the guest, or while the executor has taken the guest off the thread.
+//! the host works for the guest, and while the guest waits for its turn of the processor.
 //!
 //! The machine is told the time, so that tests decide it; [`timed`] drives it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+
+use crate::turns::Seat;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the guest's time is up")]
@@ -135,19 +137,32 @@ impl Drop for HostTime {
     }
 }
 
-/// Runs one call on the guest's clock. A guest that computes is stopped by the engine's ticks (the
+/// Runs one call on the guest's clock, and at its turns. A guest that computes is stopped by the engine's ticks (the
 /// call then answers [`TimeUp`] itself), one that sleeps by a timer that is armed only then.
-pub async fn timed<F: Future>(clock: SharedClock, call: F) -> Result<F::Output, TimeUp> {
+pub async fn timed<F: Future>(clock: SharedClock, seat: Arc<Seat>, call: F) -> Result<F::Output, TimeUp> {
     clock.lock().begin();
     let mut call = pin!(call);
     let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
-    std::future::poll_fn(move |context| poll_timed(&clock, call.as_mut(), &mut timer, context)).await
+    let mut computes = true;
+    std::future::poll_fn(move |context| {
+        if computes {
+            ready!(seat.poll_turn(context));
+        }
+        // What the host does for the guest goes on without a turn. The engine has the guest wait for one before
+        // it computes again.
+        let polled = poll_timed(&clock, call.as_mut(), &mut timer, &mut computes, context);
+        seat.give_up();
+        polled
+    })
+    .await
 }
 
+/// `computes`: whether it has something to compute next.
 fn poll_timed<F: Future>(
     clock: &SharedClock,
     call: Pin<&mut F>,
     timer: &mut Option<Pin<Box<tokio::time::Sleep>>>,
+    computes: &mut bool,
     context: &mut Context<'_>,
 ) -> Poll<Result<F::Output, TimeUp>> {
     clock.lock().run(Instant::now());
@@ -156,6 +171,7 @@ fn poll_timed<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let pause = clock.lock().pause(Instant::now());
+    *computes = pause == Pause::Yielded;
     let Pause::Idle(left) = pause else { return Poll::Pending };
     // A timer of no length would still wait for its next turn, again and again.
     if left.is_zero() {
@@ -194,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_thread_is_not_charged() {
+    fn waiting_for_a_turn_is_not_charged() {
         let (start, mut clock) = (Instant::now(), GuestClock::new(LIMIT));
         clock.run(start);
         assert_eq!(clock.tick(after(start, 40)), Ok(()));

@@ -15,6 +15,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use crate::bindings::types::Error;
 use crate::tally::{Capability, Tally, Work};
+use crate::turns::Seat;
 use clock::{HostTime, SharedClock};
 use memory::{Budget, MemoryLimit};
 use stderr::Tail;
@@ -30,6 +31,8 @@ pub struct Guest {
     table: ResourceTable,
     pub memory: MemoryLimit,
     pub clock: SharedClock,
+    /// Where the call in progress waits for its turns.
+    pub seat: Arc<Seat>,
     pub stderr: Tail,
     pub config: Arc<str>,
     limits: CallLimits,
@@ -52,7 +55,13 @@ struct CallLimits {
 }
 
 impl Guest {
-    pub fn new(limits: &LimitsSpec, config: Arc<str>, budget: Arc<Budget>, tally: Arc<Tally>) -> Self {
+    pub fn new(
+        limits: &LimitsSpec,
+        config: Arc<str>,
+        budget: Arc<Budget>,
+        tally: Arc<Tally>,
+        seat: Arc<Seat>,
+    ) -> Self {
         let stderr = Tail::default();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
@@ -68,6 +77,7 @@ impl Guest {
             table,
             memory: MemoryLimit::new(limits.memory.0, budget, Arc::clone(&tally)),
             clock: SharedClock::new(limits.call.0),
+            seat,
             stderr,
             config,
             limits: CallLimits {
@@ -165,10 +175,18 @@ mod tests {
     use wasmtime_wasi::p2::bindings::random::random::Host as _;
 
     use super::*;
+    use crate::turns::Turns;
+
+    impl Guest {
+        pub fn of_test() -> Self {
+            let seat = Arc::new(Turns::new(1, || {})).seat(&"".into());
+            Self::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default(), seat)
+        }
+    }
 
     #[test]
     fn a_guest_holds_no_more_wasi_objects_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
+        let mut guest = Guest::of_test();
         let WasiCtxView { table, .. } = guest.ctx();
         for held in 0..RESOURCES {
             assert!(table.push(held).is_ok(), "{held}");
@@ -178,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_call_gives_no_more_random_bytes_than_its_bound() {
-        let mut guest = Guest::new(&LimitsSpec::default(), "".into(), Arc::default(), Arc::default());
+        let mut guest = Guest::of_test();
         let WasiCtxView { ctx, .. } = guest.ctx();
         let random = ctx.random();
         assert_eq!(random.get_random_bytes(RANDOM_BYTES).unwrap().len() as u64, RANDOM_BYTES);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use kubewitness_core::config::{self, ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{CallError, Handler};
-use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions, Plugin};
+use tokio::task::JoinSet;
 
-use crate::fixture::{Bench, Fake, delivery, probe_bytes};
+use crate::fixture::{Bench, Fake, delivery, probe, probe_bytes};
 
 fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
@@ -35,6 +36,33 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
     assert!(turns > 0);
     assert_eq!(bench.plugin.idle(), 0);
     assert_eq!(bench.ask("count").await, "0");
+}
+
+/// Each computes as much as it may. One with four calls gets a quarter of its share for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
+    let component = probe().await;
+    let plugin = |name: &str| {
+        let made = component.plugin(name, &call(SHORT), Arc::new(Fake::default()));
+        Arc::new(made.unwrap())
+    };
+    let mut calls = JoinSet::new();
+    let mut compute = |plugin: &Arc<Plugin>| {
+        let plugin = plugin.clone();
+        calls.spawn(async move {
+            let ended = plugin.handle(&[delivery(1, "loop")]).await;
+            (plugin.name().to_owned(), ended.unwrap_err())
+        });
+    };
+    for number in 0..4 {
+        let greedy = plugin(&format!("greedy-{number}"));
+        (0..4).for_each(|_| compute(&greedy));
+    }
+    let modest = plugin("modest");
+    compute(&modest);
+    let first = calls.join_next().await.unwrap().unwrap();
+    assert_eq!(first, ("modest".to_owned(), CallError::Timeout { limit_ms: SHORT }));
+    assert!(modest.tally().view().wait_seconds > 0.0);
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
-//! Gets bytes from a server that nobody has to trust: bounded in time and in size, and over HTTPS.
+//! Gets bytes from a server that nobody has to trust: bounded in time and in size, over HTTPS, and from addresses that
+//! the host's settings allow. Each connection is made to an address that was judged, also after a redirect.
 
-use std::sync::OnceLock;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kubewitness_core::config::is_local;
+use kubewitness_capability::{Forbidden, Guard, Unresolved};
+use kubewitness_core::config::{AddressKind, AddressRange, is_local};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 use tokio::time::Instant;
@@ -17,31 +20,53 @@ const BYTES_A_SECOND: u64 = 16 << 10;
 /// Registries lead to where they keep their files.
 const REDIRECTS: usize = 5;
 
-/// For the network, and for this machine, where a proxy has nothing to do.
-pub fn client(url: &Url) -> Result<Client, String> {
-    static ANY: OnceLock<Client> = OnceLock::new();
-    static LOCAL: OnceLock<Client> = OnceLock::new();
-    let is_local = is_local(url.authority());
-    let known = if is_local { &LOCAL } else { &ANY };
-    if let Some(client) = known.get() {
-        return Ok(client.clone());
+/// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
+#[derive(Clone)]
+pub struct Network {
+    reachable: Arc<[AddressRange]>,
+}
+
+impl Network {
+    pub fn new(reachable: Vec<AddressRange>) -> Self {
+        Self { reachable: reachable.into() }
     }
-    let builder = Client::builder()
-        .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        .read_timeout(SILENCE)
-        .referer(false)
-        .redirect(Policy::custom(move |attempt| {
-            let is_there =
-                attempt.url().scheme() == "https" || (is_local && is_of_this_machine(attempt.url()));
-            match attempt.previous().len() > REDIRECTS || !is_there {
-                true => attempt.stop(),
-                false => attempt.follow(),
-            }
-        }));
-    let builder = if is_local { builder.no_proxy() } else { builder };
-    let client = builder.build().map_err(|error| format!("no HTTP client can be made: {error}"))?;
-    Ok(known.get_or_init(|| client).clone())
+
+    /// For the network, and for this machine, where a proxy has nothing to do.
+    pub fn client(&self, url: &Url) -> Result<Client, String> {
+        if let Some(kind) = self.forbidden(url) {
+            return Err(told(kind));
+        }
+        let (is_local, network) = (is_local(url.authority()), self.clone());
+        let guard = Guard::of_modules(self.reachable.to_vec());
+        let builder = Client::builder()
+            .user_agent(concat!("kubewitness/", env!("CARGO_PKG_VERSION")))
+            .dns_resolver(Arc::new(guard))
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            .referer(false)
+            .redirect(Policy::custom(move |attempt| {
+                let is_there =
+                    attempt.url().scheme() == "https" || (is_local && is_of_this_machine(attempt.url()));
+                match network.forbidden(attempt.url()) {
+                    Some(kind) => attempt.error(Forbidden(kind)),
+                    None if attempt.previous().len() > REDIRECTS || !is_there => attempt.stop(),
+                    None => attempt.follow(),
+                }
+            }));
+        let builder = if is_local { builder.no_proxy() } else { builder };
+        builder.build().map_err(|error| format!("no HTTP client can be made: {error}"))
+    }
+
+    /// The client resolves no address that stands in the place of a name.
+    fn forbidden(&self, url: &Url) -> Option<AddressKind> {
+        let address: IpAddr = url.host_str()?.trim_matches(['[', ']']).parse().ok()?;
+        let is_reachable = self.reachable.iter().any(|range| range.contains(address));
+        (!is_reachable).then(|| AddressKind::of(address))
+    }
+}
+
+fn told(kind: AddressKind) -> String {
+    format!("leads to {kind}, which `spec.modules.addresses` of the host's settings does not name")
 }
 
 fn is_of_this_machine(url: &Url) -> bool {
@@ -81,8 +106,18 @@ fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
 pub fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;
-    while let Some(source) = cause.source() {
-        cause = source;
+    loop {
+        let of_name = match cause.downcast_ref() {
+            Some(Unresolved::Forbidden(forbidden)) => Some(forbidden),
+            _ => None,
+        };
+        // A redirect, or a name.
+        if let Some(Forbidden(kind)) = cause.downcast_ref().or(of_name) {
+            return told(*kind);
+        }
+        match cause.source() {
+            Some(source) => cause = source,
+            None => return cause.to_string(),
+        }
     }
-    cause.to_string()
 }

@@ -8,9 +8,10 @@ use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
-use super::cosign::{self, Signature};
+use super::digest;
 use super::docker_config::Login;
-use super::{digest, download};
+use super::download::{self, Network};
+use super::cosign::{self, Signature};
 
 /// A manifest names a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
@@ -43,6 +44,7 @@ struct Layer {
 
 pub struct Registry<'a> {
     reference: &'a OciReference,
+    network: Network,
     base: Url,
     login: Option<Login>,
     /// What the registry wants to see, once it has said so.
@@ -56,11 +58,11 @@ enum Shown {
 }
 
 impl<'a> Registry<'a> {
-    pub fn new(reference: &'a OciReference, login: Option<Login>) -> Result<Self, String> {
+    pub fn new(reference: &'a OciReference, login: Option<Login>, network: Network) -> Result<Self, String> {
         let scheme = if is_local(&reference.registry) { "http" } else { "https" };
         let base = format!("{scheme}://{}/v2/{}/", reference.registry, reference.repository);
         let base = base.parse().map_err(|error| format!("makes no address: {error}"))?;
-        Ok(Self { reference, base, login, shown: None })
+        Ok(Self { reference, network, base, login, shown: None })
     }
 
     /// The digest of the manifest, and the component.
@@ -145,7 +147,7 @@ impl<'a> Registry<'a> {
     /// Asks as a stranger first, and then with what the registry wants to see.
     async fn get(&mut self, path: &str, accept: &str) -> Result<Response, String> {
         let url = self.base.join(path).map_err(|error| format!("makes no address: {error}"))?;
-        let client = download::client(&url)?;
+        let client = self.network.client(&url)?;
         let ask = async |shown: &Option<Shown>| {
             let request = client.get(url.clone()).header(ACCEPT, accept);
             let request = match shown {
@@ -182,7 +184,7 @@ impl<'a> Registry<'a> {
             return Err("the registry wants a token from an address without https".into());
         }
         let scope = format!("repository:{}:pull", self.reference.repository);
-        let mut request = download::client(&realm)?.get(realm).query(&[("scope", &scope)]);
+        let mut request = self.network.client(&realm)?.get(realm).query(&[("scope", &scope)]);
         if let Some(service) = fields.get("service") {
             request = request.query(&[("service", service)]);
         }

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::cosign::{Signature, signer};
 use super::docker_config;
+use super::download::{self, Network};
 use super::registry::Registry;
 use super::turn::Turn;
-use super::{COMPONENT_BYTES, digest, download};
+use super::{COMPONENT_BYTES, digest};
 
 /// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);
@@ -23,6 +24,7 @@ pub struct Remote {
     place: Place,
     credentials: Option<SecretRef>,
     signed_by: Vec<String>,
+    network: Network,
     kept: Option<(Arc<[u8]>, Pulled)>,
 }
 
@@ -67,7 +69,8 @@ impl Remote {
         };
         let modules = &host.modules;
         let (credentials, signed_by) = (modules.credentials.clone(), modules.signed_by.clone());
-        Some(Self { place, credentials, signed_by, kept: None })
+        let network = Network::new(modules.reachable());
+        Some(Self { place, credentials, signed_by, network, kept: None })
     }
 
     pub fn field(&self) -> &'static str {
@@ -94,9 +97,11 @@ impl Remote {
 
     /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
     pub fn keep(&mut self, component: Arc<[u8]>, pulled: &Pulled) {
-        let is_it = pulled.from == self.name() && pulled.component == digest(&component);
-        if is_it && self.judge(pulled).is_ok() {
-            self.kept = Some((component, pulled.clone()));
+        let name = self.name();
+        // A name with the digest of the image is that image, whatever the tag is now.
+        let is_it = pulled.from == name || pulled.told() == name;
+        if is_it && pulled.component == digest(&component) && self.judge(pulled).is_ok() {
+            self.kept = Some((component, Pulled { from: name, ..pulled.clone() }));
         }
     }
 
@@ -126,7 +131,7 @@ impl Remote {
                 docker_config::login(text.expose(), registry, repository).map_err(told)?
             }
         };
-        let mut registry = Registry::new(reference, login)?;
+        let mut registry = Registry::new(reference, login, self.network.clone())?;
         let (image, component) = registry.component(COMPONENT_BYTES).await?;
         let signatures = match self.signed_by.is_empty() {
             true => Vec::new(),
@@ -141,7 +146,7 @@ impl Remote {
 
     async fn download(&self, url: &str) -> Result<(Arc<[u8]>, Pulled), String> {
         let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
-        let answer = download::client(&url)?.get(url).send().await.map_err(download::cause)?;
+        let answer = self.network.client(&url)?.get(url).send().await.map_err(download::cause)?;
         if !answer.status().is_success() {
             return Err(format!("the server answers {}", answer.status()));
         }

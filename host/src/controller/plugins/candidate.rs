@@ -63,6 +63,11 @@ impl Candidate {
         PluginSpec { module, shadow, ..self.parsed.spec.clone() } == other.parsed.spec
     }
 
+    /// Whether it has the shadow that its document names.
+    pub fn has_its_shadow(&self) -> bool {
+        self.shadow.is_some() || self.parsed.spec.shadow.is_none()
+    }
+
     pub fn is_same(&self, other: &Self) -> bool {
         let shadow = |it: &Self| it.shadow.as_ref().map(|shadow| shadow.component.digest().to_owned());
         self.parsed.spec == other.parsed.spec
@@ -84,6 +89,14 @@ impl Wanted {
         Self { question: Question { shadow_mark, ..self.question }, shadow: shadow.map(Box::new), ..self }
     }
 
+    /// Without a shadow that lies elsewhere. A registry that does not answer holds up what comes from it alone.
+    pub fn at_work(self) -> Self {
+        match &self.shadow {
+            Some(shadow) if matches!(shadow.found, Found::Remote(_)) => self.beside(None),
+            _ => self,
+        }
+    }
+
     /// What was fetched for this very document before need not be fetched again. What lies here and is the same is in
     /// memory once.
     pub fn keep(&mut self, good: &GoodPlugin) {
@@ -98,10 +111,7 @@ impl Wanted {
 
     /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
     pub fn keep_compared(&mut self, running: &Candidate) {
-        let module = &self.parsed.spec.module;
-        let Some(shadow) = running.shadow.as_ref().filter(|it| it.parsed.spec.module == *module) else {
-            return;
-        };
+        let Some(shadow) = &running.shadow else { return };
         if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &shadow.pulled) {
             remote.keep(shadow.component.bytes().clone(), pulled);
         }

@@ -35,6 +35,7 @@ use tracing::{info, warn};
 
 use super::election::Election;
 use super::shared::{Phase, PluginState, Shared};
+use super::trial;
 use crate::config::component::{self, Folders, Pulled};
 use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
@@ -258,7 +259,9 @@ impl Plugins {
     fn shadow_of(&self, candidate: &Candidate) -> Option<Shadow> {
         let shadow = candidate.shadow.as_deref()?;
         let pair = Pair { active: candidate.clone(), shadow: shadow.clone() };
-        Some(Shadow::start(pair, self.journal.clone(), self.shared.clone(), &self.clock, &self.tasks))
+        let folder = self.folders.data.as_deref().map(trial::folder);
+        let (journal, shared) = (self.journal.clone(), self.shared.clone());
+        Some(Shadow::start(pair, folder, journal, shared, &self.clock, &self.tasks))
     }
 
     /// A fatal error of the journal at the start of a plugin. No configuration caused it, and later writes

@@ -3,6 +3,7 @@
 //! faster than it is compared is missed and counted.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,6 +69,7 @@ pub struct Shadow {
 impl Shadow {
     pub fn start(
         pair: Pair,
+        folder: Option<PathBuf>,
         journal: Journal,
         shared: Arc<Shared>,
         clock: &Arc<dyn Clock>,
@@ -83,8 +85,16 @@ impl Shadow {
         let (stop, name) = (CancellationToken::new(), format!("the shadow of {}", pair.active.parsed.name));
         let sides = [Side::new(&pair.active, clock), Side::new(&pair.shadow, clock)];
         let plugin = pair.active.parsed.name;
-        let mut comparing =
-            Comparing { plugin, sides, journal, shared, view: view.clone(), stored: None, round: None };
+        let mut comparing = Comparing {
+            plugin,
+            sides,
+            folder,
+            journal,
+            shared,
+            view: view.clone(),
+            stored: None,
+            round: None,
+        };
         let (stopped, read) = (stop.clone(), CancellationToken::new());
         let reads = read.clone().drop_guard();
         tasks.spawn(name, Fate::Finite, async move {
@@ -200,6 +210,8 @@ struct Act {
 struct Comparing {
     plugin: String,
     sides: [Side; 2],
+    /// Where the files of its trials are.
+    folder: Option<PathBuf>,
     journal: Journal,
     shared: Arc<Shared>,
     view: watch::Sender<ShadowView>,
@@ -295,6 +307,7 @@ impl Comparing {
             kv,
             newest: *self.journal.newest().borrow(),
             database: Some(DATABASE),
+            folder: self.folder.clone(),
         };
         let (hiding, keep) = (Hiding::Same(redaction.clone()), Keep::Bytes(TOLD_BYTES, Vec::new()));
         let stage = Stage::open(&self.plugin, &side.spec, &side.component, lent, hiding, keep).await?;

@@ -106,8 +106,18 @@ impl Control {
                     self.waiting.push(Waiting { name, number, refusal: None });
                 }
                 Ok((name, Answered::Fits(candidate))) => {
-                    if let Err(message) = self.take(*candidate, capabilities).await {
-                        refused.push((entry, Some(name), message));
+                    let is_whole = candidate.has_its_shadow();
+                    let taken = self.take(*candidate, capabilities).await;
+                    let then = match taken {
+                        Ok(()) if !is_whole => self.look(entry, snapshot, host).await.map(|(_, then)| then),
+                        taken => taken.map(|()| Standing::Runs),
+                    };
+                    match then {
+                        Err(message) => refused.push((entry, Some(name), message)),
+                        Ok(Standing::Runs) => {}
+                        Ok(Standing::Asked(number)) => {
+                            self.waiting.push(Waiting { name, number, refusal: None });
+                        }
                     }
                 }
             }
@@ -154,8 +164,10 @@ impl Control {
         if let Some(good) = self.good_plugins.get(&name) {
             wanted.keep(good);
         }
-        if let Some(running) = self.plugins.candidate(&name) {
-            wanted.keep_compared(running);
+        match self.plugins.candidate(&name) {
+            Some(running) => wanted.keep_compared(running),
+            // Its shadow is asked for once it runs.
+            None => wanted = wanted.at_work(),
         }
         Ok((name, Standing::Asked(self.examinations.ask(wanted))))
     }

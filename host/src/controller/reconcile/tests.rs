@@ -231,6 +231,33 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     assert!(control.plugins.is_running("quick"));
 }
 
+/// As after a restart while the registry of the shadow takes connections and says nothing.
+#[tokio::test]
+async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut control = control(folder.path()).await;
+    let url = folder.path().join("url");
+    std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut quick = writer("quick", 1);
+    quick.text += &format!("  shadow: {{module: {{oci: \"{}/a:1\"}}}}\n", silent.local_addr().unwrap());
+    let mut host = two_writers(&url);
+    host.text += "  modules: {addresses: [loopback]}\n";
+    let snapshot = Snapshot { hosts: vec![host], plugins: vec![quick.clone()], ..Snapshot::default() };
+    let is_held_up = |control: &Control| {
+        let told = control.shared.message("quick").unwrap_or_default();
+        control.plugins.is_running("quick") && told.contains("its component for its shadow is being fetched")
+    };
+    while !is_held_up(&control) {
+        control.reconcile(&snapshot, &CancellationToken::new()).await;
+        assert_eq!(control.waiting.len(), 1, "{:?}", control.shared.message("quick"));
+        if !control.plugins.is_running("quick") {
+            control.examinations.answered().await;
+        }
+    }
+    assert_eq!(control.good_plugins["quick"].entry, quick);
+}
+
 /// As after a restart with a file that is no YAML: nobody knows of which plugin it is.
 #[tokio::test]
 async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin_goes_on() {

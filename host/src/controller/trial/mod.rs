@@ -6,7 +6,8 @@ mod effects;
 mod recorder;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -43,6 +44,21 @@ pub struct Lent {
     pub newest: Seq,
     /// The largest that its database may grow.
     pub database: Option<Bytes>,
+    /// Where its files are, for as long as it is called. Left out: among the temporary files.
+    pub folder: Option<PathBuf>,
+}
+
+/// Where the trials of a controller have their files.
+pub fn folder(data: &Path) -> PathBuf {
+    data.join("trial")
+}
+
+/// Removes what the trials of a controller left that did not end by itself.
+pub fn clear(data: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder(data)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// What hides secrets from the plugin.
@@ -70,7 +86,7 @@ impl Stage {
         hiding: Hiding,
         keep: Keep,
     ) -> Result<Self> {
-        let folder = tempfile::tempdir().context("making a folder for the trial")?;
+        let folder = folder_in(lent.folder.as_deref()).context("making a folder for the trial")?;
         let (rules, same) = match hiding {
             Hiding::Rules(rules) => (*rules, None),
             Hiding::Same(redaction) => (RedactionSpec::default(), Some(redaction)),
@@ -122,6 +138,12 @@ impl Stage {
             Err(error) => json!({"failed": error.to_string()}),
         }
     }
+}
+
+fn folder_in(folder: Option<&Path>) -> io::Result<TempDir> {
+    let Some(folder) = folder else { return tempfile::tempdir() };
+    std::fs::create_dir_all(folder)?;
+    tempfile::tempdir_in(folder)
 }
 
 fn verdict(verdict: Verdict) -> Value {

@@ -14,7 +14,7 @@ pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
 pub use conform::conform;
 pub use fields::config_fields;
 pub use module::{OciReference, is_local};
-pub(super) use module::{check_keys, check_module};
+pub(super) use module::{check_module, check_modules};
 
 /// The compiler's own program and tables need about this much before it has read a byte.
 pub(super) const MEMORY_LEAST: u64 = 128 << 20;

@@ -4,10 +4,18 @@ use std::fmt;
 use std::path::{Component, Path};
 
 use crate::config::ModuleSpec;
+use crate::config::destinations::{ADDRESSES, AddressRange};
 use crate::model::fault::{Fault, fault};
 
-/// Keys in the host's settings.
-pub(crate) fn check_keys(signed_by: &[String], faults: &mut Vec<Fault>) {
+/// What the host's settings say of all components.
+pub(crate) fn check_modules(signed_by: &[String], addresses: &[AddressRange], faults: &mut Vec<Fault>) {
+    let given = addresses.len();
+    if given > ADDRESSES {
+        faults.push(fault(
+            "spec.modules.addresses",
+            format!("has {given} entries, and at most {ADDRESSES} are taken"),
+        ));
+    }
     for (place, key) in signed_by.iter().enumerate() {
         let key = key.trim();
         if !key.starts_with("-----BEGIN PUBLIC KEY-----") || !key.ends_with("-----END PUBLIC KEY-----") {
@@ -246,7 +254,9 @@ mod tests {
             assert!(of(unsigned)[0].contains("modules.signedBy"));
         }
         let mut faults = Vec::new();
-        check_keys(&["ssh-ed25519 AAAA".into()], &mut faults);
+        let addresses = [AddressRange::Loopback; ADDRESSES + 1];
+        check_modules(&["ssh-ed25519 AAAA".into()], &addresses, &mut faults);
+        assert_eq!(faults.remove(0).field, "spec.modules.addresses");
         assert_eq!(faults[0].field, "spec.modules.signedBy[0]");
     }
 }

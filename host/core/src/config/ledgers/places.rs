@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::model::fault::{Fault, fault};
 
 /// In the data folder, these are the host's own: a plugin that could write them could unsay what was witnessed.
-const OWN: [&str; 3] = ["journal.db", "cache", "last-good"];
+const OWN: [&str; 4] = ["journal.db", "cache", "last-good", "trial"];
 /// The same, which have no files beside them. A plugin that could write them could sign in as anybody.
 const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "session.key"];
 /// Endings of the files beside those of a ledger.
@@ -132,6 +132,7 @@ mod tests {
             ("x/../journal.db-wal", "is the host's own"),
             ("/data/../data/cache/a", "is the host's own"),
             ("last-good/host.yaml", "is the host's own"),
+            ("trial/a.db", "is the host's own"),
             ("session.key", "is the host's own"),
             ("audit/../mutes", "is the host's own"),
             ("./platform.db", "platform.db is of the database `platform` already"),

@@ -251,6 +251,7 @@ fn calls() -> CallsView {
         verdicts: VerdictsView { done: 44_102, retry: 70, reject: 3 },
         guest_seconds: 1.25,
         host_seconds: 90.5,
+        wait_seconds: 3.5,
         bytes_in: 9_000_000,
         bytes_out: 4_000_000,
         host_calls: HOST_CALLS.map(|(capability, calls)| (capability.to_owned(), calls)).into(),

@@ -5,7 +5,7 @@ use kubewitness_core::views::{CallsView, PluginView};
 use crate::cli::Zone;
 use crate::commands::print::{Table, remarks};
 
-const HEADER: [&str; 15] = [
+const HEADER: [&str; 16] = [
     "PLUGIN",
     "CALLS",
     "STATES",
@@ -16,6 +16,7 @@ const HEADER: [&str; 15] = [
     "OTHER ERRORS",
     "GUEST TIME",
     "HOST TIME",
+    "WAIT TIME",
     "IN / OUT",
     "INSTANCES",
     "PEAK MEMORY",
@@ -55,6 +56,7 @@ fn row(plugin: &PluginView) -> Vec<String> {
         (ended.out_of_memory + ended.invalid + ended.refused + ended.unavailable).to_string(),
         time(calls.guest_seconds),
         time(calls.host_seconds),
+        time(calls.wait_seconds),
         format!("{} / {}", size(calls.bytes_in), size(calls.bytes_out)),
         calls.instances.to_string(),
         format!("{}{}", size(calls.peak_memory), limit.unwrap_or_default()),
@@ -107,6 +109,7 @@ mod tests {
             states: 2560,
             guest_seconds: 0.25,
             host_seconds: 12.0,
+            wait_seconds: 0.5,
             bytes_in: 3 << 20,
             bytes_out: 2048,
             peak_memory: 3 << 19,
@@ -136,6 +139,7 @@ mod tests {
             "1",
             "250.0 ms",
             "12.0 s",
+            "500.0 ms",
             "3.0 MiB / 2 KiB",
             "0",
             "1.5 MiB of 64.0 MiB",

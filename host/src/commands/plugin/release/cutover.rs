@@ -1,20 +1,23 @@
-//! `kubewitness plugin cutover`: the version in the shadow of a plugin takes over. The controller does the rest, as with any
-//! change of the ConfigMap.
+//! `kubewitness plugin cutover`: the version in the shadow of a plugin takes over. What is written into the ConfigMap names
+//! the component that the controller has compared by its digest: a tag or a file may be another one meanwhile. The
+//! controller does the rest, as with any change of the ConfigMap.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow};
-use kubewitness_core::config::{PLUGIN_KEY, PLUGIN_LABEL, is_name};
+use anyhow::{Context, Result, anyhow, bail};
+use kubewitness_core::config::{OciReference, PLUGIN_KEY, PLUGIN_LABEL, is_name};
+use kubewitness_core::views::ShadowView;
 use kubewitness_watch::configmaps::change;
 use serde_json::Value;
 
-use super::pack;
-use crate::cli::CutoverPluginArgs;
+use super::{pack, shadow};
+use crate::cli::{CutoverPluginArgs, ReachArgs};
+use crate::commands::api::Client;
 use crate::commands::{Ended, Usage, print};
 use crate::config::tree::{NotYaml, Tree};
 
 pub async fn cutover(args: CutoverPluginArgs) -> Ended {
-    let CutoverPluginArgs { name, config_map, into } = args;
+    let CutoverPluginArgs { name, config_map, server, token, into } = args;
     let map = config_map.unwrap_or_else(|| name.clone());
     // It becomes a part of an address.
     if !is_name(&name) || !is_name(&map) {
@@ -22,15 +25,26 @@ pub async fn cutover(args: CutoverPluginArgs) -> Ended {
             "`{name}` in the ConfigMap `{map}` is no plugin: check both names"
         )));
     }
-    let take_over =
-        |data: &mut BTreeMap<String, String>| cut_over(&name, data).map_err(|error| format!("{error:#}"));
+    let reach = ReachArgs {
+        server,
+        token,
+        kubeconfig: into.kubeconfig.clone(),
+        context: into.context.clone(),
+        kubewitness_namespace: Some(into.namespace.clone()),
+    };
+    let client =
+        Client::reach(&reach).await.context("asking the controller which component it has compared")?;
+    let compared = shadow::find(&client, &name).await?;
+    let take_over = |data: &mut BTreeMap<String, String>| {
+        cut_over(&name, &compared, data).map_err(|error| format!("{error:#}"))
+    };
     let at = (into.namespace.as_str(), map.as_str());
     let write = async |signed_in: &_| change(signed_in, at, PLUGIN_LABEL, into.dry_run, take_over).await;
     pack::written(&into, &map, write).await
 }
 
 /// In the one text of the ConfigMap that the controller reads.
-fn cut_over(name: &str, data: &mut BTreeMap<String, String>) -> Result<()> {
+fn cut_over(name: &str, compared: &ShadowView, data: &mut BTreeMap<String, String>) -> Result<()> {
     let text = data.get_mut(PLUGIN_KEY);
     let text = text.with_context(|| {
         format!("it has no `{PLUGIN_KEY}`: `--config-map` names the one that has the manifest of `{name}`")
@@ -46,20 +60,59 @@ fn cut_over(name: &str, data: &mut BTreeMap<String, String>) -> Result<()> {
     })?;
     let spec = document["spec"].as_object_mut().context("its manifest has no `spec`")?;
     let shadow = spec.remove("shadow").and_then(|mut shadow| Some(shadow.get_mut("module")?.take()));
-    let module = shadow.with_context(|| {
+    let mut module = shadow.with_context(|| {
         format!(
             "the plugin `{name}` has no version in its shadow: `spec.shadow.module` of its manifest names one"
         )
     })?;
+    pin(&mut module, compared)?;
     spec.insert("module".to_owned(), module);
     let texts = documents.iter().map(print::yaml).collect::<Result<Vec<_>>>()?;
     *text = texts.join("---\n");
     Ok(())
 }
 
+/// The module is the component that was compared, and no other one that has its name by now.
+fn pin(module: &mut Value, compared: &ShadowView) -> Result<()> {
+    let text = |field: &str| module[field].as_str().map(str::to_owned);
+    let (oci, url, wanted) = (text("oci"), text("url"), text("sha256"));
+    let digest = &compared.digest;
+    // Where it was fetched from, a tag with the digest of its image.
+    let from = compared.module.as_deref();
+    let is_it = match (&oci, &url) {
+        (Some(oci), _) => from.is_some_and(|from| from == oci || from.split('@').next() == Some(oci)),
+        (None, Some(url)) => from == Some(url),
+        (None, None) => from.is_none(),
+    };
+    let has_its_digest = wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(digest));
+    if !is_it || !has_its_digest {
+        bail!(
+            "the controller compares another component than its `spec.shadow.module` names ({}, sha256 {digest}): \
+             `kubewitness plugins` says whether the manifest was taken; wait until it was, and look at \
+             `kubewitness plugin shadow` again",
+            from.unwrap_or("it lay here")
+        );
+    }
+    let pinned = from.filter(|from| oci.is_some() && OciReference::parse(from).is_ok());
+    let module = module.as_object_mut().context("its `spec.shadow.module` is no object")?;
+    if let Some(pinned) = pinned {
+        module.insert("oci".into(), pinned.into());
+    }
+    module.insert("sha256".into(), digest.as_str().into());
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    const IMAGE: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+    fn compared(module: Option<&str>) -> ShadowView {
+        ShadowView { digest: "bb".into(), module: module.map(str::to_owned), ..ShadowView::default() }
+    }
 
     fn data(spec: &str) -> BTreeMap<String, String> {
         let manifest = format!("kind: Plugin\nmetadata: {{name: shout}}\nspec: {spec}\n");
@@ -68,28 +121,59 @@ mod tests {
 
     #[test]
     fn the_component_of_the_shadow_takes_the_place_of_the_one_at_work() {
-        let spec =
-            "{module: {file: a.wasm, sha256: aa}, shadow: {module: {oci: 'r/b:2'}}, config: {phase: Failed}}";
+        let spec = "{module: {file: a.wasm, sha256: aa}, shadow: {module: {oci: 'r.example/b:2'}}, config: {phase: Failed}}";
         let mut data = data(spec);
         // A copy that nobody reads comes first.
         let old = data["plugin.yaml"].clone();
         data.insert("old.yaml".into(), old.clone());
-        cut_over("shout", &mut data).unwrap();
+        let from = format!("r.example/b:2@sha256:{IMAGE}");
+        let compared = compared(Some(&from));
+        cut_over("shout", &compared, &mut data).unwrap();
         let now: Value = serde_saphyr::from_str(&data["plugin.yaml"]).unwrap();
-        let spec = serde_json::json!({"module": {"oci": "r/b:2"}, "config": {"phase": "Failed"}});
+        let spec = json!({"module": {"oci": from, "sha256": "bb"}, "config": {"phase": "Failed"}});
         assert_eq!((&now["spec"], &now["metadata"]["name"]), (&spec, &"shout".into()));
         assert_eq!((&data["other"], &data["old.yaml"]), (&"a: [".to_owned(), &old));
-        let again = cut_over("shout", &mut data).unwrap_err().to_string();
+        let again = cut_over("shout", &compared, &mut data).unwrap_err().to_string();
         assert!(again.contains("`spec.shadow.module` of its manifest names one"), "{again}");
     }
 
     #[test]
+    fn what_takes_over_is_pinned_to_the_digest_that_was_compared_and_nothing_else_takes_over() {
+        let url = "https://a.example/b.wasm";
+        let pinned = format!("r.example/b@sha256:{IMAGE}");
+        let cases = [
+            (json!({"file": "b.wasm"}), None),
+            (json!({"configMapKey": "b"}), None),
+            (json!({"url": url, "sha256": "BB"}), Some(url)),
+            (json!({"oci": pinned}), Some(pinned.as_str())),
+        ];
+        for (module, from) in cases {
+            let mut now = module.clone();
+            pin(&mut now, &compared(from)).unwrap();
+            let mut wanted = module;
+            wanted["sha256"] = "bb".into();
+            assert_eq!(now, wanted);
+        }
+        let others = [
+            (json!({"file": "b.wasm", "sha256": "aa"}), None),
+            (json!({"file": "b.wasm"}), Some(url)),
+            (json!({"oci": "r.example/b:3"}), Some(pinned.as_str())),
+            (json!({"oci": "r.example/b:3"}), None),
+            (json!({"url": "https://a.example/c.wasm", "sha256": "bb"}), Some(url)),
+        ];
+        for (mut module, from) in others {
+            let told = pin(&mut module, &compared(from)).unwrap_err().to_string();
+            assert!(told.contains("compares another component"), "{module}: {told}");
+        }
+    }
+
+    #[test]
     fn a_manifest_that_is_elsewhere_is_asked_for() {
-        let told = cut_over("whisper", &mut data("{}")).unwrap_err().to_string();
+        let told = cut_over("whisper", &compared(None), &mut data("{}")).unwrap_err().to_string();
         assert!(told.contains("`--config-map` names the one that has it"), "{told}");
         let mut other: BTreeMap<_, _> =
             [("old.yaml".into(), data("{}").remove("plugin.yaml").unwrap())].into();
-        let told = cut_over("shout", &mut other).unwrap_err().to_string();
+        let told = cut_over("shout", &compared(None), &mut other).unwrap_err().to_string();
         assert!(told.contains("it has no `plugin.yaml`"), "{told}");
     }
 }

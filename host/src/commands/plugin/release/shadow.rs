@@ -17,7 +17,8 @@ pub async fn shadow(args: ShadowPluginArgs) -> Ended {
     Ok(if shadow.different == 0 { End::Fine } else { End::Failed })
 }
 
-async fn find(client: &Client, name: &str) -> Result<ShadowView> {
+/// What the controller compares now.
+pub async fn find(client: &Client, name: &str) -> Result<ShadowView> {
     let plugin = plugin_views(client, Some(name)).await?.into_iter().next();
     plugin.and_then(|plugin| plugin.shadow).ok_or_else(|| {
         anyhow!(

@@ -138,6 +138,7 @@ impl Stage {
         let Subject { name, spec, component, .. } = subject;
         let stand_ins = Arc::new(trial.stand_ins);
         let lent = Lent {
+            folder: None,
             documents: stand_ins.clone(),
             lister: stand_ins.clone(),
             clock: stand_ins.clone(),

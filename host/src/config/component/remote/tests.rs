@@ -7,8 +7,14 @@ use crate::config::component::is_fetching;
 
 const COMPONENT: &[u8] = b"\0asm and what follows";
 
-fn host(modules: Value) -> HostSpec {
+/// Registries of tests are on this machine.
+fn host(mut modules: Value) -> HostSpec {
+    modules["addresses"] = json!(["loopback"]);
     HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() }
+}
+
+fn plain() -> HostSpec {
+    host(json!({}))
 }
 
 fn remote(module: &Value, host: &HostSpec) -> Remote {
@@ -26,16 +32,16 @@ async fn a_tag_is_pulled_and_told_with_its_digest_and_a_digest_is_what_it_says()
     let registry = Registry::start(None).await.unwrap();
     let image = registry.push("team/plugin", "1.2", COMPONENT);
     let name = format!("{}/team/plugin", registry.name());
-    let (bytes, pulled) = pull(&format!("{name}:1.2"), &HostSpec::default()).await.unwrap();
+    let (bytes, pulled) = pull(&format!("{name}:1.2"), &plain()).await.unwrap();
     assert_eq!((&bytes[..], pulled.told()), (COMPONENT, format!("{name}:1.2@sha256:{image}")));
     let pinned = format!("{name}@sha256:{image}");
-    assert_eq!(pull(&pinned, &HostSpec::default()).await.unwrap().1.told(), pinned);
+    assert_eq!(pull(&pinned, &plain()).await.unwrap().1.told(), pinned);
     // What lies under a digest is something else.
     registry.put(format!("team/plugin/manifests/sha256:{image}"), b"{}".to_vec());
-    assert!(pull(&pinned, &HostSpec::default()).await.unwrap_err().contains("another image"));
+    assert!(pull(&pinned, &plain()).await.unwrap_err().contains("another image"));
     registry
         .put(format!("team/plugin/blobs/sha256:{}", sha256(COMPONENT)), b"\0asm and what falls!!".to_vec());
-    let told = pull(&format!("{name}:1.2"), &HostSpec::default()).await.unwrap_err();
+    let told = pull(&format!("{name}:1.2"), &plain()).await.unwrap_err();
     assert!(told.contains("other bytes") && told.starts_with(&name), "{told}");
 }
 
@@ -44,10 +50,10 @@ async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
     let registry = Registry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
-    let (bytes, pulled) = pull(&name, &HostSpec::default()).await.unwrap();
+    let (bytes, pulled) = pull(&name, &plain()).await.unwrap();
     let asked = registry.asked().len();
     let kept = |bytes: &Arc<[u8]>| {
-        let mut again = remote(&json!({"oci": name}), &HostSpec::default());
+        let mut again = remote(&json!({"oci": name}), &plain());
         again.keep(bytes.clone(), &pulled);
         again
     };
@@ -66,7 +72,7 @@ async fn what_is_no_component_is_refused_before_its_bytes_come() {
     let registry = Registry::start(None).await.unwrap();
     let refused = async |layers: Value| {
         registry.manifest("p", "1", &json!({"layers": layers}));
-        pull(&format!("{}/p:1", registry.name()), &HostSpec::default()).await.unwrap_err()
+        pull(&format!("{}/p:1", registry.name()), &plain()).await.unwrap_err()
     };
     let layer =
         |kind: &str, digest: &str, size: u64| json!({"mediaType": kind, "digest": digest, "size": size});
@@ -82,7 +88,7 @@ async fn what_is_no_component_is_refused_before_its_bytes_come() {
     let (long, place) = (vec![7; 4096], format!("p/blobs/{digest}"));
     registry.put(place, long);
     assert!(refused(json!([layer("application/wasm", &digest, 8)])).await.contains("8 are allowed"));
-    let told = pull(&format!("{}/gone:1", registry.name()), &HostSpec::default()).await.unwrap_err();
+    let told = pull(&format!("{}/gone:1", registry.name()), &plain()).await.unwrap_err();
     assert!(told.contains("has no 1 of it"), "{told}");
 }
 
@@ -92,7 +98,7 @@ async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
     let registry = Registry::start(Some(&login)).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
-    let told = pull(&name, &HostSpec::default()).await.unwrap_err();
+    let told = pull(&name, &plain()).await.unwrap_err();
     assert!(told.contains("401") && told.contains("spec.modules.credentials"), "{told}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.json");
@@ -117,7 +123,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let image = registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
     let strict = host(json!({"signedBy": [key.public()]}));
-    let (bytes, unsigned) = pull(&name, &HostSpec::default()).await.unwrap();
+    let (bytes, unsigned) = pull(&name, &plain()).await.unwrap();
     let mut kept = remote(&json!({"oci": name}), &strict);
     kept.keep(bytes.clone(), &unsigned);
     for refused in [kept.fetch().await, pull(&name, &strict).await] {
@@ -139,9 +145,9 @@ async fn a_file_at_an_address_is_fetched_and_is_bounded() {
     registry.put("files/p.wasm".into(), COMPONENT.to_vec());
     let digest = sha256(COMPONENT);
     let at = |path: &str| json!({"url": format!("http://{}/v2/{path}", registry.name()), "sha256": digest});
-    let (bytes, pulled) = remote(&at("files/p.wasm"), &HostSpec::default()).fetch().await.unwrap();
+    let (bytes, pulled) = remote(&at("files/p.wasm"), &plain()).fetch().await.unwrap();
     assert_eq!((&bytes[..], pulled.image), (COMPONENT, None));
-    let told = remote(&at("files/gone"), &HostSpec::default()).fetch().await.unwrap_err();
+    let told = remote(&at("files/gone"), &plain()).fetch().await.unwrap_err();
     assert!(told.contains("404") && told.starts_with("http://"), "{told}");
 }
 
@@ -151,7 +157,7 @@ async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
     let silent = format!("{}/plugin:1", silent.local_addr().unwrap());
     let registry = Registry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
-    let (good, host) = (format!("{}/plugin:1", registry.name()), HostSpec::default());
+    let (good, host) = (format!("{}/plugin:1", registry.name()), plain());
     let slow = (0..8).map(|_| pull(&silent, &host));
     tokio::select! {
         biased;
@@ -164,7 +170,7 @@ async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
 async fn the_time_of_a_fetch_begins_with_its_turn() {
     let registry = Registry::start(None).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
-    let (name, host) = (format!("{}/plugin:1", registry.name()), HostSpec::default());
+    let (name, host) = (format!("{}/plugin:1", registry.name()), plain());
     let before = Turn::wait(&registry.name(), "before".into()).await.unwrap();
     assert!(is_fetching("before") && !is_fetching(&name));
     let mut waiting = std::pin::pin!(pull(&name, &host));
@@ -192,7 +198,7 @@ async fn a_server_that_drips_is_given_up() {
             stream.write_all(b" ").await.unwrap();
         }
     };
-    let host = HostSpec::default();
+    let host = plain();
     let told = tokio::select! {
         () = dripping => unreachable!("it goes on for ever"),
         pulled = pull(&name, &host) => pulled.unwrap_err(),
@@ -204,6 +210,54 @@ async fn a_server_that_drips_is_given_up() {
 async fn a_server_that_stays_silent_is_given_up() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let name = format!("{}/plugin:1", listener.local_addr().unwrap());
-    let told = pull(&name, &HostSpec::default()).await.unwrap_err();
+    let told = pull(&name, &plain()).await.unwrap_err();
     assert!(told.starts_with(&name) && told.contains("can't be asked"), "{told}");
+}
+
+/// What is asked for at an address of this machine, and the error.
+async fn refused(module: Value, modules: Value) -> String {
+    let host = HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() };
+    remote(&module, &host).fetch().await.unwrap_err()
+}
+
+#[tokio::test]
+async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address_by_name_or_by_redirect() {
+    let registry = Registry::start(None).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let port = registry.name().rsplit(':').next().unwrap().to_owned();
+    let digest = sha256(COMPONENT);
+    let url = |host: &str| json!({"url": format!("http://{host}:{port}/v2/a"), "sha256": digest});
+    for module in [
+        url("127.0.0.1"),
+        url("localhost"),
+        json!({"oci": format!("127.0.0.1:{port}/plugin:1")}),
+        json!({"oci": format!("localhost:{port}/plugin:1")}),
+    ] {
+        let told = refused(module.clone(), json!({})).await;
+        assert!(told.contains("a loopback address") && told.contains("spec.modules.addresses"), "{told}");
+    }
+    for (host, kind) in [
+        ("169.254.169.254", "the address of a cloud's metadata"),
+        ("169.254.1.1", "a link-local address"),
+        ("[::ffff:127.0.0.1]", "a loopback address"),
+    ] {
+        let module = json!({"url": format!("https://{host}/a"), "sha256": digest});
+        let told = refused(module, json!({"addresses": ["public", "private"]})).await;
+        assert!(told.contains(kind), "{told}");
+    }
+    assert_eq!(registry.asked(), Vec::<String>::new());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let leads = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        let answer = "HTTP/1.1 302 Found\r\nlocation: https://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    let module = json!({"url": format!("http://{}/a", listener.local_addr().unwrap()), "sha256": digest});
+    let told = tokio::select! {
+        () = leads => unreachable!("it waits for ever"),
+        told = refused(module, json!({"addresses": ["loopback"]})) => told,
+    };
+    assert!(told.contains("cloud's metadata"), "{told}");
 }

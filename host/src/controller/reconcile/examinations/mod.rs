@@ -104,9 +104,12 @@ impl Examinations {
 
     /// What people are told of an examination without an answer.
     pub fn told(&self, number: u64) -> Option<String> {
-        let (since_ms, mark) = self.queue.open(number)?;
-        let now = self.compiling.borrow();
+        let (since_ms, question) = self.queue.open(number)?;
+        let (mark, now) = (question.mark.as_str(), self.compiling.borrow());
         let what = match now.as_deref() {
+            _ if question.shadow_mark.as_deref().is_some_and(is_fetching) => {
+                "for its shadow is being fetched"
+            }
             // A digest has no such sign.
             _ if mark.contains('/') && is_fetching(mark) => "is being fetched",
             _ if mark.contains('/') => "waits for its turn to be fetched, or is being checked",

@@ -7,4 +7,5 @@ pub mod costly_components;
 mod files;
 pub mod hostile;
 mod misuse;
+mod processors;
 mod slow_compiles;

@@ -1,12 +1,13 @@
 //! Plugins from an OCI registry: pulled by tag, shown with their digest, and running on while the registry is away. What
 //! was compared under a tag takes over, wherever the tag leads by then.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::registry::{Registry, SigningKey};
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, plugins_folder, until_ok};
+use kubewitness_harness::{Kubewitness, RunOptions, Scratch, command, in_scratch, plugins_folder, until_ok};
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
@@ -22,6 +23,16 @@ fn says(status: &StatusView, name: &str, state: &str, part: &str) -> bool {
     status.plugins.iter().any(|plugin| plugin.name == name && plugin.state == state && is_it(&plugin.message))
 }
 
+/// The registries of these tests are on this machine.
+fn example_with_registries(scratch: &Scratch, more: &str) -> Result<PathBuf> {
+    let config = example_copy(scratch)?;
+    let host = std::fs::read_to_string(config.join("host.yaml"))?;
+    ensure!(host.contains("      ledgers:"), "the example has changed: {host}");
+    let modules = format!("      modules:\n        addresses: [loopback]\n{more}      ledgers:");
+    write(&config, "host.yaml", &host.replace("      ledgers:", &modules))?;
+    Ok(config)
+}
+
 fn component() -> Result<Vec<u8>> {
     std::fs::read(plugins_folder()?.join("audit.wasm")).context("reading audit.wasm")
 }
@@ -33,7 +44,7 @@ async fn a_plugin_of_a_registry_is_shown_with_its_digest_and_runs_on_while_the_r
         let image = registry.push("platform/audit", "1.0", &component()?);
         let oci = format!("{{oci: \"{}/platform/audit:1.0\"}}", registry.name());
         let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
+        let config = example_with_registries(scratch, "")?;
         write(&config, "trail.yaml", &trail(&oci, 1008))?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
@@ -92,14 +103,10 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
         let (key, bytes) = (SigningKey::make()?, component()?);
         let image = registry.push("audit", "1", &bytes);
         let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
-        let folder = config.to_string_lossy().into_owned();
-        let host = std::fs::read_to_string(config.join("host.yaml"))?;
         let indented = key.public().replace('\n', "\n          ");
-        let signed_by =
-            format!("      modules:\n        signedBy:\n        - |\n          {indented}\n      ledgers:");
-        ensure!(host.contains("      ledgers:"), "the example has changed: {host}");
-        write(&config, "host.yaml", &host.replace("      ledgers:", &signed_by))?;
+        let signed_by = format!("        signedBy:\n        - |\n          {indented}\n");
+        let config = example_with_registries(scratch, &signed_by)?;
+        let folder = config.to_string_lossy().into_owned();
         let named = |more: &str| format!("{{oci: \"{}/audit:1\"{more}}}", registry.name());
         let check = async |module: &str| -> Result<(Option<i32>, String)> {
             write(&config, "trail.yaml", &trail(module, 1008))?;
@@ -164,10 +171,9 @@ async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved()
         registry.push("audit", "1.1", &[&component()?[..], &[0, 2, 1, b'n']].concat());
         let next = format!("{{oci: \"{}/audit:1.1\"}}", registry.name());
         let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
+        let config = example_with_registries(scratch, "")?;
         let beside = format!("{AUDIT}\nshadow: {{module: {next}}}");
         write(&config, "trail.yaml", &plugin_manifest("trail", &beside))?;
-        create_job(&simulator, "one").await?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
             config: Some(config.clone()),
@@ -179,6 +185,8 @@ async fn what_was_compared_in_the_shadow_takes_over_although_its_tag_has_moved()
             let trail = status.plugins.iter().find(|plugin| plugin.name == "trail");
             trail.and_then(|plugin| plugin.shadow.clone())
         };
+        run.status_when(WITHIN, "the shadow", |status| shadow(status).is_some()).await?;
+        create_job(&simulator, "one").await?;
         let compared = |status: &StatusView| shadow(status).is_some_and(|shadow| shadow.same == 1);
         let status = run.status_when(WITHIN, "the job in both versions", compared).await?;
         let digest = shadow(&status).context("the shadow")?.digest;

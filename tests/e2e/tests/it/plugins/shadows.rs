@@ -1,5 +1,6 @@
 //! A version in the shadow of a plugin: it is compared, has no effect, and hurts nobody.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +19,12 @@ fn shadow(status: &StatusView) -> Option<&ShadowView> {
 
 fn is_well(status: &StatusView, delivered: u64) -> bool {
     probe(status).is_some_and(|it| it.state == "active" && it.delivered == delivered && it.dead == 0)
+}
+
+/// The folders of versions that are compared, each with its database.
+fn trials(data: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(data.join("trial")).context("the trials")?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// What is different is told everywhere, without what looks like a secret.
@@ -63,6 +70,14 @@ async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect()
         ensure!(shadow.active.effects == 6 && shadow.shadow.effects == 12, "{shadow:?}");
         ensure!(shadow.shadow.peak_memory > 0 && shadow.shadow.guest_seconds > 0.0, "{shadow:?}");
         is_told(&run).await?;
+
+        // What its trial has written is removed by the next start.
+        let left = trials(lab.data())?;
+        ensure!(left.len() == 2, "{left:?}");
+        run.kill().await?;
+        let mut run = Kubewitness::start("again", &lab.options, scratch.path())?;
+        run.status_when(WITHIN, "the plugin after a kill", |status| is_well(status, 3)).await?;
+        ensure!(left.iter().all(|folder| !folder.exists()), "{left:?} are still there");
         run.stop().await?;
         let notes = std::fs::read_to_string(lab.data().join("audit/notes.jsonl"))?;
         ensure!(notes == "mine\n".repeat(3), "{notes}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
+use kubewitness_harness::registry::Registry;
 use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder, until,
 };
@@ -153,6 +154,8 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
         let kubeconfig = simulator.kubeconfig().to_string_lossy().into_owned();
         let cutover = ["plugin", "cutover", "audit", "-n", "default", "--kubeconfig", &kubeconfig];
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let server = format!("http://{}", run.address());
+        let cutover = [&cutover[..], &["--server", &server]].concat();
         let load = Load::start(&simulator, 12, 20.0);
         for cut in 0..CUTS {
             let shadow = format!("\nshadow: {{module: {{file: audit-{}.wasm}}}}", (cut + 1) % 2);
@@ -174,6 +177,45 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
         let (code, _, stderr) = command(&cutover).await?;
         ensure!(code == Some(1) && stderr.contains("no version in its shadow"), "{code:?}: {stderr}");
         ends_well((load, &simulator), run, &options, CUTS).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_compared_takes_over_although_the_controller_is_killed_and_the_tag_has_moved() {
+    in_scratch("cutover-killed", async |scratch| {
+        let registry = Registry::start(None).await?;
+        let built = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
+        registry.push("audit", "next", &[&built[..], &[0, 2, 1, b'n']].concat());
+        let simulator = simulator(scratch).await?;
+        let host = format!("{HOST}  modules: {{addresses: [loopback]}}\n");
+        put(&simulator, Method::POST, CONFIGMAPS, &config_map("host", "host", &host)).await?;
+        let shadow = format!("\nshadow: {{module: {{oci: \"{}/audit:next\"}}}}", registry.name());
+        put(&simulator, Method::POST, CONFIGMAPS, &audit_with(0, &shadow)).await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_owned(),
+            data: scratch.folder("data")?,
+            plugins: Some(components(scratch)?),
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let in_shadow = |it: &StatusView| {
+            it.plugins.first().and_then(|plugin| plugin.shadow.as_ref()).map(|shadow| shadow.digest.clone())
+        };
+        let status = run.status_when(WITHIN, "the shadow", |it| in_shadow(it).is_some()).await?;
+        let compared = in_shadow(&status).context("the shadow")?;
+        let (kubeconfig, server) =
+            (simulator.kubeconfig().to_string_lossy().into_owned(), format!("http://{}", run.address()));
+        let cutover =
+            ["plugin", "cutover", "audit", "-n", "default", "--kubeconfig", &kubeconfig, "--server", &server];
+        let (code, stdout, stderr) = command(&cutover).await?;
+        ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+        run.kill().await?;
+        registry.push("audit", "next", b"\0asm of another");
+        let mut run = Kubewitness::start("again", &options, scratch.path())?;
+        let took_over = |it: &StatusView| digest(it) == Some(compared.as_str()) && in_shadow(it).is_none();
+        run.status_when(WITHIN, "the version that was compared", took_over).await?;
+        run.stop().await
     })
     .await;
 }

@@ -1,0 +1,219 @@
+//! Turns of the processor: at most so many guests of this process compute at once. [`queue`] decides who is next, and
+//! here calls wait for it. It knows no guest.
+//!
+//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it waits for the
+//! host or for itself, and when a plugin asks that has had less. Others of this process so always find a thread that no guest holds.
+
+mod queue;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use queue::{Asked, Queue, Ticket};
+
+/// Guests that may compute at once, of all plugins together: one processor is left to the rest of the process. A process
+/// with one processor shares it.
+pub fn guests_at_once() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.saturating_sub(1).max(1)
+}
+
+pub struct Turns {
+    state: Mutex<State>,
+    /// Has all guests look whether their turns have ended.
+    hurry: Box<dyn Fn() + Send + Sync>,
+}
+
+struct State {
+    queue: Queue,
+    /// Of those that wait.
+    wakers: HashMap<Ticket, Waker>,
+    /// Those that were given a turn, and have not noticed yet.
+    given: HashSet<Ticket>,
+}
+
+impl Turns {
+    pub fn new(most: usize, hurry: impl Fn() + Send + Sync + 'static) -> Self {
+        let (wakers, given) = (HashMap::new(), HashSet::new());
+        let state = Mutex::new(State { queue: Queue::new(most), wakers, given });
+        Self { state, hurry: Box::new(hurry) }
+    }
+
+    /// The place of one call of a plugin.
+    pub fn seat(self: &Arc<Self>, plugin: &Arc<str>) -> Arc<Seat> {
+        let standing = Mutex::new(Standing { place: Place::Away, waited: Duration::ZERO });
+        Arc::new(Seat { turns: self.clone(), plugin: plugin.clone(), standing })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn give_up(&mut self, plugin: &str, used: Duration) -> Option<Waker> {
+        let next = self.queue.give_up(plugin, used)?;
+        self.given.insert(next);
+        self.wakers.remove(&next)
+    }
+}
+
+/// Where one call is: it has a turn, waits for one, or wants none.
+pub struct Seat {
+    turns: Arc<Turns>,
+    plugin: Arc<str>,
+    standing: Mutex<Standing>,
+}
+
+struct Standing {
+    place: Place,
+    /// Until the last turn.
+    waited: Duration,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Away,
+    Waits { ticket: Ticket, since: Instant },
+    HasTurn { since: Instant },
+}
+
+impl Seat {
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready with a turn.
+    pub fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut standing = self.standing();
+        let now = Instant::now();
+        let since = match standing.place {
+            Place::HasTurn { .. } => return Poll::Ready(()),
+            Place::Away => {
+                let mut state = self.turns.state();
+                if let Asked::Waits { ticket, at_once } = state.queue.ask(&self.plugin) {
+                    state.wakers.insert(ticket, context.waker().clone());
+                    standing.place = Place::Waits { ticket, since: now };
+                    if at_once {
+                        (self.turns.hurry)();
+                    }
+                    return Poll::Pending;
+                }
+                now
+            }
+            Place::Waits { ticket, since } => {
+                let mut state = self.turns.state();
+                if !state.given.remove(&ticket) {
+                    state.wakers.insert(ticket, context.waker().clone());
+                    return Poll::Pending;
+                }
+                since
+            }
+        };
+        standing.waited += now.saturating_duration_since(since);
+        standing.place = Place::HasTurn { since: now };
+        Poll::Ready(())
+    }
+
+    /// The turn, or the wish for one, ends.
+    pub fn give_up(&self) {
+        let mut standing = self.standing();
+        let now = Instant::now();
+        let next = match std::mem::replace(&mut standing.place, Place::Away) {
+            Place::Away => None,
+            Place::HasTurn { since } => {
+                self.turns.state().give_up(&self.plugin, now.saturating_duration_since(since))
+            }
+            Place::Waits { ticket, since } => {
+                standing.waited += now.saturating_duration_since(since);
+                let mut state = self.turns.state();
+                match state.given.remove(&ticket) {
+                    true => state.give_up(&self.plugin, Duration::ZERO),
+                    false => {
+                        state.wakers.remove(&ticket);
+                        state.queue.leave(&self.plugin, ticket);
+                        None
+                    }
+                }
+            }
+        };
+        drop(standing);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    pub fn has_turn(&self) -> bool {
+        matches!(self.standing().place, Place::HasTurn { .. })
+    }
+
+    /// How long this call has waited for turns so far.
+    pub fn waited(&self) -> Duration {
+        let standing = self.standing();
+        match standing.place {
+            Place::Waits { since, .. } => standing.waited + since.elapsed(),
+            Place::Away | Place::HasTurn { .. } => standing.waited,
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures::FutureExt;
+    use futures::task::noop_waker;
+
+    use super::*;
+
+    fn poll(seat: &Seat) -> bool {
+        seat.poll_turn(&mut Context::from_waker(&noop_waker())).is_ready()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_is_woken_when_its_turn_comes() {
+        let turns = Arc::new(Turns::new(1, || {}));
+        let (one, other) = (turns.seat(&"one".into()), turns.seat(&"other".into()));
+        assert!(poll(&one));
+        let mut waiting = std::pin::pin!(poll_fn(|context| other.poll_turn(context)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let end = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            one.give_up();
+        };
+        tokio::join!(waiting, end);
+        assert!(other.has_turn() && !one.has_turn());
+        assert!(other.waited() >= Duration::from_millis(15) && one.waited() < Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_call_that_ends_leaves_its_turn_and_its_place_to_others() {
+        let turns = Arc::new(Turns::new(1, || {}));
+        let seats: Vec<_> = (0..4).map(|number: u32| turns.seat(&number.to_string().into())).collect();
+        let [holds, given, waits, last] = seats.try_into().ok().unwrap();
+        assert!(poll(&holds));
+        assert!(!poll(&given) && !poll(&waits) && !poll(&last));
+        drop(waits);
+        drop(holds);
+        // It was given the turn, and ends before it notices.
+        drop(given);
+        assert!(poll(&last));
+        drop(last);
+        let state = turns.state();
+        assert!(state.wakers.is_empty() && state.given.is_empty());
+    }
+
+    #[test]
+    fn one_processor_is_left_to_the_rest() {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(guests_at_once(), if processors == 1 { 1 } else { processors - 1 });
+    }
+}

@@ -1,0 +1,280 @@
+//! Decides which plugin computes next. It is told what was used, and knows neither time nor threads.
+//!
+//! The plugin that has used least goes next, and its calls go in the order in which they asked. Plugins that always
+//! want to compute so take turns. One that computes little has had less than the others, and need not wait until a turn
+//! ends by itself.
+//! Nobody saves up turns: who comes back begins where the others are, but for [`CREDIT`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A call that ends its turn asks for the next one a moment later. Meanwhile another has begun that may be ahead of it
+/// by the length of a turn or two: this is no reason to lose them.
+const CREDIT: Duration = Duration::from_millis(10);
+
+/// A call that waits.
+pub type Ticket = u64;
+
+#[derive(Debug)]
+pub struct Queue {
+    /// Turns at once.
+    most: usize,
+    held: usize,
+    waiting: usize,
+    /// Where the turn began that was given last, on the scale of [`Line::used`].
+    floor: Duration,
+    lines: BTreeMap<Arc<str>, Line>,
+    tickets: Ticket,
+}
+
+/// What a call gets that wants to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Turn,
+    /// A place in the line. `at_once`: it has had less than whoever has a turn, so one of these should end.
+    Waits {
+        ticket: Ticket,
+        at_once: bool,
+    },
+}
+
+/// What one plugin has, wants and had.
+#[derive(Debug, Default)]
+struct Line {
+    held: usize,
+    waiting: VecDeque<Ticket>,
+    used: Duration,
+}
+
+impl Line {
+    fn is_idle(&self) -> bool {
+        self.held == 0 && self.waiting.is_empty()
+    }
+}
+
+impl Queue {
+    pub fn new(most: usize) -> Self {
+        let (floor, lines) = (Duration::ZERO, BTreeMap::new());
+        Self { most: most.max(1), held: 0, waiting: 0, floor, lines, tickets: 0 }
+    }
+
+    pub fn ask(&mut self, plugin: &Arc<str>) -> Asked {
+        let floor = self.floor;
+        let line = self.lines.entry(plugin.clone()).or_default();
+        if line.is_idle() {
+            line.used = line.used.max(floor.saturating_sub(CREDIT));
+        }
+        // Nobody waits while a turn is free.
+        if self.held < self.most {
+            line.held += 1;
+            self.held += 1;
+            self.floor = floor.max(line.used);
+            return Asked::Turn;
+        }
+        self.tickets += 1;
+        line.waiting.push_back(self.tickets);
+        self.waiting += 1;
+        let used = line.used;
+        let at_once = self.lines.values().any(|other| other.held > 0 && other.used > used);
+        Asked::Waits { ticket: self.tickets, at_once }
+    }
+
+    /// A turn ends. Answers who has it next.
+    pub fn give_up(&mut self, plugin: &str, used: Duration) -> Option<Ticket> {
+        if let Some(line) = self.lines.get_mut(plugin) {
+            line.held -= 1;
+            line.used += used;
+            self.held -= 1;
+        }
+        self.next()
+    }
+
+    /// A call that waited no longer does.
+    pub fn leave(&mut self, plugin: &str, ticket: Ticket) {
+        let Some(line) = self.lines.get_mut(plugin) else { return };
+        if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
+            line.waiting.remove(place);
+            self.waiting -= 1;
+        }
+    }
+
+    fn next(&mut self) -> Option<Ticket> {
+        if self.waiting == 0 {
+            if self.held == 0 {
+                // There is nobody to whom anybody owes a turn.
+                self.lines.clear();
+                self.floor = Duration::ZERO;
+            }
+            return None;
+        }
+        let floor = self.floor;
+        self.lines.retain(|_, line| !line.is_idle() || line.used + CREDIT > floor);
+        let waiting = self.lines.values_mut().filter(|line| !line.waiting.is_empty());
+        let line = waiting.min_by_key(|line| (line.used, line.waiting.front().copied()))?;
+        let ticket = line.waiting.pop_front()?;
+        line.held += 1;
+        self.floor = floor.max(line.used);
+        self.waiting -= 1;
+        self.held += 1;
+        Some(ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Queue {
+        fn line_up(&mut self, plugin: &Arc<str>) -> Option<Ticket> {
+            match self.ask(plugin) {
+                Asked::Turn => None,
+                Asked::Waits { ticket, .. } => Some(ticket),
+            }
+        }
+    }
+
+    fn named(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    fn millis(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    #[test]
+    fn a_plugin_with_many_calls_gets_no_more_turns_than_one_with_a_single_call() {
+        let (greedy, modest, mut queue) = (named("greedy"), named("modest"), Queue::new(1));
+        assert_eq!(queue.line_up(&greedy), None);
+        let many: Vec<_> = (0..3).map(|_| queue.line_up(&greedy).unwrap()).collect();
+        let one = queue.line_up(&modest).unwrap();
+        assert_eq!(queue.give_up("greedy", millis(5)), Some(one));
+        assert!(queue.line_up(&greedy).is_some());
+        assert_eq!(
+            queue.give_up("modest", millis(5)),
+            Some(many[0]),
+            "the calls of one plugin keep their order"
+        );
+    }
+
+    #[test]
+    fn a_plugin_that_computes_little_ends_the_turn_of_one_that_has_had_more() {
+        let mut queue = Queue::new(1);
+        let busy: Vec<_> = (0..8).map(|number| named(&format!("busy-{number}"))).collect();
+        let mut whose: HashMap<Ticket, &Arc<str>> =
+            busy.iter().filter_map(|plugin| Some((queue.line_up(plugin)?, plugin))).collect();
+        let mut holder = &busy[0];
+        for _ in 0..50 {
+            whose.insert(queue.line_up(holder).unwrap(), holder);
+            holder = whose[&queue.give_up(holder, millis(5)).unwrap()];
+        }
+        let Asked::Waits { ticket: brief, at_once: true } = queue.ask(&named("brief")) else {
+            panic!("it waits for the end of a turn")
+        };
+        assert_eq!(queue.give_up(holder, Duration::ZERO), Some(brief));
+        let Asked::Waits { at_once: false, .. } = queue.ask(holder) else { panic!("it has had its share") };
+    }
+
+    #[test]
+    fn nobody_saves_up_turns_while_it_wants_none() {
+        let (late, busy, mut queue) = (named("late"), named("busy"), Queue::new(1));
+        queue.line_up(&busy);
+        for _ in 0..1000 {
+            queue.line_up(&busy).unwrap();
+            queue.give_up("busy", millis(5)).unwrap();
+        }
+        let mut order = Vec::new();
+        let mut holder = "busy";
+        let mut waiting = HashMap::from([(queue.line_up(&late).unwrap(), "late")]);
+        for _ in 0..20 {
+            let plugin = if holder == "busy" { &busy } else { &late };
+            waiting.insert(queue.line_up(plugin).unwrap(), holder);
+            holder = waiting[&queue.give_up(holder, millis(5)).unwrap()];
+            order.push(holder);
+        }
+        let turns = order.iter().filter(|plugin| **plugin == "late").count();
+        assert!((10..=12).contains(&turns), "{order:?}");
+    }
+
+    #[test]
+    fn a_call_that_leaves_the_line_is_not_given_a_turn_and_what_is_over_is_forgotten() {
+        let (one, other, mut queue) = (named("one"), named("other"), Queue::new(1));
+        assert_eq!(queue.line_up(&one), None);
+        let gone = queue.line_up(&other).unwrap();
+        queue.leave("other", gone);
+        assert_eq!(queue.give_up("one", millis(5)), None);
+        assert_eq!((queue.held, queue.waiting, queue.lines.len()), (0, 0, 0));
+    }
+
+    /// Turns that are held, by their end.
+    struct Run {
+        queue: Queue,
+        now: Duration,
+        computing: Vec<(Duration, Duration, usize)>,
+        waiting: HashMap<Ticket, usize>,
+        got: Vec<Duration>,
+        names: Vec<Arc<str>>,
+    }
+
+    impl Run {
+        fn new(most: usize, plugins: usize) -> Self {
+            let names = (0..plugins).map(|number| named(&number.to_string())).collect();
+            let got = vec![Duration::ZERO; plugins];
+            let (computing, waiting) = (Vec::new(), HashMap::new());
+            Self { queue: Queue::new(most), now: Duration::ZERO, computing, waiting, got, names }
+        }
+
+        fn begin(&mut self, plugin: usize, length: Duration) {
+            self.computing.push((self.now + length, length, plugin));
+        }
+
+        fn ask(&mut self, plugin: usize, length: Duration) {
+            match self.queue.line_up(&self.names[plugin]) {
+                None => self.begin(plugin, length),
+                Some(ticket) => drop(self.waiting.insert(ticket, plugin)),
+            }
+        }
+
+        /// The turn that ends first ends, and its call asks again at once.
+        fn step(&mut self, length: Duration) {
+            let first = (0..self.computing.len()).min_by_key(|place| self.computing[*place]).unwrap();
+            let (end, took, plugin) = self.computing.swap_remove(first);
+            self.now = end;
+            self.got[plugin] += took;
+            if let Some(next) = self.queue.give_up(&self.names[plugin], took) {
+                let whose = self.waiting.remove(&next).expect("a turn goes to a call that waits");
+                self.begin(whose, length);
+            }
+            self.ask(plugin, length);
+        }
+    }
+
+    const LONGEST: u64 = 5;
+
+    proptest! {
+        #[test]
+        fn plugins_that_compute_all_they_may_get_the_same_time_however_many_calls_they_have(
+            most in 1usize..4,
+            more in prop::collection::vec(0usize..6, 2..6),
+            lengths in prop::collection::vec(1u64..=LONGEST, 500),
+        ) {
+            let mut run = Run::new(most, more.len());
+            for (plugin, more) in more.iter().enumerate() {
+                // Enough calls to hold all turns while one waits, so that each could use whatever it is given.
+                (0..=most + more).for_each(|_| run.ask(plugin, millis(LONGEST)));
+            }
+            for length in lengths {
+                run.step(millis(length));
+                prop_assert_eq!(run.computing.len(), most, "no turn is left unused, and none is given twice");
+            }
+            let (least, best) = (run.got.iter().min().unwrap(), run.got.iter().max().unwrap());
+            // What each has when it ends its last turns.
+            let apart = millis(LONGEST) * u32::try_from(most + 1).unwrap() * 2 + CREDIT;
+            prop_assert!(*best - *least <= apart, "{:?}", run.got);
+        }
+    }
+}
