@@ -240,7 +240,7 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
 }
 
 /// What this thread has computed, whatever else the machine does.
-fn computed() -> Duration {
+pub(super) fn computed() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
