@@ -83,6 +83,8 @@ impl<'r> Search<'r> {
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
             b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script), depth),
+            // It may be a command line, whatever the program calls it that reads this JSON.
+            b'"' if self.within > 0 => self.text(scanner, Some(&mut Next::Argument), depth),
             b'"' => self.text(scanner, None, depth),
             _ => scanner.skip(),
         }
@@ -230,11 +232,8 @@ impl<'r> Search<'r> {
             return whole;
         }
         // The brackets around the text count too: all of them lie on the stack at once.
-        let search = Search {
-            within: self.within + 1,
-            depth,
-            ..Search::of_settings(self.redactor, text.as_bytes())
-        };
+        let search =
+            Search { within: self.within + 1, depth, ..Search::of_settings(self.redactor, text.as_bytes()) };
         match search.all(&mut Scanner::of_text(text)) {
             Ok(found) => found.iter().map(|found| found.within(text.as_bytes())).collect(),
             Err(ProjectError::TooDeep { .. }) => whole,
@@ -262,7 +261,7 @@ impl<'r> Search<'r> {
 pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
-        "env" | "headers" | "httpHeaders" => Under::Variables,
+        "env" | "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
         "command" | "args" => Under::Command,
         "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
         _ => Under::Other,

@@ -1,5 +1,6 @@
 //! Tests of what is redacted, and of what hostile documents do to it.
 
+mod elements;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod nested;
