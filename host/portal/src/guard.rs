@@ -49,6 +49,14 @@ fn in_time_alone(router: Router, timeout: Duration) -> Router {
 /// A page of somebody else whose name was made to point at 127.0.0.1 is "same origin" to the
 /// browser; only the name that it asked for tells it from us.
 async fn known_host(local: bool, request: Request, next: Next) -> Response {
+    if request.headers().get_all(header::HOST).iter().count() > 1 {
+        let problem = Problem::of(
+            codes::INVALID,
+            "The request has more than one `Host`.",
+            "Send one: nobody can tell which of them counts.",
+        );
+        return problem.answer(request.uri().path());
+    }
     if local && !(is_local(host(&request)) && request.uri().host().is_none_or(is_local_name)) {
         let problem = Problem::of(
             codes::MISDIRECTED,

@@ -24,10 +24,10 @@ use kubewitness_core::files;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, PhaseIndex, Place, Sharing};
-use kubewitness_portal::PortalOptions;
+use kubewitness_portal::{Access, PortalOptions};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
 use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
-use kubewitness_watch::{Connection, Jobs};
+use kubewitness_watch::{Connection, Jobs, Reviews};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -105,6 +105,9 @@ impl Controller {
     ) -> Result<Option<Self>> {
         let (listener, doors) = (options.listener, options.doors);
         let (scheme, ended) = (doors.scheme(), doors.access.ended_sessions());
+        // Where nobody signs in, nobody is told apart, and the role may lack the right to look at namespaces.
+        let reviews =
+            matches!(doors.access, Access::Kubernetes(_)).then(|| Reviews::new(&options.connection));
         let address = listener.local_addr().context("asking for the address of the portal")?;
         let data = options.data.clone();
         files::within(&options.data, files::ANSWER, move || std::fs::create_dir_all(data))
@@ -130,7 +133,11 @@ impl Controller {
             .context("removing what trials of plugins have left")?;
         let engine = engine(Some(options.data.join("cache")))?;
         let told = Told::default();
-        let mutes = Arc::new(Mutes::new(journal.clone(), &options.data, told.clone()));
+        let mutes = Mutes::new(journal.clone(), &options.data, told.clone());
+        let mutes = Arc::new(match reviews {
+            Some(reviews) => mutes.of_live_namespaces(Arc::new(reviews)),
+            None => mutes,
+        });
         let (following, until) = (mutes.clone(), stop.clone());
         tasks.spawn("following what people mute", Fate::Finite, async move { following.follow(until).await });
         let index = PhaseIndex::new(options.data.join(phases::FILE));

@@ -1,16 +1,20 @@
 //! Keeps what people have muted, and shows it to plugins. A journal on a server keeps the list, so that it is the same on
 //! every replica; beside a journal in a file it is a file of the data folder.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_capability::Told;
 use kubewitness_core::files;
 use kubewitness_core::mutes::{self, MuteView};
+use kubewitness_core::ports::{LiveNamespace, Reviewer};
 use kubewitness_journal::Journal;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Of the text that replicas share, and of the file.
 const NAME: &str = "mutes";
@@ -18,6 +22,8 @@ const NAME: &str = "mutes";
 const BYTES: u64 = 4 << 20;
 /// A mute holds on every replica after so long, and the time to ask the database.
 const EVERY: Duration = Duration::from_secs(2);
+/// A namespace that is made again loses its mutes after so long, and [`EVERY`].
+const NAMESPACE: Duration = Duration::from_secs(10);
 /// Each fails only where another replica was quicker.
 const ATTEMPTS: usize = 8;
 
@@ -25,13 +31,24 @@ pub struct Mutes {
     journal: Journal,
     file: PathBuf,
     told: Told,
+    /// Asked for the namespaces of which there are mutes. None: a name stands for any namespace that has it.
+    reviewer: Option<Arc<dyn Reviewer>>,
     /// Who holds it writes the file.
-    writing: tokio::sync::Mutex<()>,
+    writing: tokio::sync::Mutex<Looked>,
 }
+
+/// What the API server said of namespaces, and when.
+type Looked = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
 
 impl Mutes {
     pub fn new(journal: Journal, data: &std::path::Path, told: Told) -> Self {
-        Self { journal, file: data.join(NAME), told, writing: tokio::sync::Mutex::default() }
+        let writing = tokio::sync::Mutex::default();
+        Self { journal, file: data.join(NAME), told, reviewer: None, writing }
+    }
+
+    /// Plugins are told no mute of a namespace that is gone, or was made again.
+    pub fn of_live_namespaces(self, reviewer: Arc<dyn Reviewer>) -> Self {
+        Self { reviewer: Some(reviewer), ..self }
     }
 
     /// The list, oldest first.
@@ -41,13 +58,15 @@ impl Mutes {
 
     /// Durable once this returns. False where it was so already.
     pub async fn change(&self, mute: &MuteView, is_muted: bool) -> Result<bool> {
-        let _turn = self.writing.lock().await;
+        let mut looked = self.writing.lock().await;
         for _ in 0..ATTEMPTS {
             let before = self.text().await?;
             let Some(all) = mutes::changed(parse(&before)?, mute, is_muted) else { return Ok(false) };
             let text = serde_json::to_string(&all).context("writing the mutes")?;
             if self.write(&before, &text).await? {
-                self.told.set(text.into_bytes());
+                // The namespace may have been made a moment ago.
+                looked.remove(&mute.namespace);
+                self.show(all, &mut looked).await?;
                 let MuteView { object, namespace, to, who, .. } = mute;
                 let what = if is_muted { "muted" } else { "unmuted" };
                 info!(object, namespace, to, who, "a person {what} messages");
@@ -70,7 +89,7 @@ impl Mutes {
                 Err(_) => {}
             }
             // Nobody else writes the file.
-            let is_over = !self.journal.is_on_a_server() && !is_told;
+            let is_over = !self.journal.is_on_a_server() && self.reviewer.is_none() && !is_told;
             if is_over || stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return Ok(());
             }
@@ -78,9 +97,17 @@ impl Mutes {
     }
 
     async fn tell(&self) -> Result<()> {
-        let _turn = self.writing.lock().await;
-        let text = self.text().await?;
-        parse(&text)?;
+        let mut looked = self.writing.lock().await;
+        let all = self.all().await?;
+        self.show(all, &mut looked).await
+    }
+
+    async fn show(&self, mut all: Vec<MuteView>, looked: &mut Looked) -> Result<()> {
+        if let Some(reviewer) = &self.reviewer {
+            look(&all, &**reviewer, looked).await;
+            all.retain(|mute| is_in_force(mute, looked));
+        }
+        let text = if all.is_empty() { String::new() } else { serde_json::to_string(&all)? };
         self.told.set(text.into_bytes());
         Ok(())
     }
@@ -109,6 +136,31 @@ impl Mutes {
     }
 }
 
+/// Where nothing is known of the namespace, it is.
+fn is_in_force(mute: &MuteView, looked: &Looked) -> bool {
+    let Some((live, _)) = looked.get(&mute.namespace) else { return true };
+    live.as_ref().is_some_and(|live| mute.is_of(&live.uid, live.created_ms))
+}
+
+/// Asks for the namespaces of which all is muted. One that can't be asked about is as it was before.
+async fn look(all: &[MuteView], reviewer: &dyn Reviewer, looked: &mut Looked) {
+    let is_whole = |mute: &&MuteView| mute.uid.is_empty() && !mute.namespace.is_empty();
+    looked.retain(|name, _| all.iter().filter(is_whole).any(|mute| mute.namespace == *name));
+    for MuteView { namespace, .. } in all.iter().filter(is_whole) {
+        if looked.get(namespace).is_some_and(|(_, at)| at.elapsed() < NAMESPACE) {
+            continue;
+        }
+        let at = Instant::now();
+        match reviewer.namespace(namespace).await {
+            Ok(live) => drop(looked.insert(namespace.clone(), (live, at))),
+            Err(error) => {
+                debug!(namespace, %error, "a muted namespace can't be looked at");
+                break;
+            }
+        }
+    }
+}
+
 fn parse(text: &str) -> Result<Vec<MuteView>> {
     match text {
         "" => Ok(Vec::new()),
@@ -119,9 +171,55 @@ fn parse(text: &str) -> Result<Vec<MuteView>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use kubewitness_core::ports::{Attempt, Person, ReviewError};
     use kubewitness_journal::JournalOptions;
 
     use super::*;
+
+    /// One namespace, by its uid; none: the API server is away.
+    struct Cluster(Mutex<Option<&'static str>>);
+
+    #[async_trait]
+    impl Reviewer for Cluster {
+        async fn authenticate(&self, _: &str) -> Result<Option<Person>, ReviewError> {
+            Ok(None)
+        }
+
+        async fn allows(&self, _: &Person, _: &Attempt) -> Result<bool, ReviewError> {
+            Ok(false)
+        }
+
+        async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
+            let uid = self.0.lock().unwrap().ok_or(ReviewError::Unavailable("away".into()))?;
+            Ok((name == "vision").then(|| LiveNamespace { uid: uid.into(), created_ms: 0 }))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mute_ends_with_its_namespace_and_holds_while_nobody_can_be_asked() {
+        let of = |namespace: &str, namespace_uid: &str| MuteView {
+            namespace: namespace.into(),
+            namespace_uid: namespace_uid.into(),
+            ..MuteView::default()
+        };
+        let all = [of("", ""), of("vision", "1"), of("vision", "2"), of("gone", "3")];
+        let (cluster, mut looked) = (Cluster(Mutex::new(None)), Looked::new());
+        let mut in_force = async |uid: Option<&'static str>| {
+            *cluster.0.lock().unwrap() = uid;
+            look(&all, &cluster, &mut looked).await;
+            let of = all.iter().filter(|mute| is_in_force(mute, &looked));
+            let of: Vec<_> = of.map(|mute| mute.namespace_uid.clone()).collect();
+            tokio::time::advance(NAMESPACE).await;
+            of.concat()
+        };
+        assert_eq!(in_force(None).await, "123");
+        assert_eq!(in_force(Some("1")).await, "1");
+        assert_eq!(in_force(None).await, "1", "as it was before");
+        assert_eq!(in_force(Some("2")).await, "2");
+    }
 
     #[tokio::test]
     async fn a_mute_is_read_by_plugins_at_once_and_after_a_restart() {

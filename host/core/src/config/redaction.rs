@@ -44,7 +44,7 @@ pub struct RedactedField {
 }
 
 /// Parts of names that people give to secrets. Those after `!` are common and no secrets.
-const VARIABLES: [&str; 55] = [
+const VARIABLES: [&str; 64] = [
     "*PASSWORD*",
     "*PASSWD*",
     "*PGPASS*",
@@ -74,6 +74,15 @@ const VARIABLES: [&str; 55] = [
     "*_PAT",
     "AUTH",
     "*_AUTH",
+    "*JWT*",
+    "OTP",
+    "*_OTP",
+    "TOTP",
+    "*_TOTP",
+    "PIN",
+    "*_PIN",
+    "SALT",
+    "*_SALT",
     "DSN",
     "*_DSN",
     "ID_RSA*",

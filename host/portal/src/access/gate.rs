@@ -84,7 +84,7 @@ impl Gate {
         else {
             return Ok(None);
         };
-        let known = control.person(&session.token).await?;
+        let known = control.person_of(&session).await?;
         Ok(known.map(|known| person(known, Proof::Session(session))))
     }
 

@@ -8,6 +8,7 @@ mod answers;
 pub(crate) mod codes;
 mod ended_sessions;
 pub(crate) mod gate;
+mod known_tokens;
 mod proxy;
 mod reviews;
 mod session;

@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::answers::Answers;
 use super::codes::Codes;
+use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
@@ -28,9 +29,10 @@ const TOKENS: usize = 4096;
 const RIGHTS: usize = 32_768;
 const NAMESPACES: usize = 8192;
 
-/// Reviews under way. Tokens have places of their own: whoever sends garbage keeps nobody who is signed in from
-/// what they may see.
+/// Reviews under way. Tokens have places of their own, and so have those that were somebody's a while ago: whoever sends
+/// garbage keeps nobody who is signed in from what they may see.
 const TOKEN_REVIEWS: usize = 16;
+const KNOWN_TOKEN_REVIEWS: usize = 16;
 const RIGHT_REVIEWS: usize = 32;
 /// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
@@ -98,7 +100,9 @@ pub struct AccessControl {
     tokens: Answers<Digest, Option<Arc<Known>>>,
     rights: Answers<(Digest, Attempt), Asked<bool>>,
     namespaces: Answers<String, Asked<Option<LiveNamespace>>>,
+    known_tokens: KnownTokens,
     token_reviews: Semaphore,
+    known_token_reviews: Semaphore,
     right_reviews: Semaphore,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
@@ -115,7 +119,9 @@ impl AccessControl {
             tokens: Answers::new(TOKENS),
             rights: Answers::new(RIGHTS),
             namespaces: Answers::new(NAMESPACES),
+            known_tokens: KnownTokens::default(),
             token_reviews: Semaphore::new(TOKEN_REVIEWS),
+            known_token_reviews: Semaphore::new(KNOWN_TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
             told: Mutex::default(),
         }
@@ -123,17 +129,30 @@ impl AccessControl {
 
     /// Whose token it is; nobody's where it can't be one.
     pub(crate) async fn person(&self, token: &str) -> Result<Option<Arc<Known>>, Unanswered> {
+        self.reviewed_token(token, self.known_tokens.has(&sha256(token.as_bytes()))).await
+    }
+
+    /// Whose session it is. Its token was somebody's when it began.
+    pub(crate) async fn person_of(&self, session: &Session) -> Result<Option<Arc<Known>>, Unanswered> {
+        self.reviewed_token(&session.token, true).await
+    }
+
+    async fn reviewed_token(&self, token: &str, was_known: bool) -> Result<Option<Arc<Known>>, Unanswered> {
         let is_token = |byte: u8| byte.is_ascii_graphic();
         if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(is_token) {
             return Ok(None);
         }
         let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
+        let places = if was_known { &self.known_token_reviews } else { &self.token_reviews };
         let ask = async {
-            let person = self.reviewed(&self.token_reviews, self.reviewer.authenticate(token)).await?;
+            let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
             // Nobody's name is a fault of whoever answers, and would be everybody's.
             Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
         };
-        self.tokens.get(&sha256(token.as_bytes()), keep, ask).await
+        let digest = sha256(token.as_bytes());
+        let answer = self.tokens.get(&digest, keep, ask).await?;
+        self.known_tokens.note(digest, answer.is_some());
+        Ok(answer)
     }
 
     pub(crate) async fn allows(&self, known: &Known, attempt: &Attempt) -> Result<bool, Unanswered> {
@@ -164,6 +183,12 @@ impl AccessControl {
         let is_good = |kept: &Asked<_>| kept.at >= right.at;
         let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
         Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
+    }
+
+    /// The namespace that has this name now, whatever they may do there.
+    pub(crate) async fn live_namespace(&self, name: &String) -> Result<Option<LiveNamespace>, Unanswered> {
+        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        Ok(self.namespaces.get(name, |_| NAMESPACE, ask).await?.answer)
     }
 
     async fn reviewed<T>(

@@ -7,7 +7,8 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::config::Credentials;
-use kubewitness_core::ports::{Acting, Attempt};
+use kubewitness_core::ports::{Acting, Attempt, LiveNamespace};
+use kubewitness_core::views::MuteView;
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
@@ -130,13 +131,12 @@ impl Viewer {
     /// Whether the API server still knows them, and their session goes on.
     pub(crate) async fn is_still_known(&self) -> Result<bool, Unanswered> {
         let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
-        let token = match &person.proof {
+        let known = match &person.proof {
             Proof::Proxy => return Ok(true),
-            Proof::Token(token) => token,
+            Proof::Token(token) => person.control.person(token).await?,
             Proof::Session(session) if !person.control.goes_on(session) => return Ok(false),
-            Proof::Session(session) => &session.token,
+            Proof::Session(session) => person.control.person_of(session).await?,
         };
-        let known = person.control.person(token).await?;
         Ok(known.is_some_and(|known| known.person == person.known.person))
     }
 
@@ -166,6 +166,33 @@ impl Viewer {
         let Self::Person(person) = self else { return Ok(None) };
         let namespace = person.control.namespace_of(&person.known, attempt).await?;
         Ok(namespace.map(|namespace| namespace.created_ms))
+    }
+
+    pub(crate) async fn may_submit_to(&self, namespace: &str) -> Result<bool, Unanswered> {
+        let attempt = Attempt {
+            verb: "create".into(),
+            group: "batch".into(),
+            resource: "jobs".into(),
+            namespace: namespace.into(),
+            name: String::new(),
+        };
+        self.allows(&attempt).await
+    }
+
+    /// The namespace in which they may mute; none where they may not, there is none, or nobody asks who they are.
+    pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, Unanswered> {
+        let Self::Person(person) = self else { return Ok(None) };
+        person.control.namespace_of(&person.known, &Act::Mute.attempt(namespace, "")).await
+    }
+
+    /// Whether a mute is of a namespace that is there, and not of one that had its name before.
+    pub(crate) async fn is_in_force(&self, mute: &MuteView) -> Result<bool, Unanswered> {
+        let Self::Person(person) = self else { return Ok(matches!(self, Self::Everybody)) };
+        if mute.namespace.is_empty() {
+            return Ok(true);
+        }
+        let live = person.control.live_namespace(&mute.namespace).await?;
+        Ok(live.is_some_and(|live| mute.is_of(&live.uid, live.created_ms)))
     }
 
     /// `name` is a plugin, or empty.

@@ -70,12 +70,14 @@ pub(crate) async fn events(
             "Close another window of the portal, or reload this one now and then.",
         )
     })?;
+    let visible = Visibility::new(&app, &viewer);
+    visible.note_rights().await?;
     let newest = app.views.newest();
     let now = *newest.borrow();
     let known = seen.or(asked);
     let from = known.unwrap_or(now);
     let live = Live {
-        visible: Visibility::new(&app, &viewer),
+        visible,
         viewer,
         checked: Instant::now(),
         views: app.views,

@@ -55,13 +55,16 @@ pub(crate) async fn shown(app: &App, viewer: &Viewer) -> Result<Vec<MuteView>, P
     if viewer.may(Act::Mute, "").await? {
         return Ok(mutes);
     }
-    let mut may = BTreeMap::from([(String::new(), false)]);
+    let mut may = BTreeMap::from([(String::new(), None)]);
     for MuteView { namespace, .. } in &mutes {
         if !may.contains_key(namespace) && may.len() <= NAMESPACES {
-            may.insert(namespace.clone(), viewer.may_in(Act::Mute, namespace).await?);
+            may.insert(namespace.clone(), viewer.mutes_in(namespace).await?);
         }
     }
-    mutes.retain(|mute| may.get(&mute.namespace) == Some(&true));
+    mutes.retain(|mute| {
+        let live = may.get(&mute.namespace).and_then(Option::as_ref);
+        live.is_some_and(|live| mute.is_of(&live.uid, live.created_ms))
+    });
     Ok(mutes)
 }
 
@@ -104,5 +107,10 @@ pub(crate) async fn order(
         mute.uid = uid;
     }
     viewer.must_mute_in(&mute.namespace).await?;
+    // Whoever may mute everything undoes what is left of a namespace that had the name before, too.
+    let is_of_any = !mutes && viewer.may(Act::Mute, "").await?;
+    if !mute.namespace.is_empty() && !is_of_any {
+        mute.namespace_uid = viewer.mutes_in(&mute.namespace).await?.map(|live| live.uid).unwrap_or_default();
+    }
     Ok(app.views.mute(&mute, mutes).await?)
 }

@@ -17,11 +17,11 @@ const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 pub(super) async fn templates(
     State(app): State<App>,
-    _: Viewer,
+    viewer: Viewer,
     uri: Uri,
 ) -> Result<Json<Vec<TemplateView>>, Problem> {
     Params::read(&uri, &[])?;
-    Ok(Json(Desk::of(&app)?.templates()))
+    Ok(Json(Desk::of(&app)?.templates(&viewer).await?))
 }
 
 /// 201 where the Job was created, and 200 where it was there already.

@@ -209,6 +209,29 @@ impl Visibility {
         }
     }
 
+    /// Asks for the rights by which a stream may show something, before it shows anything: a stream of which one is
+    /// withdrawn ends, however quiet it is. Rights in more namespaces than an answer asks about are noted once they
+    /// show something.
+    pub(crate) async fn note_rights(&self) -> Result<(), Problem> {
+        if self.is_whole() {
+            return Ok(());
+        }
+        let mut spots = Vec::new();
+        for Watched { source, group, kind, .. } in &self.witnessed {
+            if self.right(Verb::List, group, kind, "").await? != Right::Everywhere {
+                let names = self.views.namespaces(source, false, NAMESPACES).await?;
+                spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
+            }
+        }
+        // What was decided about whole kinds stays, too.
+        spots.truncate(DECISIONS / 2);
+        let rights = stream::iter(spots).map(async |(group, kind, name)| {
+            self.right(Verb::List, &group, &kind, &name).await?;
+            Ok::<_, Problem>(())
+        });
+        rights.buffer_unordered(AT_ONCE).try_collect().await
+    }
+
     /// Whether all that was seen so far may still be seen. A stream asks now and then.
     pub(crate) async fn still_holds(&self) -> Result<bool, Unanswered> {
         let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));

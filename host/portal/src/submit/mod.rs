@@ -6,6 +6,7 @@
 
 mod refusal;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
@@ -24,6 +25,8 @@ use crate::app::App;
 
 /// A key of random letters is long enough with 32.
 pub(crate) const KEY_BYTES: usize = 128;
+/// Namespaces of all templates that are asked about for one answer.
+const NAMESPACES: usize = 256;
 /// Bytes of what was typed that a message repeats.
 const TOLD: usize = 80;
 /// A field of the request beside the parameters, as faults name it.
@@ -66,21 +69,39 @@ impl Desk {
         })
     }
 
-    pub(crate) fn templates(&self) -> Vec<TemplateView> {
+    /// Templates that the viewer may submit, each with the namespaces to which they may: those of other people are not
+    /// told. None are listed where the template leaves them to the API server.
+    pub(crate) async fn open_to(&self, viewer: &Viewer) -> Result<BTreeMap<&str, Vec<String>>, Problem> {
+        let (mut open, mut may) = (BTreeMap::new(), BTreeMap::new());
+        for (name, spec) in &self.offer.templates {
+            let mut theirs = Vec::new();
+            for namespace in &spec.namespaces {
+                if !may.contains_key(namespace) && may.len() < NAMESPACES {
+                    may.insert(namespace, viewer.may_submit_to(namespace).await?);
+                }
+                if may.get(namespace) == Some(&true) {
+                    theirs.push(namespace.clone());
+                }
+            }
+            if spec.namespaces.is_empty() || !theirs.is_empty() {
+                open.insert(name.as_str(), theirs);
+            }
+        }
+        Ok(open)
+    }
+
+    pub(crate) async fn templates(&self, viewer: &Viewer) -> Result<Vec<TemplateView>, Problem> {
+        let open = self.open_to(viewer).await?;
         let view = |(name, spec): (&String, &TemplateSpec)| {
+            let namespaces = open.get(name.as_str())?.clone();
             let secret = spec.secret(&self.offer.rules);
             let mut parameters = spec.parameters.clone();
             for parameter in parameters.iter_mut().filter(|it| secret.contains(it.name.as_str())) {
                 parameter.default = parameter.default.as_ref().map(|_| HIDDEN.into());
             }
-            TemplateView {
-                name: name.clone(),
-                about: spec.about.clone(),
-                namespaces: spec.namespaces.clone(),
-                parameters,
-            }
+            Some(TemplateView { name: name.clone(), about: spec.about.clone(), namespaces, parameters })
         };
-        self.offer.templates.iter().map(view).collect()
+        Ok(self.offer.templates.iter().filter_map(view).collect())
     }
 
     /// `channel` is where the request came in. The key is checked.
@@ -98,7 +119,11 @@ impl Desk {
             None if request.who.trim().is_empty() => channel,
             None => request.who.trim(),
         };
-        let job = self.filled(request)?;
+        let job = match self.filled(request, &BTreeMap::new()) {
+            Ok(job) => job,
+            // The refusal names what is open to them, and nothing else.
+            Err(_) => self.filled(request, &self.open_to(viewer).await?)?,
+        };
         let digest = digest(&[submitter, key]);
         let (submission, asked) = (hex::encode(digest), hex::encode(content(request)));
         let marks = Marks {
@@ -137,11 +162,12 @@ impl Desk {
         }
     }
 
-    /// The template with the request's values, or what is wrong with them.
-    fn filled(&self, request: &SubmitRequest) -> Result<Value, Problem> {
+    /// The template with the request's values, or what is wrong with them. `open`: what the viewer may submit, and to
+    /// which namespaces.
+    fn filled(&self, request: &SubmitRequest, open: &BTreeMap<&str, Vec<String>>) -> Result<Value, Problem> {
         let Some(template) = self.offer.templates.get(&request.template) else {
             let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
-            let known: Vec<_> = self.offer.templates.keys().map(String::as_str).collect();
+            let known: Vec<_> = open.keys().copied().collect();
             let hint = match known.is_empty() {
                 true => "No template is offered.".to_owned(),
                 false => format!("The templates are {}.", known.join(", ")),
@@ -154,7 +180,10 @@ impl Desk {
             let message = "is no name of a namespace: give the one that the Job is for".to_owned();
             faults.push(FieldFault { field: NAMESPACE.into(), message });
         } else if !template.namespaces.is_empty() && !template.namespaces.contains(namespace) {
-            let message = format!("is not one of {}", template.namespaces.join(", "));
+            let message = match open.get(request.template.as_str()) {
+                Some(theirs) => format!("is not one of {}", theirs.join(", ")),
+                None => "is none to which you may submit this template".to_owned(),
+            };
             faults.push(FieldFault { field: NAMESPACE.into(), message });
         }
         if request.who.len() > WHO_BYTES {

@@ -39,6 +39,11 @@ async fn on_loopback_only_local_names_are_answered() {
     assert_eq!(ask(&portal, Request::get("/healthz").body(Body::empty()).unwrap()).await.status, 421);
     let absolute = Request::get("http://evil.example/healthz").header("host", "localhost");
     assert_eq!(ask(&portal, absolute.body(Body::empty()).unwrap()).await.status, 421);
+    for two in [["localhost", "evil.example"], ["evil.example", "localhost"], ["localhost", "localhost"]] {
+        let request =
+            two.iter().fold(Request::get("/healthz"), |request, host| request.header("host", *host));
+        assert_eq!(ask(&portal, request.body(Body::empty()).unwrap()).await.status, 400, "{two:?}");
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use axum::body::Body;
 use kubewitness_core::Change;
 use kubewitness_core::config::{Credentials, HostSpec};
 use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
+use kubewitness_core::submit::TemplateSpec;
 use kubewitness_portal::PortalOptions;
 use serde_json::{Value, json};
 
@@ -45,6 +46,10 @@ impl Jobs {
             },
         }));
         let templates = BTreeMap::from([("train".to_owned(), template.unwrap())]);
+        Self::offering(credentials, templates)
+    }
+
+    fn offering(credentials: Credentials, templates: BTreeMap<String, TemplateSpec>) -> Self {
         let rules = HostSpec::default().redactor().unwrap().into();
         Self {
             offer: Some(Arc::new(Offer { credentials, templates, rules })),
@@ -439,4 +444,47 @@ async fn a_session_of_a_browser_submits_with_its_own_token() {
     let foreign = [FORM, ("sec-fetch-site", "cross-site"), ("cookie", cookie.as_str())];
     let refused = portal.ask("POST", "/submit/train", &foreign, "key=k2&namespace=red&p.size=small").await;
     assert_eq!(refused.status, 403);
+}
+
+#[tokio::test]
+async fn nobody_learns_the_namespaces_of_others_from_a_template() {
+    let template = |namespaces: Value| -> TemplateSpec {
+        serde_json::from_value(json!({
+            "namespaces": namespaces,
+            "manifest": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}},
+        }))
+        .unwrap()
+    };
+    let templates = [("both", json!(["red", "blue"])), ("theirs", json!(["blue"])), ("open", json!([]))];
+    let templates = templates.map(|(name, namespaces)| (name.to_owned(), template(namespaces)));
+    let jobs = Arc::new(Jobs::offering(Credentials::Token, templates.into()));
+    let portal = Portal::with(Default::default(), with(&jobs));
+    let listed = async |token: &str| {
+        let listed = portal.as_token(token, "/api/v1/templates").await.json();
+        let of = |template: &Value| (template["name"].clone(), template["namespaces"].clone());
+        listed.as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("red").await, [(json!("both"), json!(["red"])), (json!("open"), json!([]))]);
+    assert_eq!(listed("guest").await, [(json!("open"), json!([]))]);
+    assert_eq!(listed("boss").await.len(), 3);
+    let red = ("authorization", "Bearer red");
+    for (template, told) in [
+        ("both", "is not one of red."),
+        ("theirs", "is none to which you may submit"),
+        ("none", "The templates are both, open."),
+    ] {
+        let body = json!({"template": template, "namespace": "green", "parameters": {}}).to_string();
+        let refused = portal.ask("POST", JOBS, &[red, JSON], &body).await;
+        assert!(refused.status.is_client_error() && refused.text.contains(told), "{}", refused.text);
+        assert!(!refused.text.contains("blue"), "{}", refused.text);
+    }
+    for path in ["/submit", "/submit/both", "/submit/open"] {
+        let page = portal.as_token("red", path).await;
+        assert!(
+            page.status == 200 && !page.text.contains("blue") && !page.text.contains("theirs"),
+            "{}",
+            page.text
+        );
+    }
+    assert_eq!(portal.as_token("red", "/submit/theirs").await.status, 404);
 }

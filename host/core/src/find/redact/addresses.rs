@@ -7,8 +7,6 @@ use std::ops::Range;
 
 use super::{MARK, digest_at, until};
 
-/// What stands between scheme and host. JSON within a text may write its slashes escaped.
-const SIGNS: [&str; 2] = ["://", r":\/\/"];
 /// A number with more digits is no port.
 const PORT_DIGITS: usize = 5;
 
@@ -17,10 +15,11 @@ const PORT_DIGITS: usize = 5;
 /// Each character is looked at a few times at most: the text may be a stranger's.
 pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    if !SIGNS.iter().any(|sign| text.contains(sign)) {
+    let starts = starts(text);
+    if starts.is_empty() {
         return found;
     }
-    let mut text = Text::of(text);
+    let mut text = Text::of(text, starts);
     let mut from = 0;
     for (sign, start) in std::mem::take(&mut text.starts) {
         if start < from {
@@ -33,6 +32,18 @@ pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
         }
     }
     found
+}
+
+/// What stands between scheme and host begins and ends there. JSON within a text may write its slashes escaped, with
+/// more signs at each level.
+fn starts(text: &str) -> Vec<(usize, usize)> {
+    let slash = |rest: &'_ str| rest.trim_start_matches('\\').strip_prefix('/').map(str::len);
+    let end = |place: usize| {
+        let first = slash(&text[place + 1..])?;
+        let second = slash(&text[text.len() - first..])?;
+        Some((place, text.len() - second))
+    };
+    memchr::memchr_iter(b':', text.as_bytes()).filter_map(end).collect()
 }
 
 /// A text with what is asked of it for each address, so that nothing is looked for twice.
@@ -53,12 +64,7 @@ struct Text<'t> {
 }
 
 impl<'t> Text<'t> {
-    fn of(text: &'t str) -> Self {
-        let mut starts: Vec<_> = SIGNS
-            .iter()
-            .flat_map(|sign| text.match_indices(sign).map(|(place, sign)| (place, place + sign.len())))
-            .collect();
-        starts.sort_unstable();
+    fn of(text: &'t str, starts: Vec<(usize, usize)>) -> Self {
         let is_apart = |place: &usize| {
             let before = text[..*place].chars().next_back();
             before.is_none_or(|c| c.is_whitespace() || ",;|=&\"'`<>()[]{}".contains(c))
@@ -100,7 +106,7 @@ impl<'t> Text<'t> {
         let is_port = colon.map(|colon| &host[colon + 1..]).is_some_and(|after| {
             // A password may begin with a blank, or with a number and a slash.
             let may_be =
-                is_web || (!after.is_empty() && (at.is_some() || !self.has_host(start + host.len())));
+                is_web || (!after.is_empty() && (at.is_some() || !self.has_host(sign, start + host.len())));
             is_port(after, host.len() == word.len()) && may_be
         });
         // A user alone, which is a token in the web and no secret elsewhere.
@@ -115,20 +121,36 @@ impl<'t> Text<'t> {
         self.last_at(sign, start).filter(|end| *end >= begin).map(|end| begin..end)
     }
 
-    /// Whether the word has a host behind this place. An image has its digest there, as in `docker://h:5000/i@sha256:…`.
-    fn has_host(&self, place: usize) -> bool {
-        let next = self.ats.get(self.ats.partition_point(|at| *at < place));
-        let is_digest =
-            |at: &usize| ["sha256:", "sha512:"].iter().any(|sign| self.text[at + 1..].starts_with(sign));
-        next.is_some_and(|at| *at < self.word_end && !is_digest(at))
+    /// Whether the word has a host behind this place, or the line where the text is this address. An image has its
+    /// digest there, as in `docker://h:5000/i@sha256:…`.
+    fn has_host(&mut self, sign: usize, place: usize) -> bool {
+        let Some(at) = self.ats.get(self.ats.partition_point(|at| *at < place)).copied() else {
+            return false;
+        };
+        if ["sha256:", "sha512:"].iter().any(|sign| self.text[at + 1..].starts_with(sign)) {
+            return false;
+        }
+        // A sentence goes on after an address, and another address may come.
+        let is_told = self.text[..self.word_end].ends_with([',', ';', '.', ':', ')', '"', '\'', '`', '>']);
+        let next = self.apart.get(self.apart.partition_point(|apart| *apart < place)).copied();
+        let is_of_line = scheme_start(self.text, sign) == 0
+            && !is_told
+            && at < self.line_end_after(place)
+            && next.is_none_or(|next| at < next);
+        at < self.word_end || is_of_line
+    }
+
+    fn line_end_after(&mut self, place: usize) -> usize {
+        if self.line_end < place {
+            self.line_end = place + until(&self.text[place..], |c| c == '\n' || c == '\r').len();
+        }
+        self.line_end
     }
 
     /// The last `@` that can belong to the address. A blank or a quote belongs to a password where nothing else fits.
     fn last_at(&mut self, sign: usize, start: usize) -> Option<usize> {
         let text = self.text;
-        if self.line_end < start {
-            self.line_end = start + until(&text[start..], |c| c == '\n' || c == '\r').len();
-        }
+        let line_end = self.line_end_after(start);
         let scheme = scheme_start(text, sign);
         let end = match text[..scheme].chars().next_back().filter(|c| "\"'`<".contains(*c)) {
             // Many may open, and none close.
@@ -140,7 +162,7 @@ impl<'t> Text<'t> {
             }
             Some(quote) => start + until(&text[start..], |c| c == quote).len(),
             // The text is this address.
-            None if scheme <= self.first_blank => self.line_end,
+            None if scheme <= self.first_blank => line_end,
             None => self.word_end,
         };
         let next = |places: &[usize]| {
@@ -148,7 +170,7 @@ impl<'t> Text<'t> {
             places.get(next).copied().unwrap_or(text.len())
         };
         let (apart, digest) = (next(&self.apart), next(&self.digests));
-        let (end, line_end) = (end.min(digest), self.line_end.min(digest));
+        let (end, line_end) = (end.min(digest), line_end.min(digest));
         let ends = [end.min(apart), end, line_end.min(apart), line_end];
         ends.into_iter().find_map(|end| {
             let before = self.ats.partition_point(|at| *at < end).checked_sub(1)?;

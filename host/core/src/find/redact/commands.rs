@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::until;
-use super::values::{Form, Quote, Quotes, Value, after_blanks};
+use super::values::{Form, Quote, Quotes, Value, after_blanks, is_scheme};
 
 /// What an element of a command line says of the next one.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -29,28 +29,31 @@ pub(super) fn in_words(
 ) {
     let this = std::mem::take(next);
     if this == Next::Secret {
-        if !text.is_empty() {
-            found.push(0..text.len());
-        }
-        // It may be no value but the next flag.
-        if text.starts_with("--") && announces(text, &is_secret) {
+        // It may stand before the value, be no value but the next flag, or say what kind of secret comes next.
+        let is_sign = matches!(text, "=" | ":" | "=>");
+        if is_sign || is_scheme(text) || (text.starts_with("--") && announces(text, &is_secret)) {
             *next = Next::Secret;
+        }
+        if !is_sign && !text.is_empty() {
+            found.push(0..text.len());
         }
         return;
     }
     let (mut at, mut end, mut quotes) = (0, 0, Quotes::default());
-    let mut is_next = false;
+    // How the next word is a secret, if it is one.
+    let mut announced: Option<Form> = None;
     while let Some(word) = next_word(text, at, &mut end) {
-        let is_announced = std::mem::take(&mut is_next) && !text[word.clone()].starts_with(['=', ':']);
-        let begun = match is_announced {
-            true => {
-                Some(Begun { name: word.start..word.start, start: word.start, form: Form::Word, quote: None })
-            }
-            false => assigned(text, &word, &is_secret),
+        let form = announced.take().filter(|_| !text[word.clone()].starts_with(['=', ':']));
+        let begun = match form {
+            Some(form) => Some(Begun { name: word.start..word.start, start: word.start, form, quote: None }),
+            None => assigned(text, &word, &is_secret),
         };
         at = word.end;
-        if is_announced || begun.is_none() {
-            is_next = announces(&text[word], &is_secret);
+        let is_next = (form.is_some() || begun.is_none()) && announces(&text[word.clone()], &is_secret);
+        if is_next {
+            // Of a list of JSON, an element ends where its quote does.
+            let is_element = ["\",", "',"].iter().any(|end| text[word.clone()].ends_with(end));
+            announced = Some(if is_element { Form::Member } else { Form::Word });
         }
         if let Some(mut begun) = begun {
             if this == Next::Script && begun.form == Form::Rest && !text.starts_with('-') {
@@ -59,15 +62,26 @@ pub(super) fn in_words(
             let value = begun.value(text, quotes.open_at(text, begun.start));
             at = value.next;
             quotes.skip_to(at);
+            let (told, rest) = (&text[value.range.clone()], &text[at..]);
+            let is_kind =
+                is_scheme(told.trim_end_matches('\\')) && (rest.is_empty() || rest.starts_with(QUOTES));
+            if is_kind || value.range.start == text.len() {
+                // The value stands behind the quotes that end here, or in the next element.
+                at = text.len() - rest.trim_start_matches(QUOTES).len();
+                announced = Some(Form::Word);
+            }
             found.push(value.range);
         }
     }
-    *next = match is_next {
-        true => Next::Secret,
-        false if is_of_shell(text) => Next::Script,
-        false => Next::Argument,
+    *next = match announced {
+        Some(_) => Next::Secret,
+        None if is_of_shell(text) => Next::Script,
+        None => Next::Argument,
     };
 }
+
+/// What stands around a word.
+const QUOTES: [char; 4] = ['"', '\'', ',', '\\'];
 
 /// As `-c` and `-lc`: a script is next.
 fn is_of_shell(flag: &str) -> bool {
@@ -75,8 +89,8 @@ fn is_of_shell(flag: &str) -> bool {
     letters.is_some_and(|letters| letters.len() < 6 && letters.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
-/// The rest of the word in which the search stands, or the next one. `end`: of the word before, so that a word with
-/// many values is not looked through for each.
+/// The rest of the word in which the search stands, or the next one. An element of a list of JSON is a word, too. `end`:
+/// of the word before, so that a word with many values is not looked through for each.
 pub(super) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
     let mut start = from;
     while let blanks = text.len() - text[start..].trim_start().len()
@@ -86,9 +100,23 @@ pub(super) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Rang
         start = next;
     }
     if *end <= start {
-        *end = start + until(&text[start..], char::is_whitespace).len();
+        *end = start + word_length(&text[start..]);
     }
     (start < *end).then_some(start..*end)
+}
+
+fn word_length(text: &str) -> usize {
+    let mut before = ' ';
+    for (place, c) in text.char_indices() {
+        if c.is_whitespace() {
+            return place;
+        }
+        if c == ',' && matches!(before, '"' | '\'') {
+            return place + 1;
+        }
+        before = c;
+    }
+    text.len()
 }
 
 /// Where a value begins.
@@ -108,19 +136,38 @@ impl Begun {
 
 /// The value within this word, or beginning in it, that a name before `=` or `:` says is a secret.
 pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
-    for (place, sign) in text[word.clone()].match_indices(['=', ':']) {
-        let start = word.start + place + 1;
-        let before = without_blanks(&text[..start - 1]);
-        let is_apart = before.len() < start - 1;
+    text[word.clone()].match_indices(['=', ':']).find_map(|(place, sign)| {
+        let sign = Sign { text, start: word.start + place + 1, is_equals: sign == "=" };
+        let before = without_blanks(&text[..sign.start - 1]);
+        let is_apart = before.len() < sign.start - 1;
         let before = before.strip_suffix('+').unwrap_or(before);
-        // As in `os.environ['TOKEN'] = …` and `TOKEN[0]=…`.
-        let before = match before.strip_suffix(']') {
-            Some(key) if key.ends_with(['"', '\'']) => key,
-            Some(index) => {
-                index.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix('[').unwrap_or(before)
-            }
-            None => before,
+        // As in `os.environ['TOKEN'] = …`, `TOKEN[0]=…` and `T[TOKEN]=…`.
+        let (indexed, key) = match before.strip_suffix(']') {
+            Some(within) => (before_index(within), Some(within)),
+            None => (Some(before), None),
         };
+        let mut names = indexed.into_iter().chain(key);
+        names.find_map(|before| sign.after(before, is_apart, &is_secret))
+    })
+}
+
+/// What stands before the bracket that opens an index.
+fn before_index(within: &str) -> Option<&str> {
+    let is_of_index = |c: char| is_of_name(c) || "\"'\\${}@*#".contains(c);
+    within.trim_end_matches(is_of_index).strip_suffix('[')
+}
+
+/// A sign that may give a name its value.
+struct Sign<'t> {
+    text: &'t str,
+    start: usize,
+    is_equals: bool,
+}
+
+impl Sign<'_> {
+    /// The value of the name with which `before` ends.
+    fn after(&self, before: &str, is_apart: bool, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
+        let Self { text, start, is_equals } = *self;
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
             // JSON within JSON has more of them with each level.
             Some(name) => (name.trim_end_matches('\\'), true),
@@ -131,37 +178,62 @@ pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str)
         let begins = before_name.chars().next_back();
         // `image/token:latest` names an image.
         let is_name =
-            sign == "=" || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
-        let is_address = sign == ":" && text[start..].starts_with("//");
-        if !is_name || is_address || !is_secret(name.trim_start_matches('-')) {
-            continue;
+            is_equals || is_quoted || begins.is_none_or(|c| c.is_whitespace() || "\"'`{(,=".contains(c));
+        let is_address = !is_equals && text[start..].starts_with("//");
+        let is_secret_name = || {
+            let written = || is_quoted.then(|| written_with_escapes(before)).flatten();
+            is_secret(name.trim_start_matches('-')) || written().is_some_and(|name| is_secret(&name))
+        };
+        if !is_name || is_address || !is_secret_name() {
+            return None;
         }
         let quote = begins.filter(|c| !is_quoted && matches!(c, '"' | '\'')).map(|quote| Quote {
             sign: quote as u8,
             is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
         });
-        let form = match sign {
+        let form = match is_equals {
             // An element of its own is one argument, blanks included.
-            "=" if name.len() == before.len() => Form::Rest,
-            "=" => Form::Word,
-            _ if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
-            _ => Form::Line,
+            true if before_name.is_empty() || is_short_flag(before_name) => Form::Rest,
+            true => Form::Word,
+            false if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
+            false => Form::Line,
         };
         // `==` compares, and `=>` gives a name its value.
-        let signs = match sign {
-            "=" if text[start..].starts_with('>') => 1,
-            "=" if is_apart => until(&text[start..], |c| c != '=').len(),
+        let signs = match is_equals {
+            true if text[start..].starts_with('>') => 1,
+            true if is_apart => until(&text[start..], |c| c != '=').len(),
             _ => 0,
         };
         let name = before.len() - name.len()..before.len();
-        return Some(Begun { name, start: start + signs, form, quote });
+        Some(Begun { name, start: start + signs, form, quote })
     }
-    None
+}
+
+/// As `-e ` in `-e TOKEN=…`: a flag and its value in one element.
+fn is_short_flag(before: &str) -> bool {
+    let mut letters = before.trim_end_matches([' ', '\t']).chars();
+    let is_flag = letters.next() == Some('-') && letters.next().is_some_and(|c| c.is_ascii_alphabetic());
+    is_flag && letters.next().is_none() && before.ends_with([' ', '\t'])
+}
+
+/// A key of JSON in which characters are written as `\u0065`, decoded.
+fn written_with_escapes(before: &str) -> Option<String> {
+    let key = &before[before.rfind(['"', '\'']).map_or(0, |quote| quote + 1)..];
+    let (mut out, mut rest) = (String::new(), key);
+    while let Some((plain, escape)) = rest.split_once('\\') {
+        let escape = escape.trim_start_matches('\\');
+        let code = escape.strip_prefix('u').and_then(|digits| digits.get(..4));
+        let letter = code.and_then(|code| u32::from_str_radix(code, 16).ok()).and_then(char::from_u32);
+        out.push_str(plain);
+        out.extend(letter);
+        rest = if letter.is_some() { &escape[5..] } else { escape };
+    }
+    (rest.len() < key.len()).then(|| out + rest)
 }
 
 /// Whether the next word is a secret.
 fn announces(word: &str, is_secret: impl Fn(&str) -> bool) -> bool {
-    let word = word.trim_end_matches(['"', '\'', ',', '\\']);
+    let word = word.trim_end_matches(QUOTES);
     // A command line may begin within quotes, as in `{"args":"--token …"}`.
     let word = word.rsplit(['"', '\'', '`']).next().unwrap_or_default().trim_start_matches(['(', '[', '\\']);
     let flag = word.strip_prefix('-').map(|flag| flag.trim_start_matches('-'));

@@ -147,9 +147,18 @@ impl<'r> Matches<'r> {
 
     /// `**` stands for no key too, so what follows it may come at once.
     fn go_on(&mut self, place: usize, met: usize) {
-        self.open.push((place, met));
+        self.open_at(place, met);
         if self.fields[place].path.tokens()[met] == "**" {
-            self.open.push((place, met + 1));
+            self.open_at(place, met + 1);
+        }
+    }
+
+    /// Two `**` come to the same place in many ways: with each level there would be more of them.
+    fn open_at(&mut self, place: usize, met: usize) {
+        // Those of one field come one after the other.
+        let mut of_field = self.open.iter().rev().take_while(|(field, _)| *field == place);
+        if !of_field.any(|(_, known)| *known == met) {
+            self.open.push((place, met));
         }
     }
 

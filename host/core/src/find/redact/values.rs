@@ -80,7 +80,7 @@ impl Form {
             Self::Rest => rest.is_empty(),
             Self::Word => {
                 let rest = rest.trim_start_matches(|c| AFTER_WORD.contains(&c) || closes(c));
-                rest.is_empty() || rest.starts_with(char::is_whitespace)
+                rest.is_empty() || is_blank(rest.as_bytes(), 0)
             }
             Self::Member | Self::Line => {
                 let next = rest.trim_start_matches([' ', '\t']).chars().next();
@@ -120,32 +120,30 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
-/// The same in a shell: within double quotes, a command has quotes of its own, and ends before they close.
+/// The same in a shell: within double quotes, a command and a parameter have quotes of their own, and those again.
 fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
-    let mut at = from;
-    while quote == b'"' && at < bytes.len() {
-        at = match bytes[at] {
-            b'"' => return Some(at),
-            b'\\' => at + 2,
-            b'`' => close(bytes, at + 1, b'`')? + 1,
-            b'$' if bytes.get(at + 1) == Some(&b'(') => command_end(bytes, at + 1)?,
-            _ => at + 1,
-        };
+    if quote != b'"' {
+        return close(bytes, from, quote);
     }
-    close(bytes, at, quote)
-}
-
-/// Where the bracket closes that opens here.
-fn command_end(bytes: &[u8], from: usize) -> Option<usize> {
-    let (mut at, mut depth) = (from, 0_usize);
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'\\' => at += 1,
-            b'"' | b'\'' => at = close(bytes, at + 1, *byte)?,
-            b'(' => depth += 1,
-            b')' if depth == 1 => return Some(at + 1),
-            b')' => depth -= 1,
+    // What is open, the innermost last: a quote, or the bracket of a command or of a parameter.
+    let (mut open, mut at) = (vec![b'"'], from);
+    while let (Some(byte), Some(innermost)) = (bytes.get(at), open.last()) {
+        match (byte, innermost) {
+            (b'\\', _) => at += 1,
+            (b'"', b'"') | (b')', b'(') | (b'}', b'{') => drop(open.pop()),
+            (b'"', _) | (b'(', b'(') => open.push(*byte),
+            (b'\'', b'(') => at = close(bytes, at + 1, b'\'')?,
+            (b'`', _) => at = close(bytes, at + 1, b'`')?,
+            (b'$', _) => {
+                if let Some(bracket @ (b'(' | b'{')) = bytes.get(at + 1) {
+                    open.push(*bracket);
+                    at += 1;
+                }
+            }
             _ => {}
+        }
+        if open.is_empty() {
+            return Some(at);
         }
         at += 1;
     }
@@ -155,12 +153,16 @@ fn command_end(bytes: &[u8], from: usize) -> Option<usize> {
 /// What stands before the secret in one value, as in `Bearer …`.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
+/// Whether it only says what kind of secret comes next.
+pub(super) fn is_scheme(word: &str) -> bool {
+    SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+}
+
 /// The end of a word, and of the next one where this only says what kind of secret that is.
 fn credentials_end(text: &str, start: usize, open: Option<Quote>) -> usize {
     let end = word_end(text, start, open);
     let next = after_blanks(text, end);
-    let is_scheme = SCHEMES.iter().any(|scheme| text[start..end].eq_ignore_ascii_case(scheme));
-    if is_scheme && next > end { word_end(text, next, open) } else { end }
+    if is_scheme(&text[start..end]) && next > end { word_end(text, next, open) } else { end }
 }
 
 /// After blanks, and after line ends that `\` takes away.
@@ -170,6 +172,15 @@ pub(super) fn after_blanks(text: &str, at: usize) -> usize {
         rest = line.trim_start_matches([' ', '\t']);
     }
     text.len() - rest.len()
+}
+
+/// Whether a shell ends a word here. To a shell, a form feed and a carriage return are part of a word.
+fn is_blank(bytes: &[u8], at: usize) -> bool {
+    match bytes.get(at) {
+        Some(b' ' | b'\t' | b'\n') => true,
+        Some(b'\r') => bytes.get(at + 1) == Some(&b'\n'),
+        _ => false,
+    }
 }
 
 /// Whether a word ends at a place. The signs that may follow one are looked at once, however many they are.
@@ -186,7 +197,7 @@ impl Ends {
         if at > self.until {
             let rest = text[at..].trim_start_matches(AFTER_WORD);
             self.until = text.len() - rest.len();
-            self.is_end = rest.is_empty() || rest.starts_with(char::is_whitespace);
+            self.is_end = rest.is_empty() || is_blank(rest.as_bytes(), 0);
         }
         self.is_end
     }
@@ -225,7 +236,7 @@ fn word_end(text: &str, start: usize, open: Option<Quote>) -> usize {
                 depth = depth.saturating_sub(1);
                 at + 1
             }
-            byte if byte.is_ascii_whitespace() && depth == 0 => return at,
+            _ if depth == 0 && is_blank(bytes, at) => return at,
             _ => at + 1,
         }
     }

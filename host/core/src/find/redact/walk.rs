@@ -25,12 +25,19 @@ pub(super) struct Search<'r> {
     kind: Option<&'r str>,
     /// Every name counts, wherever it stands.
     is_settings: bool,
+    /// The texts of JSON around this one that are being read, and the levels of brackets around it.
+    within: u32,
+    depth: u32,
     found: Vec<Found>,
 }
 
+/// JSON may be a text within JSON, written so that each level adds a few bytes. It is read this deep, since each level
+/// is decoded and searched anew.
+pub(super) const TEXTS_WITHIN: u32 = 4;
+
 impl<'r> Search<'r> {
     pub fn new(redactor: &'r Redactor, document: &'r [u8], kind: Option<&'r str>) -> Self {
-        Self { redactor, document, kind, is_settings: false, found: Vec::new() }
+        Self { redactor, document, kind, is_settings: false, within: 0, depth: 0, found: Vec::new() }
     }
 
     pub fn of_settings(redactor: &'r Redactor, settings: &'r [u8]) -> Self {
@@ -39,7 +46,7 @@ impl<'r> Search<'r> {
 
     pub fn all(mut self, scanner: &mut Scanner<'_>) -> Result<Vec<Found>, ProjectError> {
         let fields = self.redactor.matches(self.kind);
-        self.value(scanner, &fields, self.otherwise(), 0)?;
+        self.value(scanner, &fields, self.otherwise(), self.depth)?;
         self.found.sort_by_key(|found| found.range.start);
         Ok(self.found)
     }
@@ -75,8 +82,10 @@ impl<'r> Search<'r> {
             b'{' if self.is_settings => self.variable(scanner, here, false, depth),
             b'{' => self.object(scanner, here, under, depth),
             b'[' => self.list(scanner, here, under, depth),
-            b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script)),
-            b'"' => self.text(scanner, None),
+            b'"' if under == Under::Command => self.text(scanner, Some(&mut Next::Script), depth),
+            // It may be a command line, whatever the program calls it that reads this JSON.
+            b'"' if self.within > 0 => self.text(scanner, Some(&mut Next::Argument), depth),
+            b'"' => self.text(scanner, None, depth),
             _ => scanner.skip(),
         }
     }
@@ -99,7 +108,7 @@ impl<'r> Search<'r> {
                 }
                 (Under::Command, b'[') => self.value(scanner, &within, Under::Command, depth + 1),
                 // Variables and headers may stand there as `NAME=value` and `Name: value`.
-                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut next)),
+                (Under::Command | Under::Variables, b'"') => self.text(scanner, Some(&mut next), depth + 1),
                 _ => self.value(scanner, &within, self.otherwise(), depth + 1),
             }
         })
@@ -178,7 +187,12 @@ impl<'r> Search<'r> {
     }
 
     /// A text may hold secrets among other words. `command`: what the text before says of this one.
-    fn text(&mut self, scanner: &mut Scanner<'_>, command: Option<&mut Next>) -> Result<(), ProjectError> {
+    fn text(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        command: Option<&mut Next>,
+        depth: u32,
+    ) -> Result<(), ProjectError> {
         let start = scanner.start();
         let text = scanner.text()?;
         let (at, length, is_escaped) = text.place();
@@ -197,7 +211,7 @@ impl<'r> Search<'r> {
             commands::in_words(&decoded, next, is_secret, &mut secrets);
             in_pairs(&decoded, is_secret, &mut secrets);
             secrets.retain(|range| !range.is_empty() && !commands::is_reference(&decoded[range.clone()]));
-            secrets.extend(self.in_json(&decoded));
+            secrets.extend(self.in_json(&decoded, depth));
         }
         secrets.extend(in_addresses(&decoded));
         let secrets = commands::merged(secrets);
@@ -208,14 +222,24 @@ impl<'r> Search<'r> {
         Ok(())
     }
 
-    /// Named values in an argument that is JSON as a whole.
-    fn in_json(&self, text: &str) -> Vec<Range<usize>> {
+    /// Named values in an argument that is JSON as a whole. One that is too deep to be read is hidden whole.
+    fn in_json(&self, text: &str, depth: u32) -> Vec<Range<usize>> {
         if !text.trim_start().starts_with(['[', '{']) {
             return Vec::new();
         }
-        // What is no JSON was searched as words.
-        let found = Search::of_settings(self.redactor, text.as_bytes()).all(&mut Scanner::of_text(text));
-        found.unwrap_or_default().iter().map(|found| found.within(text.as_bytes())).collect()
+        let whole = std::iter::once(0..text.len()).collect();
+        if self.within == TEXTS_WITHIN {
+            return whole;
+        }
+        // The brackets around the text count too: all of them lie on the stack at once.
+        let search =
+            Search { within: self.within + 1, depth, ..Search::of_settings(self.redactor, text.as_bytes()) };
+        match search.all(&mut Scanner::of_text(text)) {
+            Ok(found) => found.iter().map(|found| found.within(text.as_bytes())).collect(),
+            Err(ProjectError::TooDeep { .. }) => whole,
+            // What is no JSON was searched as words.
+            Err(_) => Vec::new(),
+        }
     }
 
     fn take(&mut self, scanner: &mut Scanner<'_>) -> Result<(), ProjectError> {
@@ -237,7 +261,7 @@ impl<'r> Search<'r> {
 pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
-        "env" | "headers" | "httpHeaders" => Under::Variables,
+        "env" | "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
         "command" | "args" => Under::Command,
         "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
         _ => Under::Other,

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::addresses::in_addresses;
 use super::quoted::SECRETS;
+use super::walk::TEXTS_WITHIN;
 use super::{Found, Redactor};
 use crate::project::Scanner;
 
@@ -26,7 +27,7 @@ impl Redactor {
         let secret = one.secret(document);
         if one.is_container(document) {
             // The document was read before, so this can't fail.
-            serde_json::from_slice(secret).iter().for_each(|value| words.add_leaves(value));
+            serde_json::from_slice(secret).into_iter().for_each(|value| words.add_leaves(value, 0));
         } else if let Some(text) = decoded(secret) {
             let copy = (one.is_copy && copies > 0).then(|| self.found_in(&text)).flatten();
             match copy {
@@ -34,7 +35,7 @@ impl Redactor {
                     words.add(text.trim());
                     found.iter().for_each(|one| self.add_words(one, text.as_bytes(), copies - 1, words));
                 }
-                None => words.add_decoded(&text),
+                None => words.add_decoded(&text, 0),
             }
         }
     }
@@ -64,9 +65,13 @@ impl Words {
         }
     }
 
-    fn add_decoded(&mut self, text: &str) {
+    /// `within`: the texts around this one. One that lies too deep is looked for as a whole.
+    fn add_decoded(&mut self, text: &str, within: u32) {
         let whole = text.trim();
         self.add(whole);
+        if within == TEXTS_WITHIN {
+            return;
+        }
         for range in in_addresses(whole) {
             self.add(&whole[range]);
         }
@@ -88,17 +93,20 @@ impl Words {
         if whole.starts_with(['{', '['])
             && let Ok(value) = serde_json::from_str(whole)
         {
-            self.add_leaves(&value);
+            self.add_leaves(value, within + 1);
         }
     }
 
-    fn add_leaves(&mut self, value: &Value) {
-        match value {
-            Value::String(text) => self.add_decoded(text),
-            Value::Number(number) => self.add(&number.to_string()),
-            Value::Array(items) => items.iter().for_each(|item| self.add_leaves(item)),
-            Value::Object(members) => members.values().for_each(|value| self.add_leaves(value)),
-            Value::Null | Value::Bool(_) => {}
+    fn add_leaves(&mut self, value: Value, within: u32) {
+        let mut rest = vec![value];
+        while let Some(value) = rest.pop() {
+            match value {
+                Value::String(text) => self.add_decoded(&text, within),
+                Value::Number(number) => self.add(&number.to_string()),
+                Value::Array(items) => rest.extend(items.into_iter().rev()),
+                Value::Object(members) => rest.extend(members.into_iter().map(|(_, value)| value)),
+                Value::Null | Value::Bool(_) => {}
+            }
         }
     }
 }

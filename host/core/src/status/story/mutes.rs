@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::calendar;
+
 /// The key of `kv` under which a plugin reads the list, as JSON. A plugin can't write it.
 pub const KEY: &str = "kubewitness.dev/mutes";
 /// A plugin reads all of them in a call.
 pub const MOST: usize = 1000;
-/// Of one namespace: whoever may mute there ends no mute of anybody else.
+/// Of one namespace: whoever may mute there ends no mute of another namespace. Within one, the oldest ends.
 const OF_NAMESPACE: usize = 100;
 /// Without a namespace. So there is always one of a namespace that can end for another namespace's.
 const OF_CLUSTER: usize = MOST / 2;
@@ -28,6 +30,10 @@ pub struct MuteView {
     pub object: String,
     /// The object's namespace, or the muted one. Empty without a `uid`: everything.
     pub namespace: String,
+    /// The uid of that namespace. A namespace that is made again under the name has none of these mutes. Empty where
+    /// nobody signs in.
+    #[serde(rename = "namespaceUid", skip_serializing_if = "String::is_empty")]
+    pub namespace_uid: String,
     /// The only recipient that is not told, as the plugin names it. Empty: nobody is told.
     pub to: String,
     pub who: String,
@@ -36,7 +42,20 @@ pub struct MuteView {
 
 impl MuteView {
     fn is(&self, other: &Self) -> bool {
-        (&self.uid, &self.namespace, &self.to) == (&other.uid, &other.namespace, &other.to)
+        let is_same_namespace = !self.uid.is_empty()
+            || self.namespace_uid.is_empty()
+            || other.namespace_uid.is_empty()
+            || self.namespace_uid == other.namespace_uid;
+        let is_same = (&self.uid, &self.namespace, &self.to) == (&other.uid, &other.namespace, &other.to);
+        is_same && is_same_namespace
+    }
+
+    /// Whether it was muted in this namespace, and not in one that had the name before.
+    pub fn is_of(&self, namespace_uid: &str, created_ms: u64) -> bool {
+        match self.namespace_uid.is_empty() {
+            false => self.namespace_uid == namespace_uid,
+            true => calendar::parse(&self.at).is_some_and(|at_ms| at_ms >= created_ms),
+        }
     }
 
     /// Whether it is about an object, or about all of its namespace, or about everything.
@@ -101,6 +120,8 @@ pub struct MutedView {
 pub fn changed(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
     let before = all.iter().position(|one| one.is(mute));
     match (before, mutes) {
+        // One that says less of its namespace may be of the one before.
+        (Some(place), true) if all[place].namespace_uid != mute.namespace_uid => all[place] = mute.clone(),
         (Some(_), true) | (None, false) => return None,
         (Some(place), false) => drop(all.remove(place)),
         (None, true) => {
@@ -150,6 +171,24 @@ mod tests {
         assert!(of("u", "a", "").covers("u", "a") && !of("u", "a", "").covers("v", "a"));
         assert!(of("", "a", "").covers("u", "a") && !of("", "a", "").covers("u", "b"));
         assert!(of("", "", "").covers("u", "b"));
+    }
+
+    #[test]
+    fn a_mute_of_a_namespace_is_none_of_one_that_is_made_again_under_the_name() {
+        let at = "2026-11-20T13:05:11.000Z";
+        let with = |uid: &str| MuteView { namespace_uid: uid.into(), at: at.into(), ..of("", "a", "") };
+        assert!(with("1").is_of("1", u64::MAX) && !with("1").is_of("2", 0));
+        let at_ms = calendar::parse(at).unwrap();
+        assert!(
+            with("").is_of("2", at_ms) && !with("").is_of("2", at_ms + 1),
+            "one without a uid goes by its time"
+        );
+        let all = changed(vec![], &with("1"), true).unwrap();
+        assert_eq!(changed(all.clone(), &with("2"), false), None, "it is not theirs to undo");
+        assert_eq!(changed(all, &with("2"), true).unwrap(), [with("1"), with("2")]);
+        let older = vec![with("")];
+        assert_eq!(changed(older.clone(), &with("2"), true).unwrap(), [with("2")]);
+        assert_eq!(changed(older, &with("2"), false).unwrap(), []);
     }
 
     #[test]

@@ -26,9 +26,10 @@ use crate::submit::{Desk, NAMESPACE, random_key};
 /// Before the name of a parameter, which might be that of another field.
 const PARAMETER: &str = "p.";
 
-pub(crate) async fn page(State(app): State<App>, uri: Uri) -> Result<Page, Shown> {
+pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     Params::read(&uri, &[])?;
     let desk = Desk::of(&app)?;
+    let open = desk.open_to(&viewer).await?;
     let content = html! {
         div.head { h1 { "Submit a Job" } }
         @if desk.offer.templates.is_empty() {
@@ -38,7 +39,7 @@ pub(crate) async fn page(State(app): State<App>, uri: Uri) -> Result<Page, Shown
         } @else {
             p { "Choose a template. The Job is created in your name, and the API server decides whether you may." }
             ul.plain {
-                @for (name, template) in &desk.offer.templates {
+                @for (name, template) in desk.offer.templates.iter().filter(|(name, _)| open.contains_key(name.as_str())) {
                     li { p { a href={ "/submit/" (encode(name)) } { (name) } @if !template.about.is_empty() { " " span.hint { (template.about) } } } }
                 }
             }
@@ -52,6 +53,8 @@ struct Typed {
     key: String,
     request: SubmitRequest,
     is_new: bool,
+    /// To choose from; none where any may be typed.
+    namespaces: Vec<String>,
 }
 
 pub(crate) async fn form(
@@ -64,10 +67,11 @@ pub(crate) async fn form(
     let desk = Desk::of(&app)?;
     // Nobody fills in a form that can't be sent.
     viewer.acting(desk.offer.credentials)?;
+    let namespaces = namespaces(&desk, &viewer, &name).await?;
     let template = template(&desk, &name)?;
     let namespace = params.owned(NAMESPACE).unwrap_or_default();
     let request = SubmitRequest { template: name, namespace, ..SubmitRequest::default() };
-    let typed = Typed { key: random_key()?, request, is_new: true };
+    let typed = Typed { key: random_key()?, request, is_new: true, namespaces };
     Ok(drawn(&viewer, &desk, template, &typed, None))
 }
 
@@ -82,7 +86,8 @@ pub(crate) async fn submit(
     let desk = Desk::of(&app)?;
     let template = template(&desk, &name)?;
     let Form(fields) = fields?;
-    let typed = read(template, name, fields)?;
+    let namespaces = namespaces(&desk, &viewer, &name).await?;
+    let typed = Typed { namespaces, ..read(template, name, fields)? };
     match desk.submit(&app, &viewer, &typed.request, "portal", checked(&typed.key)?).await {
         Ok(view) if view.dry_run => {
             Ok(drawn(&viewer, &desk, template, &typed, Some(&checked_only())).into_response())
@@ -101,15 +106,26 @@ fn checked_only() -> Problem {
 }
 
 fn template<'d>(desk: &'d Desk, name: &str) -> Result<&'d TemplateSpec, Problem> {
-    desk.offer.templates.get(name).ok_or_else(|| {
-        Problem::new(StatusCode::NOT_FOUND, "There is no such template.", "The page /submit lists them.")
-    })
+    desk.offer.templates.get(name).ok_or_else(no_template)
+}
+
+/// Those of the template to which the viewer may submit it.
+async fn namespaces(desk: &Desk, viewer: &Viewer, name: &str) -> Result<Vec<String>, Problem> {
+    desk.open_to(viewer).await?.remove(name).ok_or_else(no_template)
+}
+
+fn no_template() -> Problem {
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "There is no such template, or you may create Jobs in none of its namespaces.",
+        "The page /submit lists those that you may submit.",
+    )
 }
 
 /// A field that was left empty is as good as not given, unless it is a text that may be empty.
 fn read(template: &TemplateSpec, name: String, fields: Vec<(String, String)>) -> Result<Typed, Problem> {
     let request = SubmitRequest { template: name, ..SubmitRequest::default() };
-    let mut typed = Typed { key: String::new(), request, is_new: false };
+    let mut typed = Typed { key: String::new(), request, is_new: false, namespaces: Vec::new() };
     for (field, value) in fields {
         match (field.as_str(), field.strip_prefix(PARAMETER)) {
             ("key", _) => typed.key = value,
@@ -150,7 +166,7 @@ fn drawn(
         @if let Some(problem) = problem { (told(problem, &faults, own)) }
         form.submit method="post" action={ "/submit/" (encode(name)) } {
             input type="hidden" name="key" value=(typed.key);
-            (namespace(template, typed, &faults))
+            (namespace(typed, &faults))
             @for parameter in &template.parameters { (field(template, parameter, secret.contains(parameter.name.as_str()), typed, &faults)) }
             @if viewer.name().is_none() {
                 label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) value=(typed.request.who) autocomplete="name"; }
@@ -187,17 +203,17 @@ fn faults_of(field: &str, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     }
 }
 
-fn namespace(template: &TemplateSpec, typed: &Typed, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
+fn namespace(typed: &Typed, faults: &BTreeMap<&str, Vec<&str>>) -> Markup {
     let (chosen, wrong) = (&typed.request.namespace, faults.contains_key(NAMESPACE));
     let described = wrong.then_some("fault-namespace");
     html! {
         label {
-            span { "Namespace" @if template.namespaces.is_empty() { " (required)" } }
-            @if template.namespaces.is_empty() {
+            span { "Namespace" @if typed.namespaces.is_empty() { " (required)" } }
+            @if typed.namespaces.is_empty() {
                 input name=(NAMESPACE) required value=(chosen) autocomplete="off" spellcheck="false" aria-invalid=[wrong.then_some("true")] aria-describedby=[described];
             } @else {
                 select name=(NAMESPACE) aria-invalid=[wrong.then_some("true")] aria-describedby=[described] {
-                    @for name in &template.namespaces { option value=(name) selected[name == chosen] { (name) } }
+                    @for name in &typed.namespaces { option value=(name) selected[name == chosen] { (name) } }
                 }
             }
             (faults_of(NAMESPACE, faults))

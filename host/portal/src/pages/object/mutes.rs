@@ -30,8 +30,12 @@ pub(super) async fn of_object(
     reports: &[ReportView],
 ) -> Result<Markup, Problem> {
     let may = viewer.may_in(Act::Mute, &object.namespace).await?;
-    let mut mutes = app.views.mutes().await?;
-    mutes.retain(|mute| mute.covers(&object.uid, &object.namespace));
+    let mut mutes = Vec::new();
+    for mute in app.views.mutes().await? {
+        if mute.covers(&object.uid, &object.namespace) && viewer.is_in_force(&mute).await? {
+            mutes.push(mute);
+        }
+    }
     let mut recipients: Vec<&str> =
         reports.iter().map(|report| &*report.to).filter(|to| !to.is_empty()).collect();
     recipients.sort_unstable();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
+use super::login::{cookies, enter};
 use super::tenants::{MADE_MS, Server, Tenants, first};
 use super::{Portal, SECRET, addresses};
 
@@ -602,4 +603,54 @@ async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_ab
     assert!(told(&without, "red").await.is_empty());
     let page = without.as_token("red", "/objects/uid-red").await;
     assert!(page.status == 200 && !page.text.contains("id=\"events\""), "the rest of the story is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_was_made_again_has_none_of_the_mutes_of_the_one_before() {
+    let portal = Portal::new();
+    let read = async |path: &str| portal.as_token("red", path).await;
+    let mutes = read("/api/v1/mutes").await.json();
+    assert_eq!(mutes.as_array().unwrap().len(), 2, "{mutes}");
+    assert!(read("/mutes").await.text.contains("red-people"));
+    portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 60_000);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(read("/api/v1/mutes").await.json(), serde_json::json!([]));
+    let page = read("/mutes").await;
+    assert!(page.status == 200 && !page.text.contains("red-people"), "{}", page.text);
+    // What is muted now is of the namespace that is there, and whoever may mute everything undoes what is left.
+    let ask = async |token: &str, path: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        let answer = portal.ask("POST", path, &headers, r#"{"namespace":"red"}"#).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    };
+    ask("red", "/api/v1/mute").await;
+    ask("red", "/api/v1/unmute").await;
+    ask("boss", "/api/v1/unmute").await;
+    let asked = portal.views.muted.lock().unwrap().clone();
+    let of: Vec<_> = asked.iter().map(|(mute, _)| mute.namespace_uid.as_str()).collect();
+    assert_eq!(of, ["ns-red-again", "ns-red-again", ""]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_in() {
+    let slow_with_garbage = Some(Duration::from_secs(1));
+    let portal = Portal::with(Server { slow_with_garbage, ..Server::default() }, |options| options);
+    let session = cookies(&enter(&portal, "blue", "").await);
+    assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 200);
+    // What was kept of both is old.
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let storm: Vec<_> = (0..400).map(|number| format!("garbage-{number}")).collect();
+    let storm =
+        futures::future::join_all(storm.iter().map(|token| portal.as_token(token, "/api/v1/objects")));
+    let theirs = async {
+        // The storm has taken its places.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let by_token = portal.as_token("red", "/api/v1/objects").await.status;
+        let by_session = portal.get("/api/v1/objects", &[("cookie", &session)]).await.status;
+        (by_token.as_u16(), by_session.as_u16())
+    };
+    let (storm, theirs) = tokio::join!(storm, tokio::time::timeout(Duration::from_secs(1), theirs));
+    assert_eq!(theirs.expect("they wait for nobody"), (200, 200));
+    assert!(storm.iter().all(|answer| [401, 503].contains(&answer.status.as_u16())));
 }

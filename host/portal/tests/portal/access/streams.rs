@@ -69,11 +69,16 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
         },
         |portal| portal.server.is_down.store(true, Ordering::SeqCst),
     ] {
-        let portal = Portal::new();
-        let mut stream = open(&portal, "red", 0).await;
-        assert!(!read(&mut stream, 2 * MINUTE).await.1, "it goes on while all is as it was");
-        withdraw(&portal);
-        assert!(read(&mut stream, MINUTE).await.1);
+        // One has shown the states that there are, and the other one nothing.
+        for after in [0, 14] {
+            let portal = Portal::new();
+            let mut stream = open(&portal, "red", after).await;
+            let (text, ended) = read(&mut stream, 2 * MINUTE).await;
+            assert_eq!(text.contains("event: state"), after == 0, "{text}");
+            assert!(!ended, "it goes on while all is as it was");
+            withdraw(&portal);
+            assert!(read(&mut stream, MINUTE).await.1, "after {after}");
+        }
     }
 }
 

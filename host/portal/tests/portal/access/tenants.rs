@@ -368,9 +368,17 @@ impl Views for Tenants {
             object: format!("Job/{tenant}-train"),
             namespace: tenant.into(),
             to: format!("{tenant}-people"),
+            who: format!("user-{tenant}"),
+            at: calendar::rfc3339(MADE_MS + 2000),
             ..MuteView::default()
         };
-        Ok(TENANTS.map(of).into())
+        let whole = |tenant: &str| MuteView {
+            uid: String::new(),
+            object: String::new(),
+            namespace_uid: format!("ns-{tenant}"),
+            ..of(tenant)
+        };
+        Ok(TENANTS.into_iter().flat_map(|tenant| [of(tenant), whole(tenant)]).collect())
     }
 
     async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError> {
@@ -416,6 +424,8 @@ impl Views for Tenants {
 pub struct Server {
     pub is_down: AtomicBool,
     pub slow: Option<Duration>,
+    /// How long it takes over a token that is nobody's.
+    pub slow_with_garbage: Option<Duration>,
     pub gone: Mutex<BTreeSet<String>>,
     /// Rights that were withdrawn.
     pub denied: Mutex<BTreeSet<String>>,
@@ -456,6 +466,9 @@ impl Reviewer for Server {
         let name = token.trim_end_matches('x');
         let is_known =
             ["red", "blue", "boss", "guest", "named", "watcher", "steward", "reader"].contains(&name);
+        if let Some(slow) = self.slow_with_garbage.filter(|_| !is_known) {
+            tokio::time::sleep(slow).await;
+        }
         let is_gone = self.gone.lock().unwrap().contains(token);
         let person = Person { user: format!("user-{name}"), groups: vec![name.into()], ..Person::default() };
         Ok((is_known && !is_gone).then_some(person))
@@ -482,13 +495,17 @@ impl Reviewer for Server {
             "named" => {
                 reads && attempt.verb == "get" && attempt.namespace == "red" && attempt.name == "red-train"
             }
-            tenant => (reads || attempt.verb == "mute") && attempt.namespace == tenant,
+            tenant => {
+                (reads || ["mute", "create"].contains(&attempt.verb.as_str())) && attempt.namespace == tenant
+            }
         })
     }
 
     async fn namespace(&self, name: &str) -> Result<Option<LiveNamespace>, ReviewError> {
         self.answers()?;
-        let created_ms = self.remade.lock().unwrap().get(name).copied().unwrap_or(MADE_MS);
-        Ok(TENANTS.contains(&name).then(|| LiveNamespace { uid: format!("ns-{name}"), created_ms }))
+        let remade = self.remade.lock().unwrap().get(name).copied();
+        let uid = format!("ns-{name}{}", if remade.is_some() { "-again" } else { "" });
+        let created_ms = remade.unwrap_or(MADE_MS);
+        Ok(TENANTS.contains(&name).then_some(LiveNamespace { uid, created_ms }))
     }
 }

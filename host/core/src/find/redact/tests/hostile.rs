@@ -113,6 +113,29 @@ fn no_part_of_a_secret_stays_in_an_argument_whatever_its_quotes() {
         r#"ARGS="--token hush1" run"#,
         "--token\\\n=hush1",
         "run --token\\\r\n=hush1 x",
+        r#"--config={"args":["--token","hush1"]}"#,
+        r#"x ["--token","hush1"] y"#,
+        r#"x ["Authorization: Bearer","hush1"] y"#,
+        r#"sh -c "x [\"--token\",\"hush1\"]""#,
+        r#"TOKEN="${X:-"a b" hush1}""#,
+        r#"TOKEN="${A:-"}"}hush1" run"#,
+        r#"TOKEN="$(echo "$(echo "b ) c") hush1")" run"#,
+        r#"TOKEN="$(echo "a ${X:-"b )"} c" hush1)" run"#,
+        r#"curl -H "Authorization: Bearer" hush1"#,
+        r#"sh -c "curl -H \"Authorization: Bearer\" hush1""#,
+        "TOKEN[k]=hush1 run",
+        "TOKEN[$i]=hush1 run",
+        "export TOKEN[\"k\"]=hush1 run",
+        "declare -A T; T[TOKEN]=hush1",
+        r#"{"cfg":"-e TOKEN=a hush1"}"#,
+        r#"{"cfg":["-e TOKEN=a hush1"],"b":"TOKEN=a hush2"}"#,
+        "-e TOKEN=a hush1",
+        r#"run {"c":"{\"url\":\"postgres:\\/\\/u:hush1@h\"}"}"#,
+        r#"cfg={"tok\u0065n":"hush1"}"#,
+        r#"sh -c "cfg={\"tok\\u0065n\":\"hush1\"}""#,
+        "TOKEN=a\u{c}hush1",
+        "TOKEN=a\rhush1 x",
+        "TOKEN=\"a\"\u{c}hush1",
     ] {
         let (argument, _) = shown(text);
         assert!(!argument.contains("hush"), "{text}: {argument}");
@@ -138,6 +161,10 @@ fn what_stands_beside_a_secret_stays() {
         ("- password: hush\n  epochs: 3", "\n  epochs: 3"),
         ("run Authorization=Bearer hush --epochs 3", " --epochs 3"),
         ("run --token \\\n hush --epochs 3", " --epochs 3"),
+        ("run TOKEN=hush\r\nrun --epochs 3", "\r\nrun --epochs 3"),
+        (r#"x ["--token","hush","--epochs","3"]"#, r#"","--epochs","3"]"#),
+        (r#"run TOKEN="${X:-"a hush"}" --epochs 3"#, r#"" --epochs 3"#),
+        ("auth: basic\nepochs: 3", "epochs: 3"),
     ] {
         let (argument, _) = shown(text);
         assert!(argument.ends_with(kept) && !argument.contains("hush"), "{text}: {argument}");
@@ -164,6 +191,8 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
         "smtp://me@example.com:hush@h",
         "https://me@example.com:p@ss/hush@h",
         "postgres://u:a://hush@h",
+        "postgres://u:80/a hush@h",
+        r"postgres:\\/\\/u:hush@h",
         "redis://:a@b,hush@h, mongodb://u:hush@h1,h2",
     ] {
         let (argument, annotation) = shown(text);
@@ -175,6 +204,7 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
     for text in [
         "http://h:80/a@b",
         "see http://h:8080, or mail a@b",
+        "see redis://h:6379/0 or mail a@b",
         "docker://registry:5000/image@sha256:abc",
         "amqp://h:5672/vhost, or mail a@b",
         "https://registry.example.com/@scope/package",
@@ -232,6 +262,15 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "TOKEN=$'",
         "TOKEN[1]",
         "TOKEN=\\\n",
+        "TOKEN=\"${",
+        "TOKEN=\"$(\"",
+        "[\"--token\",",
+        "TOKEN[a]=",
+        "]=",
+        "\"a\\u0061\":",
+        "a:\\\\/",
+        "a://u:1/ b",
+        "TOKEN=Bearer\"",
     ] {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
@@ -240,7 +279,7 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
 }
 
 /// What this thread has computed, whatever else the machine does.
-fn computed() -> Duration {
+pub(super) fn computed() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
@@ -268,7 +307,7 @@ fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
 fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
     let signs = [
         "TOKEN=", "token:", "--token ", "name:", "value:", "a", "\"", "'", "`", "\\", ",", "(", "[", "{",
-        "}", "|", "=", "@", "://", " ", "\n", "\n ", "$",
+        "}", "|", "=", "@", "://", " ", "\n", "\n ", "$", "${", "]=", "\",", "/", "\\u0061",
     ];
     for (first, second) in signs.iter().flat_map(|first| signs.map(|second| (first, second))) {
         for before in ["TOKEN=", "x \"token: "] {

@@ -1,6 +1,9 @@
 //! Tests of what is redacted, and of what hostile documents do to it.
 
+mod elements;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod nested;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,0 +1,69 @@
+//! Secrets of which one element of a command line says what the next one is, and names that are secrets by default.
+
+use serde_json::{Value, json};
+
+use crate::config::RedactionSpec;
+
+fn shown(elements: &[&str]) -> Value {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    let document = json!({"args": elements}).to_string();
+    let digest = |value: &[u8]| format!("{:016x}", value.len());
+    let once = rules.redact(document.as_bytes(), digest).unwrap().unwrap_or(document.into_bytes());
+    assert_eq!(rules.redact(&once, digest).unwrap(), None, "{elements:?}");
+    serde_json::from_slice::<Value>(&once).unwrap()["args"].clone()
+}
+
+#[test]
+fn a_name_or_a_scheme_at_the_end_of_an_element_says_that_the_next_one_is_a_secret() {
+    for elements in [
+        &["-H", "Authorization: Bearer", "hush"][..],
+        &["-H", "Authorization:", "hush"],
+        &["-H", "Authorization:", "Bearer", "hush"],
+        &["--token", "Bearer", "hush"],
+        &["TOKEN=", "hush"],
+        &["TOKEN=Bearer", "hush"],
+        &["--token=", "hush"],
+        &["--token", "=", "hush"],
+        &["sh", "-c", "curl -H \"Authorization: Bearer\" hush"],
+    ] {
+        let shown = shown(&[elements, &["--epochs", "3"]].concat());
+        assert!(!shown.to_string().contains("hush"), "{shown}");
+        assert_eq!(shown[elements.len()], "--epochs", "{shown}");
+    }
+    for elements in [&["--token=\"\"", "run"][..], &["--token", "", "run"], &["--epochs=", "run"]] {
+        assert_eq!(shown(elements), json!(elements));
+    }
+}
+
+#[test]
+fn words_of_one_time_passwords_and_signatures_are_secrets_by_default() {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    for name in [
+        "JWT",
+        "jwtSigning",
+        "SESSION_JWT",
+        "OTP",
+        "ADMIN_OTP",
+        "totp",
+        "PIN",
+        "card-pin",
+        "SALT",
+        "hashSalt",
+    ] {
+        assert!(rules.is_secret_name(name), "{name}");
+    }
+    for name in ["PIN_MEMORY", "SPIN", "PINNED", "BASALT", "OPT"] {
+        assert!(!rules.is_secret_name(name), "{name}");
+    }
+}
+
+#[test]
+fn options_of_volumes_are_searched_as_the_environment_is() {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    for place in ["csi\":{\"volumeAttributes", "flexVolume\":{\"options"] {
+        let volume = format!(r#"{{"volumes":[{{"{place}":{{"password":"hush","share":"a"}}}}}}]}}"#);
+        let shown = rules.redact(volume.as_bytes(), |value| value.len().to_string()).unwrap().unwrap();
+        let expected = volume.replace(r#""hush""#, r#""redacted:4""#);
+        assert_eq!(String::from_utf8(shown).unwrap(), expected);
+    }
+}

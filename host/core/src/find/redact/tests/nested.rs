@@ -1,0 +1,174 @@
+//! Texts of JSON within each other, written so that each level adds a few bytes. A tenant may write one into a Job.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::hostile::computed;
+use crate::config::RedactionSpec;
+use crate::find::redact::{Redactor, Secrets, Withheld};
+
+const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// A quarter of what a thread of the host has.
+const STACK: usize = 512 << 10;
+
+/// As JSON has it between quotes. Escapes of this form grow by five bytes a level; the usual ones double.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\u005c").replace('"', "\\u0022"))
+}
+
+fn nested(levels: usize, brackets: usize, filling: &str) -> String {
+    let wrap = |text: String, _| format!("{}{}{}", "[".repeat(brackets), quoted(&text), "]".repeat(brackets));
+    (0..levels).fold(filling.to_owned(), wrap)
+}
+
+/// The text wherever redaction looks into texts, beside a status that may quote it.
+fn document(text: &str) -> String {
+    json!({
+        "kind": "Job",
+        "metadata": {"annotations": {COPY: text, "a": text}},
+        "spec": {"args": [text], "command": text, "env": [{"name": "TOKEN", "value": text}, text]},
+        "status": {"message": "it quotes nothing", "list": [text]},
+    })
+    .to_string()
+}
+
+fn digest(value: &[u8]) -> String {
+    format!("{:016x}", value.len())
+}
+
+/// All that is asked of a redactor. The document without secrets.
+fn ask_all(rules: &Redactor, document: &str) -> String {
+    let mut secrets = Secrets::default();
+    rules.add_secrets(document.as_bytes(), |value| Ok::<_, Withheld>(digest(value)), &mut secrets).unwrap();
+    rules.redact_event(document.as_bytes(), &secrets, digest).unwrap();
+    rules.redact_settings(document.as_bytes(), digest).unwrap();
+    let redacted = rules.redact(document.as_bytes(), digest).unwrap();
+    redacted.map_or_else(|| document.to_owned(), |redacted| String::from_utf8(redacted).unwrap())
+}
+
+/// On a small stack. Where it overflows, the test's process is aborted.
+fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work).unwrap();
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn texts_within_each_other_overflow_no_stack_and_what_lies_too_deep_is_hidden_whole() {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    for (levels, brackets) in [(300, 100), (20, 120), (40, 3), (3, 1), (1, 126)] {
+        let secret = r#"{"token":"hush-hush"}"#;
+        let document = document(&nested(levels, brackets, secret));
+        let redacted = on_a_small_stack(|| ask_all(&rules, &document));
+        let redacted: Value = serde_json::from_str(&redacted).unwrap();
+        for place in ["/spec/args/0", "/spec/command", "/spec/env/0/value", "/spec/env/1"] {
+            let shown = redacted.pointer(place).unwrap().as_str().unwrap();
+            assert!(!shown.contains("hush-hush") && shown.contains("redacted:"), "{levels}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn texts_within_each_other_take_as_long_as_a_text_of_that_length() {
+    let rules = RedactionSpec::default().redactor().unwrap();
+    let time = |text: &str| {
+        let variables = json!([{"name": "TOKEN", "value": text}]);
+        let document =
+            json!({"args": [text], "env": variables, "status": {"message": "nothing"}}).to_string();
+        let begun = computed();
+        rules.redact(document.as_bytes(), digest).unwrap();
+        computed() - begun
+    };
+    let deep = nested(300, 0, &"x ".repeat(20 << 10));
+    let flat = format!("[{}]", quoted(&"x ".repeat(deep.len() / 2)));
+    let (deep, flat) = (time(&deep), time(&flat));
+    // A text that is as deep is decoded a few times, and not once a level.
+    assert!(deep < flat * 24, "{deep:?}, {flat:?}");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    Brackets(usize),
+    List(usize),
+    Member(&'static str),
+    Variable,
+    Copy,
+    Words(&'static str, &'static str),
+}
+
+impl Around {
+    fn wrap(self, text: &str) -> String {
+        match self {
+            Self::Brackets(number) => format!("{}{text}{}", "[".repeat(number), "]".repeat(number)),
+            Self::List(number) => format!("{}{}{}", "[".repeat(number), quoted(text), "]".repeat(number)),
+            Self::Member(key) => format!(r#"{{"{key}":{}}}"#, quoted(text)),
+            Self::Variable => format!(r#"[{{"value":{},"name":"TOKEN"}}]"#, quoted(text)),
+            Self::Copy => {
+                format!(r#"{{"kind":"Job","metadata":{{"annotations":{{"{COPY}":{}}}}}}}"#, quoted(text))
+            }
+            Self::Words(before, after) => format!("{before}{text}{after}"),
+        }
+    }
+}
+
+fn around() -> impl Strategy<Value = Around> {
+    let words = |before, after| Just(Around::Words(before, after));
+    let member = |key| Just(Around::Member(key));
+    prop_oneof![
+        (1..127_usize).prop_map(Around::Brackets),
+        (1..127_usize).prop_map(Around::List),
+        prop_oneof![member("a"), member("token"), member("args"), member("env"), member("value")],
+        Just(Around::Variable),
+        Just(Around::Copy),
+        prop_oneof![
+            words("TOKEN=\"$(echo ", ")\" "),
+            words("TOKEN=\"${X:-\"", "\"}\" "),
+            words("\"${", ""),
+            words("\"$(", ""),
+            words("`", "` "),
+            words("--token ", " "),
+            words("x {\"token\":", "}"),
+            words("value: ", " name: TOKEN"),
+            words("a://u:", "@"),
+            words("", "]"),
+        ],
+    ]
+}
+
+/// These around each other, again and again, until the text is as long.
+fn repeated(around: &[Around], bytes: usize) -> String {
+    let mut text = String::new();
+    let mut around = around.iter().cycle();
+    while text.len() < bytes {
+        text = around.next().unwrap().wrap(&text);
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn whatever_lies_within_each_other_overflows_no_stack_and_takes_as_long_as_it_is(
+        around in prop::collection::vec(around(), 1..8),
+    ) {
+        let rules = RedactionSpec::default().redactor().unwrap();
+        let time = |bytes: usize| {
+            let document = document(&repeated(&around, bytes));
+            on_a_small_stack(|| {
+                let begun = computed();
+                let redacted = ask_all(&rules, &document);
+                let took = computed() - begun;
+                assert!(serde_json::from_str::<Value>(&redacted).is_ok(), "{redacted}");
+                (took, document.len())
+            })
+        };
+        let ((short, fewer), (long, more)) = (time(2 << 10), time(32 << 10));
+        // A short text may have fewer levels than are read: that makes five times. The square would be 16 times.
+        let longest = short.max(Duration::from_millis(2)).mul_f64(more as f64 / fewer as f64 * 10.0);
+        prop_assert!(long < longest, "{fewer} bytes {short:?}, {more} bytes {long:?}");
+    }
+}

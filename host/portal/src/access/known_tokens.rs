@@ -1,0 +1,67 @@
+//! Remembers which tokens were somebody's a while ago. Their reviews have places of their own, so that a storm of tokens
+//! that are nobody's keeps nobody waiting who is signed in. It holds digests alone, and lets nobody in.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Digest;
+
+/// Longer than the pause between two looks of a person at the portal.
+const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+/// As many as answers are kept.
+const MOST: usize = 4096;
+
+#[derive(Default)]
+pub(super) struct KnownTokens(Mutex<HashMap<Digest, Instant>>);
+
+impl KnownTokens {
+    pub(super) fn has(&self, token: &Digest) -> bool {
+        self.lock().get(token).is_some_and(|at| at.elapsed() < REMEMBERED)
+    }
+
+    /// With each answer about the token.
+    pub(super) fn note(&self, token: Digest, is_somebodys: bool) {
+        let mut known = self.lock();
+        if !is_somebodys {
+            known.remove(&token);
+            return;
+        }
+        if known.len() >= MOST && !known.contains_key(&token) {
+            let oldest = known.iter().min_by_key(|(_, at)| **at).map(|(token, _)| *token);
+            oldest.map(|token| known.remove(&token));
+        }
+        known.insert(token, Instant::now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_newest_tokens_are_remembered_for_a_while_and_no_more_than_there_is_room_for() {
+        let known = KnownTokens::default();
+        let token = |number: usize| {
+            let mut digest = Digest::default();
+            digest[..8].copy_from_slice(&number.to_be_bytes());
+            digest
+        };
+        for number in 0..MOST + 10 {
+            known.note(token(number), true);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(known.lock().len(), MOST);
+        assert!(!known.has(&token(9)) && known.has(&token(10)) && known.has(&token(MOST + 9)));
+        known.note(token(10), false);
+        assert!(!known.has(&token(10)));
+        tokio::time::advance(REMEMBERED).await;
+        assert!(!known.has(&token(MOST + 9)));
+    }
+}
