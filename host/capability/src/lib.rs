@@ -25,6 +25,7 @@ pub use crate::http::resolver::{Forbidden, Guard, Unresolved};
 pub use crate::kv::Told;
 pub use crate::ledger::ship::Shipping;
 pub use crate::mail::check as check_message;
+pub use crate::objects::subscribed::Subscribed;
 pub use crate::receipts::fingerprint;
 pub use crate::secrets::redaction::{Redaction, RedactionError};
 pub use crate::session::uses::Uses;

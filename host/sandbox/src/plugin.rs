@@ -323,7 +323,8 @@ fn extra<'a>(delivery: &Delivery, epoch: &'a str, shown: &'a ShownState) -> Vec<
     let epoch = (!epoch.is_empty()).then_some(("epoch", epoch));
     let resync = delivery.resync.then_some(("resync", "true"));
     let digest = shown.document_digest.as_deref().map(|digest| ("documentDigest", digest));
-    late.into_iter().chain(epoch).chain(resync).chain(digest).collect()
+    let owner = (!shown.has_subscribed_owner).then_some(("ownerSubscribed", "false"));
+    late.into_iter().chain(epoch).chain(resync).chain(digest).chain(owner).collect()
 }
 
 fn lend<'a>(state: &'a State, attempt: u32, extra: &'a [(&'a str, &'a str)]) -> types::State<'a> {

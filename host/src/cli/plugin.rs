@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use kubewitness_core::config::Duration;
 use kubewitness_core::limits::BATCH_MOST;
 
 use super::journal::{JournalAt, StatesArgs};
 use super::reach::{Output, QueryArgs};
-use super::values::Secret;
+use super::values::{Secret, duration};
 
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -91,12 +92,20 @@ pub struct RunPluginArgs {
     #[command(flatten)]
     pub tried: TriedPluginArgs,
     /// The objects, one state each: YAML or JSON, several documents, a list, or the events of a watch. A document
-    /// `tick: next` or `tick: 2026-01-01T08:00:00Z` is a tick. `-` reads standard input
+    /// `tick: next` or `tick: 2026-01-01T08:00:00Z` is a tick. An object is observed when it changed last, by its own words.
+    /// `-` reads standard input
     #[arg(short, long, value_name = "FILE", required_unless_present = "tick")]
     pub file: Option<PathBuf>,
-    /// Calls the plugin once on its schedule, after the objects
-    #[arg(long)]
-    pub tick: bool,
+    /// Calls the plugin once on its schedule, after the objects. `--tick=2m`: two minutes after the last one
+    #[arg(
+        long,
+        value_name = "AFTER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0s",
+        value_parser = duration
+    )]
+    pub tick: Option<Duration>,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,
@@ -116,6 +125,17 @@ pub struct ReplayPluginArgs {
     /// How many states are handed over at most
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub limit: u32,
+    /// Calls the plugin once on its schedule, so long after the last state, such as `--tick=10m`. `--tick` alone is a minute.
+    /// With --against it is counted as a state
+    #[arg(
+        long,
+        value_name = "AFTER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1m",
+        value_parser = duration
+    )]
+    pub tick: Option<Duration>,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub output: Output,

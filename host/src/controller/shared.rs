@@ -5,8 +5,8 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kubewitness_capability::{Redaction, Shipping, Uses};
-use kubewitness_core::config::{SourceSpec, StreamSpec};
+use kubewitness_capability::{Redaction, Shipping, Subscribed, Uses};
+use kubewitness_core::config::{PluginSpec, SourceSpec, StreamSpec};
 use kubewitness_core::ports::Offer;
 use kubewitness_core::views::{ManifestView, ShadowView};
 use kubewitness_dispatch::DispatchHandle;
@@ -138,6 +138,13 @@ impl Shared {
     /// With what the settings say of each.
     pub fn sources_with_specs(&self) -> Vec<(SourceSpec, SourceHandle)> {
         read(&self.sources).values().cloned().collect()
+    }
+
+    /// Whose states a plugin is handed.
+    pub fn subscribed(&self, spec: &PluginSpec) -> Subscribed {
+        let sources = read(&self.sources);
+        let kind = |name: &str| sources.get(name).map(|(of, _)| (of.group().to_owned(), of.kind.clone()));
+        Subscribed::of(spec.subscribe.iter().map(|subscription| kind(&subscription.source)))
     }
 
     pub fn add_stream(&self, spec: StreamSpec, handle: CarrierHandle) {

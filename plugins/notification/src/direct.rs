@@ -36,7 +36,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
             return Verdict::Done;
         }
         let facts = facts::plain(state);
-        if let Some(by) = mutes.by(&facts, DESTINATION) {
+        if let Some(by) = mutes.by(&facts, "", DESTINATION) {
             reports.push(report(config, &facts, ("muted", &by)));
             return Verdict::Done;
         }

@@ -117,6 +117,12 @@ impl State {
         self.extra.iter().find(|(key, _)| key == "documentDigest").map(|(_, value)| value.as_str())
     }
 
+    /// Whether the plugin has a subscription to the kind of the owner, so that it is handed the owner's states too. A host
+    /// that does not say otherwise has one.
+    pub fn has_subscribed_owner(&self) -> bool {
+        !self.extra.iter().any(|(key, value)| key == "ownerSubscribed" && value == "false")
+    }
+
     /// Whether a resync of the source shows this state once more, although nothing happened. Only
     /// subscriptions with `resync: true` get such states.
     pub fn is_resync(&self) -> bool {

@@ -28,6 +28,7 @@ use crate::ledger::ship::Shipping;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
+use crate::objects::subscribed::Subscribed;
 use crate::secrets::redaction::{Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
@@ -69,6 +70,8 @@ pub struct Lent {
 pub struct Backing {
     pub documents: Arc<dyn Documents>,
     pub lister: Arc<dyn Lister>,
+    /// Whose states the plugin is handed.
+    pub subscribed: Subscribed,
     pub clock: Arc<dyn Clock>,
     /// Counts what the plugin calls.
     pub uses: Arc<Uses>,
@@ -272,6 +275,7 @@ impl Capabilities {
             },
             raw: backing.documents.clone(),
             has_digest: grants.documents != DocumentsGrant::Redacted,
+            subscribed: backing.subscribed.clone(),
             redaction,
             clock: backing.clock.clone(),
             uses: backing.uses.clone(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use kubewitness_core::ports::{Documents, GrantError, JournalError, ShownState};
 use kubewitness_core::{Change, Seq, State};
 
+use super::subscribed::Subscribed;
 use crate::receipts::Mark;
 use crate::secrets::redaction::Redaction;
 
@@ -36,6 +37,7 @@ pub async fn show(
     raw: &dyn Documents,
     redaction: Option<&Redaction>,
     has_digest: bool,
+    subscribed: &Subscribed,
     state: &Arc<State>,
 ) -> Result<ShownState, GrantError> {
     let shown = match redaction {
@@ -47,7 +49,8 @@ pub async fn show(
         false => None,
     };
     let digest = |document: Bytes| hex::encode(ring::digest::digest(&ring::digest::SHA256, &document));
-    Ok(ShownState { state: shown, document_digest: document.map(digest) })
+    let has_subscribed_owner = !state.owner.as_deref().is_some_and(|owner| subscribed.leaves_out(owner));
+    Ok(ShownState { state: shown, document_digest: document.map(digest), has_subscribed_owner })
 }
 
 fn belongs(batch: &Batch, seq: Seq) -> Result<(), GrantError> {

@@ -19,6 +19,7 @@ use crate::kv::Kv;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
+use crate::objects::subscribed::Subscribed;
 use crate::receipts::{Applied, Mark};
 use crate::secrets::redaction::Redaction;
 use crate::secrets::signing_keys::Key;
@@ -176,6 +177,7 @@ pub struct Granted {
     /// As the API server sent them, for the digest.
     pub raw: Arc<dyn Documents>,
     pub has_digest: bool,
+    pub subscribed: Subscribed,
     /// None for a plugin that may see secrets.
     pub redaction: Option<Arc<Redaction>>,
     pub clock: Arc<dyn Clock>,

@@ -310,8 +310,8 @@ async fn settle(
 #[async_trait]
 impl Session for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let Granted { raw, redaction, has_digest, .. } = &*self.granted;
-        documents::show(&**raw, redaction.as_deref(), *has_digest, state).await
+        let Granted { raw, redaction, has_digest, subscribed, .. } = &*self.granted;
+        documents::show(&**raw, redaction.as_deref(), *has_digest, subscribed, state).await
     }
 
     fn applied(&self) -> &HashSet<Seq> {

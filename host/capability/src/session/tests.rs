@@ -17,7 +17,7 @@ use kubewitness_core::{Change, State, Version};
 use serde_json::json;
 
 use super::*;
-use crate::{Backing, Capabilities, CapabilityError};
+use crate::{Backing, Capabilities, CapabilityError, Subscribed};
 
 mod requests;
 
@@ -173,6 +173,7 @@ fn backing(cursor: Seq) -> Backing {
     Backing {
         documents: Arc::new(Papers),
         lister: Arc::new(Cache),
+        subscribed: Subscribed::of([Some(("batch".to_owned(), "Job".to_owned()))]),
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
@@ -821,6 +822,22 @@ async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
         session.rollback().await;
     }
     assert!(!document_for(&world.open().await, json!({"documents": "digest"})).await.contains("hush"));
+}
+
+#[tokio::test]
+async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
+    let world = World::new();
+    let grants = grants(&world.open().await, &plugin(json!({}))).await;
+    let batch = batch(&[1]);
+    let mut session = grants.open(&batch).await.unwrap();
+    for (kind, expected) in [(None, true), (Some("Job"), true), (Some("JobSet"), false)] {
+        let owner = |kind: &str| {
+            Arc::new(ObjectRef { group: "batch".into(), kind: kind.into(), ..ObjectRef::default() })
+        };
+        let state = Arc::new(State { owner: kind.map(owner), ..(*batch[0].state).clone() });
+        assert_eq!(session.show(&state).await.unwrap().has_subscribed_owner, expected, "{kind:?}");
+    }
+    session.rollback().await;
 }
 
 #[tokio::test]

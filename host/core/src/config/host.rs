@@ -199,6 +199,11 @@ impl SourceSpec {
             from: None,
         }
     }
+
+    /// The group of what it witnesses; empty for the core group.
+    pub fn group(&self) -> &str {
+        self.api_version.rsplit_once('/').map_or("", |(group, _)| group)
+    }
 }
 
 /// A database: a name and exactly one of `sqlite`, `postgres` and `mysql`.

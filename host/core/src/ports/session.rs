@@ -174,6 +174,8 @@ pub struct ShownState {
     pub state: Arc<State>,
     /// The SHA-256 of its document as the API server sent it, for a plugin that is granted it.
     pub document_digest: Option<String>,
+    /// False where the plugin is known to have no subscription to the kind of the owner.
+    pub has_subscribed_owner: bool,
 }
 
 /// The effects of one call. They are committed together with the receipt, or not at all.

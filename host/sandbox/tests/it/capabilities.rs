@@ -137,7 +137,7 @@ async fn the_whole_envelope_reaches_the_guest() {
         "exit-code: Some(-9)",
         "observed-ms: 1009",
         "attempt: 4",
-        r#"extra: [("late", "true"), ("epoch", "3")]"#,
+        r#"extra: [("late", "true"), ("epoch", "3"), ("ownerSubscribed", "false")]"#,
     ] {
         assert!(seen.contains(part), "{part} in {seen}");
     }

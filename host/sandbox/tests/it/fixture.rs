@@ -209,7 +209,8 @@ impl Drop for FakeSession {
 #[async_trait]
 impl Session for FakeSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        Ok(ShownState { state: state.clone(), document_digest: None })
+        let has_subscribed_owner = state.owner.as_ref().is_none_or(|owner| owner.kind != "JobSet");
+        Ok(ShownState { state: state.clone(), document_digest: None, has_subscribed_owner })
     }
 
     fn applied(&self) -> &HashSet<Seq> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::run::to_try;
 use super::subject::{self, Subject};
-use super::trial::{self, Cost, Reply, StandIns, Trial, tick_of};
+use super::trial::{self, Cost, Reply, StandIns, Times, Trial, tick_of};
 use crate::cli::BenchPluginArgs;
 use crate::commands::object_files::{self, Observed};
 use crate::commands::print::{self, Table, clean};
@@ -79,7 +79,7 @@ async fn measured(
     for _ in 0..ROUNDS {
         for (subject, best) in subjects.iter().zip(&mut best) {
             let trial = Trial {
-                stand_ins: StandIns::of(&subject.spec, objects)?,
+                stand_ins: StandIns::of(&subject.spec, objects, Times::Fixed)?,
                 replies: replies.to_vec(),
                 redaction: None,
                 is_measured: true,

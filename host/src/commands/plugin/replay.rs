@@ -39,15 +39,21 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
         );
     }
     let redaction = host_of(&args.at.data)?.map(|host| host.redaction);
-    let trial = || Trial {
-        stand_ins: StandIns::recorded(found.states.clone()),
-        replies: replies.clone(),
-        redaction: redaction.clone(),
-        is_measured: false,
+    let trial = |spec: &PluginSpec| {
+        let recorded = StandIns::recorded(found.states.clone());
+        anyhow::Ok(Trial {
+            stand_ins: match args.tick {
+                Some(after) => recorded.then_tick(spec, after.0)?,
+                None => recorded,
+            },
+            replies: replies.clone(),
+            redaction: redaction.clone(),
+            is_measured: false,
+        })
     };
-    let tried = trial::hand_over(&subject, trial()).await?;
+    let tried = trial::hand_over(&subject, trial(&subject.spec)?).await?;
     if let Some(other) = other {
-        let other = trial::hand_over(&other, trial()).await?;
+        let other = trial::hand_over(&other, trial(&subject.spec)?).await?;
         let end = compare::told(&args.output, tried, other, &found.rest())?;
         return Ok(if is_nothing { End::Warned } else { end });
     }
@@ -140,13 +146,19 @@ fn wants(spec: &PluginSpec) -> Result<Wants> {
 }
 
 fn summary(handed: &[Handed]) -> String {
-    let done = handed.iter().filter(|handed| handed.is_done()).count();
     let effects: usize = handed.iter().map(|handed| handed.effects.len()).sum();
+    let (ticks, states): (Vec<_>, Vec<_>) = handed.iter().partition(|handed| handed.is_tick());
+    let done = states.iter().filter(|handed| handed.is_done()).count();
+    let tick = match ticks.as_slice() {
+        [] => "",
+        [tick, ..] if tick.is_done() => "the tick after them: done\n",
+        [..] => "the tick after them: not done\n",
+    };
     format!(
         "states handed over: {}, done: {done}, not done: {}\n\
-         calls with an effect, held back: {effects}. Nothing was sent, and nothing is kept.\n",
-        handed.len(),
-        handed.len() - done,
+         {tick}calls with an effect, held back: {effects}. Nothing was sent, and nothing is kept.\n",
+        states.len(),
+        states.len() - done,
     )
 }
 

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
 
 use super::subject::{self, Subject};
-use super::trial::{self, Handed, Reply, StandIns, Trial};
+use super::trial::{self, Handed, Reply, StandIns, Times, Trial};
 use crate::cli::{RunPluginArgs, TriedPluginArgs};
 use crate::commands::print;
 use crate::commands::{End, Ended, object_files};
@@ -15,13 +16,16 @@ use crate::commands::{End, Ended, object_files};
 const REPLIES_BYTES: u64 = 1 << 20;
 
 pub async fn run(args: RunPluginArgs) -> Ended {
-    let mut seen = match &args.file {
+    let seen = match &args.file {
         Some(file) => object_files::read(file).with_context(|| format!("reading {}", file.display()))?,
         None => Vec::new(),
     };
-    seen.extend(args.tick.then(trial::next_tick));
     let (subject, replies) = to_try(&args.tried).await?;
-    let stand_ins = StandIns::of(&subject.spec, &seen)?;
+    let times = Times::Own { now_ms: SystemClock::default().now_ms() };
+    let mut stand_ins = StandIns::of(&subject.spec, &seen, times)?;
+    if let Some(after) = args.tick {
+        stand_ins = stand_ins.then_tick(&subject.spec, after.0)?;
+    }
     let handed =
         trial::hand_over(&subject, Trial { stand_ins, replies, redaction: None, is_measured: false })
             .await?

@@ -8,7 +8,7 @@ use kubewitness_core::files;
 
 use super::run::replies;
 use super::subject::{self, Subject};
-use super::trial::{self, StandIns, Trial};
+use super::trial::{self, StandIns, Times, Trial};
 use crate::cli::TestPluginArgs;
 use crate::commands::print::{self, clean, line_diff, mark};
 use crate::commands::{End, Ended, object_files};
@@ -85,7 +85,7 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
 async fn tried(subject: &Subject, case: &Case) -> Result<String> {
     let seen = object_files::read(&case.objects)?;
     let answers = if case.answers.exists() { replies(&case.answers)? } else { Vec::new() };
-    let stand_ins = StandIns::of(&subject.spec, &seen)?;
+    let stand_ins = StandIns::of(&subject.spec, &seen, Times::Fixed)?;
     let tried =
         trial::hand_over(subject, Trial { stand_ins, replies: answers, redaction: None, is_measured: false })
             .await?;

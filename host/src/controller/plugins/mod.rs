@@ -293,6 +293,7 @@ impl Plugins {
         let backing = Backing {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
+            subscribed: self.shared.subscribed(spec),
             clock: self.clock.clone(),
             uses: uses.clone(),
             kv: self.journal.kv(&name).await.context("reading its kv")?,

@@ -303,6 +303,7 @@ impl Comparing {
         let lent = Lent {
             documents: Arc::new(self.journal.clone()),
             lister: Arc::new(self.shared.listers.clone()),
+            subscribed: self.shared.subscribed(&side.spec),
             clock: now.clone(),
             kv,
             newest: *self.journal.newest().borrow(),

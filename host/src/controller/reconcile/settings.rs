@@ -15,7 +15,6 @@ use super::{Control, texts, unreadable};
 use crate::config::Snapshot;
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{Entry, Parsed, parse_host};
-use crate::controller::sources::group_of;
 
 impl Control {
     pub(super) async fn reconcile_host(
@@ -169,7 +168,7 @@ impl Control {
 pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[SourceSpec]) -> Vec<Fault> {
     let scope = |source: &SourceSpec| {
         (
-            group_of(source).to_string(),
+            source.group().to_string(),
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),

@@ -93,7 +93,7 @@ impl Sources {
         // When it is resynced and what is kept of it has nothing to do with how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &Running| {
-            let (group, kind) = (group_of(&running.spec), &running.spec.kind);
+            let (group, kind) = (running.spec.group(), &running.spec.kind);
             wanted.iter().any(|spec| watched(spec) == watched(&running.spec))
                 && running.stream.as_ref() == streams::stream_of(&running.spec, streams)
                 && rules.agree(&self.rules, group, kind)
@@ -191,9 +191,4 @@ impl Sources {
             running.ended().await;
         }
     }
-}
-
-/// The group of what a source witnesses; empty for the core group.
-pub fn group_of(source: &SourceSpec) -> &str {
-    source.api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }

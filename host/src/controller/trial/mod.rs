@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use kubewitness_capability::{Backing, Capabilities, Redaction};
+use kubewitness_capability::{Backing, Capabilities, Redaction, Subscribed};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{
     Bytes, DatabaseSpec, DestinationSpec, HostSpec, KeySpec, LedgerSpec, MailSpec, PluginSpec, RedactionSpec,
@@ -38,6 +38,7 @@ const KEY_BEGINS: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x
 pub struct Lent {
     pub documents: Arc<dyn Documents>,
     pub lister: Arc<dyn Lister>,
+    pub subscribed: Subscribed,
     pub clock: Arc<dyn Clock>,
     /// What the plugin has stored.
     pub kv: Vec<(String, Vec<u8>)>,
@@ -110,6 +111,7 @@ impl Stage {
         let backing = Backing {
             documents: lent.documents,
             lister: lent.lister,
+            subscribed: lent.subscribed,
             clock: lent.clock,
             uses: Arc::default(),
             kv: lent.kv,

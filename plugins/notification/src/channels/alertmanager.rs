@@ -1,5 +1,6 @@
-//! Alertmanager: a bad outcome is a firing alert, a good one of the same object resolves it. The labels are the same for
-//! both, since they are the alert's identity.
+//! Alertmanager: a bad outcome is a firing alert, any other one of the same object resolves it. The labels are the same for
+//! both, since they are the alert's identity. An alert without an end would be resolved after Alertmanager's own
+//! `resolve_timeout`, mostly of five minutes, since nothing sends it again.
 
 use kubewitness_sdk::time;
 use serde_json::{Value, json};
@@ -9,9 +10,12 @@ use crate::facts::text;
 
 pub const PATH: &str = "api/v2/alerts";
 
+/// How long a failure fires that nothing resolves.
+const FIRES_MS: u64 = 24 * 3_600_000;
+
 pub fn body(message: &Message) -> Value {
     let of = |name| text(&message.facts, name);
-    let at = time::rfc3339(message.at_ms);
+    let fires_ms = if message.tone == Tone::Bad { FIRES_MS } else { 0 };
     let mut alert = json!({
         "labels": {
             "alertname": "KubewitnessOutcome",
@@ -26,13 +30,11 @@ pub fn body(message: &Message) -> Value {
             "phase": of("phase"),
             "reason": of("reason"),
         },
-        "startsAt": at,
+        "startsAt": time::rfc3339(message.at_ms),
+        "endsAt": time::rfc3339(message.at_ms.saturating_add(fires_ms)),
     });
     if !message.link.is_empty() {
         alert["generatorURL"] = message.link.clone().into();
-    }
-    if message.tone == Tone::Good {
-        alert["endsAt"] = at.into();
     }
     json!([alert])
 }
@@ -43,7 +45,7 @@ mod tests {
     use crate::channels::tests::sample;
 
     #[test]
-    fn a_failure_fires_and_a_success_of_the_same_object_resolves_it() {
+    fn a_failure_fires_for_a_day_and_any_other_outcome_of_the_same_object_resolves_it() {
         let expected = json!([{
             "labels": {"alertname": "KubewitnessOutcome", "kind": "Job", "namespace": "vision", "name": "train", "uid": "uid-train"},
             "annotations": {
@@ -53,10 +55,16 @@ mod tests {
                 "reason": "OOMKilled",
             },
             "startsAt": "2026-12-31T23:59:59.000Z",
+            "endsAt": "2027-01-01T23:59:59.000Z",
             "generatorURL": "https://kw.example.com/objects/uid-train?state=7",
         }]);
         assert_eq!(body(&sample()), expected);
-        let good = body(&Message { tone: Tone::Good, ..sample() });
-        assert_eq!((&good[0]["labels"], &good[0]["endsAt"]), (&expected[0]["labels"], &good[0]["startsAt"]));
+        for tone in [Tone::Good, Tone::Neutral] {
+            let over = body(&Message { tone, ..sample() });
+            assert_eq!(
+                (&over[0]["labels"], &over[0]["endsAt"]),
+                (&expected[0]["labels"], &over[0]["startsAt"])
+            );
+        }
     }
 }

@@ -27,7 +27,8 @@ pub fn body(message: &Message) -> Value {
         "text": escape(&format!("{mark}{}", message.title)),
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": clip(&format!("{mark}{}", message.title), TITLE_BYTES)}},
-            {"type": "section", "text": {"type": "mrkdwn", "text": text}},
+            // What looks like an address, a channel or a name stays text.
+            {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": true}},
         ],
     })
 }
@@ -65,7 +66,7 @@ mod tests {
             "text": "❌ Job vision/train: Failed",
             "blocks": [
                 {"type": "header", "text": {"type": "plain_text", "text": "❌ Job vision/train: Failed"}},
-                {"type": "section", "text": {"type": "mrkdwn", "text": "OOMKilled: &lt;2 of 8&gt; pods &amp; *all*\nExit code 137\n<https://kw.example.com/objects/uid-train?state=7|Open in the portal>"}},
+                {"type": "section", "text": {"type": "mrkdwn", "text": "OOMKilled: &lt;2 of 8&gt; pods &amp; *all*\nExit code 137\n<https://kw.example.com/objects/uid-train?state=7|Open in the portal>", "verbatim": true}},
             ],
         });
         assert_eq!(body(&sample()), expected);

@@ -131,7 +131,8 @@ fn yes() -> bool {
 pub struct Route {
     /// The recipients: a channel's name, or for e-mail the name, a colon and an address.
     pub to: Vec<String>,
-    /// Kinds of objects. An object that belongs to another, such as a Job's Pod, is told of only where its kind is named.
+    /// Kinds of objects. An object that is told with its owner, such as a Job's Pod, is told by itself only where its kind is
+    /// named.
     pub kinds: Vec<String>,
     /// Namespaces. A `*` at the end stands for any rest.
     pub namespaces: Vec<String>,

@@ -4,7 +4,7 @@ mod past;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubewitness_sdk::{Change, State};
+use kubewitness_sdk::{Change, ObjectRef, State};
 
 use crate::config::{Config, Route};
 use crate::direct;
@@ -16,9 +16,13 @@ pub use past::{PLACES, happened_ms};
 pub const NOTIFY: &str = "kubewitness.dev/notify";
 /// The annotation that keeps an object from being told of.
 pub const MUTE: &str = "kubewitness.dev/mute";
+/// The label by which a Pod names its Job.
+const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// Whoever makes an object writes its annotations.
 const ANNOTATION_BYTES: usize = 512;
 const RECIPIENTS: usize = 8;
+/// What the API server allows a label.
+const LABEL_BYTES: usize = 63;
 
 pub const PHASES: [&str; 13] = [
     "Queued",
@@ -108,17 +112,38 @@ fn muted(config: &Config, seen: &Seen) -> Option<&'static str> {
     }
 }
 
-/// A CronJob's Jobs are jobs of their own.
-pub fn is_part(state: &State) -> bool {
-    state.owner.as_ref().is_some_and(|owner| owner.kind != "CronJob" && owner.uid != state.object.uid)
+/// Whether the owner is told of, so that its parts need not be. A CronJob's Jobs are jobs of their own. Of an owner to
+/// whose kind there is no subscription nobody would ever hear.
+fn leads(state: &State, owner: &ObjectRef) -> bool {
+    owner.kind != "CronJob" && state.has_subscribed_owner()
 }
 
-/// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Whoever makes an object may
-/// write any uid as that of its owner. The host says the owner's namespace, so a part of one namespace joins no object of
-/// another.
-pub fn group(state: &State) -> String {
-    let object = state.owner.as_ref().filter(|_| is_part(state)).unwrap_or(&state.object);
-    format!("{}/{}", object.namespace, object.uid)
+/// A Pod is never an outcome of its own: it is tried again, or its Job fails.
+pub fn is_part(state: &State) -> bool {
+    let others = state.owner.as_ref().filter(|owner| owner.uid != state.object.uid);
+    others.is_some_and(|owner| is_pod(state) || leads(state, owner))
+}
+
+fn is_pod(state: &State) -> bool {
+    state.object.kind == "Pod"
+}
+
+/// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Under an owner that is not
+/// told of, a Pod belongs to its Job. Whoever makes an object may write any uid as that of its owner, and any label. The
+/// host says the owner's namespace, and a Job is in its Pod's, so a part of one namespace joins no object of another.
+pub fn group(seen: &Seen) -> String {
+    let state = seen.state;
+    let Some(owner) = state.owner.as_ref().filter(|_| is_part(state)) else {
+        return group_of(&state.object.namespace, &state.object.uid);
+    };
+    match seen.labels.get(JOB_UID).filter(|_| !leads(state, owner)) {
+        Some(job) => group_of(&state.object.namespace, &facts::clip(job, LABEL_BYTES)),
+        None => group_of(&owner.namespace, &owner.uid),
+    }
+}
+
+fn group_of(namespace: &str, uid: &str) -> String {
+    format!("{namespace}/{uid}")
 }
 
 /// Whether these are facts of the object itself that is told of.
@@ -128,20 +153,20 @@ pub fn is_own(facts: &Facts, group: &str) -> bool {
 
 fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
     let state = seen.state;
-    let fits_all = |phase| tells(&config.phases, phase) && !is_part(state);
+    let (is_part, is_told) = (is_part(state), tells(&config.phases, facts::phase(state)));
     let mut told = BTreeSet::new();
-    if fits_all(facts::phase(state)) {
-        match seen.annotations.get(NOTIFY) {
-            Some(annotation) => told.extend(named(config, annotation)),
-            None => {
-                let namespace = config.namespaces.get(&state.object.namespace);
-                told.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
-            }
+    match seen.annotations.get(NOTIFY) {
+        // Controllers copy annotations to Pods, of which one after the other may fail.
+        Some(annotation) if is_told && !(is_part && is_pod(state)) => told.extend(named(config, annotation)),
+        None if is_told && !is_part => {
+            let namespace = config.namespaces.get(&state.object.namespace);
+            told.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
         }
-        if config.routes.is_none() {
-            let all = config.channels.iter().filter(|channel| !channel.kind.has_addresses());
-            told.extend(all.map(|channel| channel.name.clone()));
-        }
+        _ => {}
+    }
+    if is_told && !is_part && config.routes.is_none() {
+        let all = config.channels.iter().filter(|channel| !channel.kind.has_addresses());
+        told.extend(all.map(|channel| channel.name.clone()));
     }
     for route in config.routes.iter().flatten().filter(|route| fits(config, route, seen)) {
         told.extend(route.to.iter().cloned());

@@ -38,6 +38,10 @@ fn annotated(annotations: &[(&str, &str)]) -> BTreeMap<String, String> {
     annotations.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
+fn seen(state: &State) -> Seen<'_> {
+    Seen { state, labels: BTreeMap::new(), annotations: BTreeMap::new(), happened_ms: NOW }
+}
+
 fn heard_with(
     config: &Config,
     state: &State,
@@ -172,14 +176,39 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
     let mut pod = owned(moved("Failed"), "Job");
     pod.object.kind = "Pod".into();
     assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), Heard::Part);
-    assert_eq!(group(&pod), "default/uid-big");
+    assert_eq!(group(&seen(&pod)), "default/uid-big");
     pod.status.phase = "Succeeded".into();
     assert_eq!(heard(&plain, &pod, &[]), Heard::Nothing);
     let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
     assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
     let nightly = owned(moved("Failed"), "CronJob");
     assert_eq!(heard(&plain, &nightly, &[]), news(&["alerts", "ops"]));
-    assert_eq!(group(&nightly), "default/uid-train");
+    assert_eq!(group(&seen(&nightly)), "default/uid-train");
+}
+
+#[test]
+fn who_names_people_on_a_part_is_heard_and_nobody_else_is_told_of_it() {
+    let config = config(json!({"namespaces": {"default": {"to": ["mail:ada@example.com"]}}}));
+    let member = owned(moved("Failed"), "JobSet");
+    assert_eq!(heard(&config, &member, &[]), Heard::Part);
+    assert_eq!(heard(&config, &member, &[(NOTIFY, "ops")]), news(&["ops"]));
+    assert_eq!(heard(&config, &member, &[(NOTIFY, "nobody")]), Heard::Part);
+}
+
+#[test]
+fn an_owner_without_a_subscription_leads_nothing_but_a_pod() {
+    let config = config(json!({}));
+    let mut state = owned(moved("Failed"), "JobSet");
+    state.extra.push(("ownerSubscribed".into(), "false".into()));
+    assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
+    assert_eq!(group(&seen(&state)), "default/uid-train");
+    state.object.kind = "Pod".into();
+    assert_eq!(heard(&config, &state, &[]), Heard::Part);
+    assert_eq!(group(&seen(&state)), "default/uid-big");
+    let labels = annotated(&[(JOB_UID, "uid-job")]);
+    assert_eq!(group(&Seen { labels, ..seen(&state) }), "default/uid-job");
+    let labels = annotated(&[(JOB_UID, &"x".repeat(10_000))]);
+    assert_eq!(group(&Seen { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
 }
 
 #[test]

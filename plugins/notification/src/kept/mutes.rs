@@ -21,12 +21,13 @@ impl Mutes {
         }
     }
 
-    /// Who has muted what these facts are of for the recipient, or the owner of it.
-    pub fn by(&self, facts: &Facts, to: &str) -> Option<String> {
+    /// Who has muted what these facts are of for the recipient, or the owner of it, or the object that is told of: see
+    /// [`crate::decide::group`].
+    pub fn by(&self, facts: &Facts, group: &str, to: &str) -> Option<String> {
         let of = |name| text(facts, name);
         let covers = |mute: &&Value| match said(mute, "uid") {
             "" => ["", of("namespace")].contains(&said(mute, "namespace")),
-            uid => uid == of("uid") || uid == of("ownerUid"),
+            uid => uid == of("uid") || uid == of("ownerUid") || group.ends_with(&format!("/{uid}")),
         };
         let mut mutes = self.0.iter().filter(|mute| ["", to].contains(&said(mute, "to")));
         mutes.find(covers).map(|mute| format!("{} muted it at {}", said(mute, "who"), said(mute, "at")))

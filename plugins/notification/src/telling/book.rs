@@ -110,16 +110,16 @@ impl Book {
     /// Takes out the recipients for whom somebody has muted it since.
     pub fn mute(&mut self, config: &Config, mutes: &Mutes, notes: &mut [(String, Note)], now_ms: u64) {
         let mut reports = std::mem::take(&mut self.reports);
-        let mut keep = |facts: &Facts, to: &mut BTreeSet<String>| {
+        let mut keep = |facts: &Facts, group: &str, to: &mut BTreeSet<String>| {
             to.retain(|to| {
-                let Some(why) = mutes.by(facts, to) else { return true };
+                let Some(why) = mutes.by(facts, group, to) else { return true };
                 let title = report::title(facts);
                 reports.push(Report::of(config, facts, to, ("muted", &why), title, now_ms));
                 false
             });
         };
-        notes.iter_mut().for_each(|(_, note)| keep(&note.facts, &mut note.to));
-        self.outbox.iter_mut().for_each(|one| keep(&one.message.facts, &mut one.to));
+        notes.iter_mut().for_each(|(_, note)| keep(&note.facts, &note.group, &mut note.to));
+        self.outbox.iter_mut().for_each(|one| keep(&one.message.facts, "", &mut one.to));
         self.outbox.retain(|one| !one.to.is_empty());
         self.reports = reports;
     }

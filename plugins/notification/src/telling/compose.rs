@@ -66,7 +66,7 @@ fn standard(facts: &Facts) -> Vec<String> {
         (reason, "") => reason.to_string(),
         (reason, message) => format!("{reason}: {message}"),
     };
-    let code = facts.get("exitCode").and_then(Value::as_i64).map(|code| format!("Exit code {code}"));
+    let code = exit_code(facts).map(|code| format!("Exit code {code}"));
     let attempt = facts.get("attempt").and_then(Value::as_u64).filter(|attempt| *attempt > 0);
     let since = match text(facts, "previousPhase") {
         "" => format!("Since {}", text(facts, "observedAt")),
@@ -97,10 +97,15 @@ fn counted<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
 pub fn ended(facts: &Facts) -> (String, String) {
     let of = |name| text(facts, name);
     let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
-    (of("kind").to_string(), format!("{}{reason}", of("phase")))
+    let code = exit_code(facts).map(|code| format!(", exit code {code}")).unwrap_or_default();
+    (of("kind").to_string(), format!("{}{reason}{code}", of("phase")))
 }
 
-/// Such as `Pod: 3 Failed (OOMKilled)`.
+fn exit_code(facts: &Facts) -> Option<i64> {
+    facts.get("exitCode").and_then(Value::as_i64)
+}
+
+/// Such as `Pod: 3 Failed (OOMKilled), exit code 137`.
 fn parts(others: &[Note], mut more: Vec<((String, String), u64)>) -> Vec<String> {
     more.extend(counted(others.iter().map(|note| ended(&note.facts))));
     let counts = more.into_iter().take(PARTS);
@@ -117,15 +122,30 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
     format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
 }
 
+/// The documents of parts do not have their owner's annotations, so an owner is muted in the controller's list.
 fn how_to_mute(config: &Config, facts: &Facts, is_parts: bool) -> String {
-    let (kind, name) = if is_parts { ("ownerKind", "ownerName") } else { ("kind", "name") };
-    let (kind, name) = (text(facts, kind).to_ascii_lowercase(), text(facts, name));
-    let namespace = match text(facts, "namespace") {
-        "" => String::new(),
-        namespace => format!(" -n {namespace}"),
+    let of = |name| text(facts, name);
+    let namespace =
+        if of("namespace").is_empty() { String::new() } else { format!(" -n {}", of("namespace")) };
+    let page = if is_parts || config.portal.is_empty() { "" } else { "mute it on its page, or " };
+    let command = match is_parts {
+        true => format!("kubewitness mute {}/{}{namespace}", lower(of("ownerKind")), of("ownerName")),
+        false => {
+            let kind = resource(of("group"), of("kind"));
+            format!("kubectl annotate {kind} {}{namespace} {MUTE}=true", of("name"))
+        }
     };
-    let page = if config.portal.is_empty() { "" } else { "mute it on its page, or " };
-    format!("To hear no more of it: {page}kubectl annotate {kind} {name}{namespace} {MUTE}=true")
+    format!("To hear no more of it: {page}{command}")
+}
+
+/// A kind, as `kubectl` tells it from those of the same name in other groups.
+fn resource(group: &str, kind: &str) -> String {
+    let group = if ["", "batch", "apps"].contains(&group) { String::new() } else { format!(".{group}") };
+    lower(kind) + &group
+}
+
+fn lower(kind: &str) -> String {
+    kind.to_ascii_lowercase()
 }
 
 fn link(config: &Config, facts: &Facts) -> String {
@@ -145,7 +165,11 @@ pub fn digest(config: &Config, recipient: &str, messages: &[&Message], more: u64
     if all > lines.len() as u64 {
         lines.push(format!("… and {} more", all - lines.len() as u64));
     }
-    lines.push(format!("To hear no more of one: annotate it with {MUTE}=true"));
+    let page = match config.portal.as_str() {
+        "" => String::new(),
+        portal => format!(", or mute a namespace on {}/mutes", portal.trim_end_matches('/')),
+    };
+    lines.push(format!("To hear no more of one: annotate it with {MUTE}=true{page}"));
     let bad = messages.iter().any(|message| message.tone == Tone::Bad);
     let first = messages.first().map(|message| message.id.as_str()).unwrap_or_default();
     let facts = [("digest".to_string(), Value::from(all)), ("phase".to_string(), phases.join(", ").into())];

@@ -119,15 +119,15 @@ impl Call<'_> {
                 return Ok(());
             }
             Heard::Part => {
-                parts::count(&mut self.parts, &decide::group(state), &facts::plain(state), now_ms);
+                parts::count(&mut self.parts, &decide::group(&seen), &facts::plain(state), now_ms);
                 return Ok(());
             }
             Heard::News(to) => to,
         };
         let facts = facts::bounded(facts::of(state, &self.pointers)?);
-        let to = self.unmuted(&facts, to, now_ms)?;
+        let group = decide::group(&seen);
+        let to = self.unmuted(&facts, &group, to, now_ms)?;
         let (full, to) = self.with_room(&facts, to)?;
-        let group = decide::group(state);
         let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
         if !to.is_empty() && self.keep(note, full.as_ref())? {
             let (held, told): (Vec<_>, Vec<_>) =
@@ -174,6 +174,7 @@ impl Call<'_> {
     fn unmuted(
         &mut self,
         facts: &Facts,
+        group: &str,
         to: BTreeSet<String>,
         now_ms: u64,
     ) -> Result<BTreeSet<String>, Error> {
@@ -183,7 +184,7 @@ impl Call<'_> {
         };
         let mut told = BTreeSet::new();
         for to in to {
-            match mutes.by(facts, &to) {
+            match mutes.by(facts, group, &to) {
                 Some(why) => self.report(facts, [to], ("muted", &why), now_ms),
                 None => drop(told.insert(to)),
             }

@@ -220,6 +220,112 @@ fn a_job_of_64_pods_is_one_message() {
     assert!(sent[0].1["text"].as_str().unwrap().contains("Pod: 64 Failed (OOMKilled)"), "{sent:?}");
 }
 
+/// As the host shows a Pod of a Job of a CronJob: the CronJob is the outermost owner.
+fn pod_of_a_cron_job(world: &World, seq: u64, namespace: &str) -> State {
+    let mut pod = pod(seq, &format!("train-{seq}"), "Failed");
+    pod.object.namespace = namespace.into();
+    pod.owner = pod.owner.map(|owner| ObjectRef {
+        kind: "CronJob".into(),
+        namespace: namespace.into(),
+        name: "nightly".into(),
+        uid: "uid-nightly".into(),
+        ..owner
+    });
+    let labels = json!({"metadata": {"labels": {"batch.kubernetes.io/controller-uid": "uid-train"}}});
+    world.host.documents.borrow_mut().insert(seq, labels);
+    pod
+}
+
+#[test]
+fn a_job_of_a_cron_job_is_one_message_with_its_64_pods() {
+    let world = world(json!({}));
+    let mut job = moved(99, "train", "Failed");
+    job.owner = pod_of_a_cron_job(&world, 0, "default").owner;
+    let mut states: Vec<_> = (0..64).map(|n| pod_of_a_cron_job(&world, n, "default")).collect();
+    states.push(job);
+    // The label of a Pod that somebody made elsewhere.
+    states.push(pod_of_a_cron_job(&world, 100, "other"));
+    world.hear(&states);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!(sent.len(), 2, "one to each channel: {sent:?}");
+    assert!(sent[0].1["text"].as_str().unwrap().contains("Pod: 64 Failed (OOMKilled)\nTo hear"), "{sent:?}");
+    assert_eq!(world.after(61_000), []);
+}
+
+#[test]
+fn who_mutes_a_job_mutes_its_pods_and_a_message_of_pods_says_how() {
+    let world = world(json!({"routes": [{"to": ["hook"], "kinds": ["Pod"]}]}));
+    world.hear(&[pod_of_a_cron_job(&world, 1, "default")]);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!(sent[0].1["title"], "CronJob default/nightly: 1 × Pod Failed");
+    let text = sent[0].1["text"].as_str().unwrap();
+    assert!(text.ends_with("To hear no more of it: kubewitness mute cronjob/nightly -n default"), "{text}");
+    let mutes = json!([{"uid": "uid-train", "who": "ada", "at": "noon"}]).to_string().into_bytes();
+    world.host.kv.borrow_mut().insert("kubewitness.dev/mutes".into(), mutes);
+    let mut again = pod_of_a_cron_job(&world, 2, "default");
+    again.status.attempt = 1;
+    world.hear(&[again]);
+    assert_eq!(world.after(60_000), []);
+    assert_eq!(world.reports("uid-train-2"), ["hook|muted|ada muted it at noon"]);
+}
+
+#[test]
+fn a_failed_job_whose_owner_has_no_subscription_is_told_by_itself_with_its_pods() {
+    let of_a_set = |mut state: State| {
+        let set = ObjectRef { kind: "JobSet".into(), name: "set".into(), ..state.object.clone() };
+        state.owner = Some(ObjectRef { uid: "uid-set".into(), ..set });
+        state.extra.push(("ownerSubscribed".into(), "false".into()));
+        state
+    };
+    let world = world(json!({}));
+    let pod = of_a_set(pod_of_a_cron_job(&world, 1, "default"));
+    world.hear(&[pod, of_a_set(moved(2, "train", "Failed"))]);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!((sent.len(), &sent[0].1["title"]), (2, &json!("Job default/train: Failed")));
+    assert!(sent[0].1["text"].to_string().contains("Pod: 1 Failed"), "{sent:?}");
+    // With a subscription it is told with its set.
+    let mut other = of_a_set(moved(3, "other", "Failed"));
+    other.extra.clear();
+    world.hear(&[other]);
+    assert_eq!(world.after(60_000), []);
+}
+
+#[test]
+fn the_exit_code_of_a_part_is_told_with_its_owner_and_a_kind_of_another_group_by_its_whole_name() {
+    let world = world(json!({"routes": [{"to": ["hook"]}]}));
+    let mut pod = pod(1, "train-0", "Failed");
+    pod.status.exit_code = Some(137);
+    let mut job = moved(2, "train", "Failed");
+    job.object.group = "batch.volcano.sh".into();
+    world.hear(&[pod, job]);
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    let text = sent[0].1["text"].as_str().unwrap();
+    let told = "Pod: 1 Failed (OOMKilled), exit code 137\nTo hear no more of it: kubectl annotate \
+                job.batch.volcano.sh train -n default kubewitness.dev/mute=true";
+    assert!(text.ends_with(told), "{text}");
+}
+
+#[test]
+fn a_digest_says_how_to_mute_one_object_and_a_namespace() {
+    let world = world(json!({"settle": "0s", "digest": {"above": 1, "every": "10m"},
+        "portal": "https://kw.example.com/"}));
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    let (_, slack) = sent.iter().find(|(to, _)| to == "ops").unwrap();
+    let told = "To hear no more of one: annotate it with kubewitness.dev/mute=true, or mute a namespace on \
+                https://kw.example.com/mutes\n";
+    assert!(slack["blocks"][1]["text"]["text"].as_str().unwrap().contains(told), "{slack}");
+}
+
 #[test]
 fn parts_without_number_take_the_room_of_no_outcome() {
     let world = world(json!({}));

@@ -22,6 +22,7 @@ pub fn backing() -> Backing {
     Backing {
         documents: Arc::new(Nothing),
         lister: Arc::new(Nothing),
+        subscribed: Default::default(),
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: Vec::new(),

@@ -1,4 +1,4 @@
-//! The services that people are told by, for tests: Slack, Feishu, DingTalk, WeCom, Alertmanager, a receiver of CloudEvents
+//! The services that people are told by, for tests: Slack, Feishu, Lark, DingTalk, WeCom, Alertmanager, a receiver of CloudEvents
 //! and one that checks an HMAC. Each answers as the real one does, and takes only what is signed, shaped and paced as the
 //! real one demands.
 
@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use kubewitness_core::calendar;
 use serde_json::{Value, json};
 
 /// The secret with which requests are signed.
@@ -24,6 +25,10 @@ pub const ADDRESS_SECRET: &str = "hush-address-4711";
 /// How far a signature's time may be off.
 const LATE_SECONDS: u64 = 300;
 const MINUTE: Duration = Duration::from_secs(60);
+/// How long an alert of a failure fires.
+const DAY_MS: u64 = 24 * 3_600_000;
+/// Requests that leave a second apart arrive up to so much closer.
+const JITTER: Duration = Duration::from_millis(100);
 
 /// What one service took and refused.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +68,7 @@ impl Chats {
         Ok(Self { address, seen, server })
     }
 
-    /// The address of a service: `slack`, `feishu`, `dingtalk`, `wecom`, `alertmanager`, `events` or `hook`.
+    /// The address of a service: `slack`, `feishu`, `lark`, `dingtalk`, `wecom`, `alertmanager`, `events` or `hook`.
     pub fn url(&self, service: &str) -> String {
         match service {
             "dingtalk" | "wecom" => format!("http://{}/{service}/send?key={ADDRESS_SECRET}", self.address),
@@ -86,13 +91,13 @@ async fn answer(State(seen): State<Seen>, uri: Uri, headers: HeaderMap, bytes: B
     let chat = seen.entry(service.clone()).or_default();
     let quota: &[(usize, Duration)] = match service.as_str() {
         "slack" => &[(1, Duration::from_secs(1))],
-        "feishu" => &[(100, MINUTE), (5, Duration::from_secs(1))],
+        "feishu" | "lark" => &[(100, MINUTE), (5, Duration::from_secs(1))],
         "dingtalk" | "wecom" => &[(20, MINUTE)],
         _ => &[],
     };
     let now = Instant::now();
     let is_fast = quota.iter().any(|(most, within)| {
-        chat.at.iter().filter(|at| now.duration_since(**at) < *within).count() >= *most
+        chat.at.iter().filter(|at| now.duration_since(**at) + JITTER < *within).count() >= *most
     });
     chat.at.push(now);
     let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
@@ -122,18 +127,35 @@ fn shape(is_right: bool, what: &'static str) -> Result<(), Wrong> {
 
 fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Value) -> Result<(), Wrong> {
     let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
+    let count = |pointer: &str| body.pointer(pointer).and_then(Value::as_array).map(Vec::len);
     let is_of = |kind: &str| headers.get("content-type").is_some_and(|found| found == kind);
     match service {
         "slack" => {
+            let fits = |pointer: &str, most: usize| {
+                text(pointer).is_some_and(|text| !text.is_empty() && text.chars().count() <= most)
+            };
             shape(text("/text").is_some_and(|text| !text.is_empty()), "text")?;
-            shape(text("/blocks/0/type") == Some("header"), "blocks")
+            shape(count("/blocks") == Some(2), "blocks")?;
+            shape(text("/blocks/0/type") == Some("header") && fits("/blocks/0/text/text", 150), "header")?;
+            shape(text("/blocks/0/text/type") == Some("plain_text"), "header")?;
+            shape(text("/blocks/1/type") == Some("section") && fits("/blocks/1/text/text", 3000), "section")?;
+            shape(text("/blocks/1/text/type") == Some("mrkdwn"), "section")?;
+            shape(body.pointer("/blocks/1/text/verbatim") == Some(&true.into()), "verbatim")
         }
-        "feishu" => {
+        "feishu" | "lark" => {
             let time = text("/timestamp").unwrap_or_default();
             let key = format!("{time}\n{SIGNING_SECRET}");
             signed(text("/sign").unwrap_or_default(), &key, "", time.parse().ok())?;
-            shape(text("/msg_type") == Some("post"), "msg_type")?;
-            shape(body.pointer("/content/post/en_us/content/0/0/tag").is_some(), "content")
+            shape(text("/msg_type") == Some("post") && bytes.len() <= 20_000, "msg_type")?;
+            shape(text("/content/post/en_us/title").is_some_and(|title| !title.is_empty()), "title")?;
+            let lines = body.pointer("/content/post/en_us/content").and_then(Value::as_array);
+            let is_known = |part: &Value| match part["tag"].as_str() {
+                Some("text") => part["text"].is_string(),
+                Some("a") => part["text"].is_string() && part["href"].is_string(),
+                _ => false,
+            };
+            let is_line = |line: &Value| line.as_array().is_some_and(|line| line.iter().all(is_known));
+            shape(lines.is_some_and(|lines| !lines.is_empty() && lines.iter().all(is_line)), "content")
         }
         "dingtalk" => {
             let query = uri.query().unwrap_or_default();
@@ -147,7 +169,9 @@ fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Val
             let sign = sign.replace("%2B", "+").replace("%2F", "/").replace("%3D", "=");
             let seconds = time.parse::<u64>().ok().map(|ms| ms / 1000);
             signed(&sign, SIGNING_SECRET, &format!("{time}\n{SIGNING_SECRET}"), seconds)?;
-            shape(text("/msgtype") == Some("markdown") && text("/markdown/title").is_some(), "markdown")
+            shape(text("/msgtype") == Some("markdown") && bytes.len() <= 20_000, "msgtype")?;
+            let has = |pointer: &str| text(pointer).is_some_and(|text| !text.is_empty());
+            shape(has("/markdown/title") && has("/markdown/text"), "markdown")
         }
         "wecom" => {
             let content = text("/markdown/content").unwrap_or_default();
@@ -156,12 +180,20 @@ fn check(service: &str, uri: &Uri, headers: &HeaderMap, bytes: &[u8], body: &Val
         }
         "alertmanager" => {
             shape(uri.path().ends_with("/api/v2/alerts"), "path")?;
-            shape(text("/0/labels/alertname").is_some() && text("/0/startsAt").is_some(), "alert")
+            shape(text("/0/labels/alertname").is_some(), "labels")?;
+            let at = |pointer: &str| text(pointer).and_then(calendar::moment);
+            let (starts, ends) = (at("/0/startsAt").ok_or(Wrong::Shape("startsAt"))?, at("/0/endsAt"));
+            // Without an end it is over after five minutes, unless somebody sends it again.
+            let fires_ms = if text("/0/annotations/phase") == Some("Failed") { DAY_MS } else { 0 };
+            shape(ends == Some(starts + fires_ms), "endsAt")
         }
         "events" => {
             shape(is_of("application/cloudevents+json"), "content-type")?;
-            let required = ["/id", "/source", "/type"].iter().all(|field| text(field).is_some());
-            shape(text("/specversion") == Some("1.0") && required, "event")
+            let required =
+                ["/id", "/source", "/type"].iter().all(|field| text(field).is_some_and(|it| !it.is_empty()));
+            shape(text("/specversion") == Some("1.0") && required, "event")?;
+            shape(text("/time").is_some_and(|time| calendar::moment(time).is_some()), "time")?;
+            shape(text("/datacontenttype") == Some("application/json") && body["data"].is_object(), "data")
         }
         "hook" => {
             let header = headers.get("x-kubewitness-signature").and_then(|value| value.to_str().ok());
@@ -195,9 +227,11 @@ fn said(service: &str, wrong: Option<Wrong>) -> Response {
     let of_code =
         |names: (&str, &str), code: i64, text: &str| json!({names.0: code, names.1: text}).to_string();
     match (service, wrong) {
-        ("feishu", None) => of_code(("code", "msg"), 0, "success").into_response(),
-        ("feishu", Some(Wrong::Fast)) => of_code(("code", "msg"), 11232, "frequency limited").into_response(),
-        ("feishu", Some(_)) => of_code(("code", "msg"), 19021, "sign match fail").into_response(),
+        ("feishu" | "lark", None) => of_code(("code", "msg"), 0, "success").into_response(),
+        ("feishu" | "lark", Some(Wrong::Fast)) => {
+            of_code(("code", "msg"), 11232, "frequency limited").into_response()
+        }
+        ("feishu" | "lark", Some(_)) => of_code(("code", "msg"), 19021, "sign match fail").into_response(),
         ("dingtalk" | "wecom", None) => of_code(("errcode", "errmsg"), 0, "ok").into_response(),
         ("dingtalk", Some(Wrong::Fast)) => {
             of_code(("errcode", "errmsg"), 130_101, "send too fast").into_response()

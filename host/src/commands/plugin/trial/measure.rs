@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::commands::object_files::Observed;
-    use crate::commands::plugin::trial::StandIns;
+    use crate::commands::plugin::trial::{StandIns, Times};
 
     #[test]
     fn a_batch_has_no_object_twice_and_no_more_states_than_asked_for() {
@@ -133,7 +133,7 @@ mod tests {
             serde_json::from_value(json!({"module": {"file": "p.wasm"}, "subscribe": []})).unwrap();
         let job = |name| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}});
         let seen = ["a", "b", "a", "c", "d", "e"].map(|name| Observed { object: job(name), is_gone: false });
-        let stand_ins = StandIns::of(&spec, &seen).unwrap();
+        let stand_ins = StandIns::of(&spec, &seen, Times::Fixed).unwrap();
         let names: Vec<Vec<_>> = batches(stand_ins.steps(), 3)
             .iter()
             .map(|batch| batch.iter().map(|state| state.object.name.clone()).collect())

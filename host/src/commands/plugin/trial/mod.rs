@@ -22,9 +22,11 @@ use crate::commands::print::clean;
 use crate::controller::trial::{self, Hiding, Keep, Lent, object_of};
 pub use crate::controller::trial::{Effect, Reply, base64_of};
 pub use measure::{Cost, measure};
-pub use stand_ins::{Recorded, StandIns};
+pub use stand_ins::{Recorded, StandIns, Times};
 use steps::Step;
-pub use steps::{next_tick, tick_of};
+#[cfg(test)]
+pub use steps::next_tick;
+pub use steps::tick_of;
 
 /// Bytes of effects that are kept of one call. The plugin may do more.
 const KEPT: usize = 64 << 20;
@@ -141,6 +143,7 @@ impl Stage {
             folder: None,
             documents: stand_ins.clone(),
             lister: stand_ins.clone(),
+            subscribed: stand_ins.subscribed(spec),
             clock: stand_ins.clone(),
             kv: Vec::new(),
             newest: stand_ins.newest(),

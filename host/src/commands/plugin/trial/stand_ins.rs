@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use bytes::Bytes;
+use kubewitness_capability::Subscribed;
+use kubewitness_core::calendar;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::PluginSpec;
 use kubewitness_core::document::pack_quickly;
@@ -18,13 +20,52 @@ use kubewitness_core::views::Counts;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Version};
 use serde_json::Value;
 
-use super::steps::{Step, tick, tick_of};
+use super::steps::{NEXT, Step, tick, tick_of};
 use crate::commands::object_files::{Named, Observed, text};
 
-/// When the first state is observed: 2026-01-01. Each of the others is observed a second after the state or tick before
-/// it.
+/// When the first state is observed that says no time of its own: 2026-01-01. Each of the others is observed a second after
+/// the state or tick before it.
 const BEGIN_MS: u64 = 1_767_225_600_000;
 const PAUSE_MS: u64 = 1000;
+
+/// When the states of a file are observed.
+#[derive(Clone, Copy)]
+pub enum Times {
+    /// From 2026-01-01 on, whatever the objects say: what is expected of a test says times.
+    Fixed,
+    /// When each object changed last, by its own words. Words of the time after this are plans.
+    Own { now_ms: u64 },
+}
+
+impl Times {
+    /// Each state is later than what was before.
+    fn of(self, object: &Value, before_ms: Option<u64>) -> u64 {
+        let own_ms = match self {
+            Self::Fixed => None,
+            Self::Own { now_ms } => changed_ms(object, now_ms),
+        };
+        match before_ms.map(|before_ms| before_ms + PAUSE_MS) {
+            Some(next_ms) => own_ms.map_or(next_ms, |own_ms| own_ms.max(next_ms)),
+            None => own_ms.unwrap_or(BEGIN_MS),
+        }
+    }
+}
+
+/// The newest time in the object's status, or when it was made or deleted.
+fn changed_ms(object: &Value, now_ms: u64) -> Option<u64> {
+    let places = ["/metadata/creationTimestamp", "/metadata/deletionTimestamp", "/status"];
+    let mut left: Vec<&Value> = places.iter().filter_map(|place| object.pointer(place)).collect();
+    let mut newest = None;
+    while let Some(value) = left.pop() {
+        match value {
+            Value::String(text) => newest = newest.max(calendar::moment(text).filter(|ms| *ms <= now_ms)),
+            Value::Array(list) => left.extend(list),
+            Value::Object(fields) => left.extend(fields.values()),
+            _ => {}
+        }
+    }
+    newest
+}
 
 /// A state with its document.
 pub type Recorded = (Arc<State>, Bytes);
@@ -41,20 +82,21 @@ pub struct StandIns {
 
 impl StandIns {
     /// A later object of the same name is a later version of the same object, unless it has another uid.
-    pub fn of(spec: &PluginSpec, seen: &[Observed]) -> Result<Self> {
+    pub fn of(spec: &PluginSpec, seen: &[Observed], times: Times) -> Result<Self> {
         let rules = Rules::builtin();
         let mut states: Vec<Recorded> = Vec::new();
         let mut steps = Vec::with_capacity(seen.len());
         let mut newest = HashMap::new();
-        let mut now_ms = BEGIN_MS - PAUSE_MS;
+        let mut before_ms = None;
         for Observed { object, is_gone } in seen {
             if let Some(when) = tick_of(object) {
-                let step = tick(spec, when, now_ms.max(BEGIN_MS))?;
-                now_ms = step.at_ms();
+                let step = tick(spec, when, before_ms.unwrap_or(BEGIN_MS))?;
+                before_ms = Some(step.at_ms());
                 steps.push(step);
                 continue;
             }
-            now_ms += PAUSE_MS;
+            let now_ms = times.of(object, before_ms);
+            before_ms = Some(now_ms);
             let seq = states.len() as Seq + 1;
             let named = Named::of(object)?;
             let document = Bytes::from(object.to_string());
@@ -94,6 +136,25 @@ impl StandIns {
     pub fn recorded(states: Vec<Recorded>) -> Self {
         let steps = states.iter().map(|(state, _)| Step::State(state.clone())).collect();
         Self { states, steps, is_recorded: true, shown: AtomicU64::default(), now_ms: BEGIN_MS.into() }
+    }
+
+    /// With a tick at the first moment of the schedule that is so long after the last state.
+    pub fn then_tick(mut self, spec: &PluginSpec, after: Duration) -> Result<Self> {
+        let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        let last_ms = self.steps.last().map_or(BEGIN_MS, Step::at_ms);
+        self.steps.push(tick(spec, &NEXT.into(), last_ms.saturating_add(after_ms))?);
+        Ok(self)
+    }
+
+    /// The kinds of the objects that are handed over, and of a source without any the one that its name usually says.
+    pub fn subscribed(&self, spec: &PluginSpec) -> Subscribed {
+        let names: HashSet<&str> = spec.subscribe.iter().map(|it| it.source.as_str()).collect();
+        let subscribed = self.states.iter().flat_map(|(state, _)| {
+            let object = names.contains(&*state.source).then_some(&state.object);
+            let owner = state.owner.iter().filter(|owner| names.contains(usual(&owner.kind).as_str()));
+            object.into_iter().chain(owner).map(|it| (it.group.clone(), it.kind.clone()))
+        });
+        Subscribed::of(subscribed.collect::<HashSet<_>>().into_iter().map(Some))
     }
 
     pub fn is_recorded(&self) -> bool {
@@ -146,12 +207,16 @@ fn version(object: &Value, seq: Seq) -> Version {
 
 /// The source that a manifest subscribes to, by its usual name, such as `jobs`; or the only one.
 fn source(spec: &PluginSpec, kind: &str) -> String {
-    let usual = format!("{}s", kind.to_ascii_lowercase());
+    let usual = usual(kind);
     let mut names = spec.subscribe.iter().map(|subscription| &subscription.source);
     match spec.subscribe.as_slice() {
         [only] => only.source.clone(),
         _ => names.find(|name| **name == usual).cloned().unwrap_or(usual),
     }
+}
+
+fn usual(kind: &str) -> String {
+    format!("{}s", kind.to_ascii_lowercase())
 }
 
 /// The owner that controls it, as its document names it.
@@ -245,5 +310,82 @@ impl Clock for StandIns {
 
     fn elapsed(&self) -> Duration {
         Duration::from_millis(self.now_ms().saturating_sub(BEGIN_MS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec() -> PluginSpec {
+        let subscribe = json!([{"source": "jobs"}, {"source": "pods"}]);
+        serde_json::from_value(json!({
+            "module": {"file": "p.wasm"}, "subscribe": subscribe, "tick": {"every": "10s"},
+        }))
+        .unwrap()
+    }
+
+    fn job(name: &str, status: &Value) -> Observed {
+        let metadata = json!({
+            "name": name, "namespace": "team", "creationTimestamp": "2026-11-25T07:00:00Z",
+            "ownerReferences": [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "s", "controller": true}],
+        });
+        let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "status": status});
+        Observed { object, is_gone: false }
+    }
+
+    fn observed(times: Times, seen: &[Observed]) -> Vec<String> {
+        let stand_ins = StandIns::of(&spec(), seen, times).unwrap();
+        stand_ins.steps().iter().map(|step| calendar::rfc3339(step.at_ms())).collect()
+    }
+
+    #[test]
+    fn a_state_is_observed_when_its_object_changed_last_unless_a_test_expects_times() {
+        let failed = |at: &str, deadline: &str| {
+            job(
+                "a",
+                &json!({"conditions": [{"lastTransitionTime": at, "message": "x"}], "deadline": deadline}),
+            )
+        };
+        let seen = [
+            failed("2026-11-25T08:00:00Z", "2027-01-01T00:00:00Z"),
+            job("b", &json!({})),
+            Observed { object: json!({"tick": "2026-11-25T08:00:10Z"}), is_gone: false },
+            failed("2026-11-25T09:00:00Z", "never"),
+        ];
+        let now_ms = calendar::moment("2026-11-26T00:00:00Z").unwrap();
+        let own = ["08:00:00", "08:00:01", "08:00:10", "09:00:00"].map(|at| format!("2026-11-25T{at}.000Z"));
+        assert_eq!(observed(Times::Own { now_ms }, &seen), own);
+        let fixed = ["00:00:00", "00:00:01"].map(|at| format!("2026-01-01T{at}.000Z"));
+        assert_eq!(observed(Times::Fixed, &seen[..2]), fixed);
+        let bare = Observed {
+            object: json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}),
+            is_gone: false,
+        };
+        assert_eq!(observed(Times::Own { now_ms }, &[bare]), fixed[..1], "it says no time");
+    }
+
+    #[test]
+    fn a_tick_behind_recorded_states_is_at_a_moment_of_the_schedule() {
+        let seen = [job("a", &json!({"startTime": "2026-11-25T08:00:03Z"}))];
+        let states = StandIns::of(&spec(), &seen, Times::Own { now_ms: u64::MAX }).unwrap().states;
+        let recorded = StandIns::recorded(states).then_tick(&spec(), Duration::from_secs(60)).unwrap();
+        let last = recorded.steps().last().map(Step::at_ms).unwrap();
+        assert_eq!(calendar::rfc3339(last), "2026-11-25T08:01:10.000Z");
+    }
+
+    #[test]
+    fn an_owner_is_subscribed_to_where_a_source_has_its_usual_name() {
+        let seen = [job("a", &json!({}))];
+        let stand_ins = StandIns::of(&spec(), &seen, Times::Fixed).unwrap();
+        let set = stand_ins.states[0].0.owner.clone().unwrap();
+        assert!(stand_ins.subscribed(&spec()).leaves_out(&set));
+        let mut with = spec();
+        with.subscribe[1].source = "jobsets".into();
+        assert!(!stand_ins.subscribed(&with).leaves_out(&set));
+        with.subscribe.clear();
+        assert!(!stand_ins.subscribed(&with).leaves_out(&set), "a component alone has no subscriptions");
     }
 }

@@ -8,12 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::State;
 use kubewitness_core::calendar;
 use kubewitness_core::config::{PluginSpec, TickSpec};
-use serde_json::{Value, json};
-
-use crate::commands::object_files::Observed;
+use serde_json::Value;
 
 /// The word for the next moment of the schedule.
-const NEXT: &str = "next";
+pub const NEXT: &str = "next";
 
 pub enum Step {
     State(Arc<State>),
@@ -29,9 +27,10 @@ impl Step {
     }
 }
 
-/// One tick behind the objects, as a file would say it.
-pub fn next_tick() -> Observed {
-    Observed { object: json!({"tick": NEXT}), is_gone: false }
+/// As a file says it.
+#[cfg(test)]
+pub fn next_tick() -> crate::commands::object_files::Observed {
+    crate::commands::object_files::Observed { object: serde_json::json!({"tick": NEXT}), is_gone: false }
 }
 
 /// When a document is a tick, what it says of its moment.
@@ -74,6 +73,8 @@ fn after(tick: TickSpec, now_ms: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const NOW: u64 = 1_767_225_600_500;

@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use crate::support::{SEAL_KEY, create_job, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(90);
-const SERVICES: [&str; 7] = ["slack", "feishu", "dingtalk", "wecom", "alertmanager", "events", "hook"];
+/// Twenty a minute is the slowest rate, of which ten may come at once.
+const PACED_WITHIN: Duration = Duration::from_secs(200);
+const SERVICES: [&str; 8] =
+    ["slack", "feishu", "lark", "dingtalk", "wecom", "alertmanager", "events", "hook"];
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 /// Every channel by the name of its service.
@@ -30,6 +33,7 @@ config:
   channels:
     - {name: slack, kind: slack}
     - {name: feishu, kind: feishu}
+    - {name: lark, kind: lark}
     - {name: dingtalk, kind: dingtalk}
     - {name: wecom, kind: wecom}
     - {name: alertmanager, kind: alertmanager}
@@ -37,7 +41,7 @@ config:
     - {name: hook, kind: webhook}
     - {name: mail, kind: email}
   routes:
-    - {to: [slack, feishu, dingtalk, wecom, alertmanager, events, hook, 'mail:ada@example.com'], phases: [Failed]}
+    - {to: [slack, feishu, lark, dingtalk, wecom, alertmanager, events, hook, 'mail:ada@example.com'], phases: [Failed]}
   settle: 1s
   portal: https://kubewitness.example.com";
 
@@ -51,7 +55,8 @@ fn destinations(chats: &Chats, mail: &MailServer, folder: &Path) -> Result<Strin
         std::fs::write(&url, chats.url(service))?;
         let scheme = match service {
             "slack" | "wecom" => format!(", scheme: {{{service}: {{}}}}"),
-            "feishu" | "dingtalk" => format!(", scheme: {{{service}: {secret}}}"),
+            "feishu" | "lark" => format!(", scheme: {{feishu: {secret}}}"),
+            "dingtalk" => format!(", scheme: {{dingtalk: {secret}}}"),
             "hook" => format!(", scheme: {{hmac: {secret}}}"),
             _ => String::new(),
         };
@@ -74,9 +79,13 @@ fn notification() -> String {
 }
 
 async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
+    fails_with(simulator, name, "BackoffLimitExceeded", "it failed <too> often").await
+}
+
+async fn fails_with(simulator: &Simulator, name: &str, reason: &str, message: &str) -> Result<()> {
     let (_, mut job) = simulator.request(Method::GET, &format!("{JOBS}/{name}"), None).await?;
     job["status"] = json!({"failed": 1, "conditions": [{
-        "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "it failed <too> often",
+        "type": "Failed", "status": "True", "reason": reason, "message": message,
     }]});
     let (status, answer) =
         simulator.request(Method::PUT, &format!("{JOBS}/{name}/status"), Some(&job)).await?;
@@ -106,6 +115,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         create_job(&simulator, "one").await?;
         fails(&simulator, "one").await?;
         told(&chats, &mail, 1).await.with_context(|| run.process().say())?;
+        let first_log = run.process().stderr();
         run.stop().await?;
 
         let mut run = Kubewitness::start("again", &options, scratch.path())?;
@@ -117,7 +127,7 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         for name in ["one", "two"] {
             is_listed(&url_of(&run), name).await?;
         }
-        let log = run.process().stderr();
+        let log = first_log + &run.process().stderr();
         run.stop().await?;
         for service in SERVICES {
             let chat = chats.of(service);
@@ -134,6 +144,103 @@ async fn every_channel_tells_of_a_failure_once_by_the_rules_of_its_service_also_
         for secret in [SIGNING_SECRET, ADDRESS_SECRET] {
             ensure!(!log.contains(secret), "the log tells a secret: {log}");
         }
+        let preview = scratch.folder("preview")?;
+        write(&preview, "plugin.yaml", &plugin_manifest("notification", &notification()))?;
+        let [folder, data] = [&preview, &options.data].map(|it| it.display().to_string());
+        let replay = ["plugin", "replay", &folder, "--data", &data, "--since", "2h", "--tick=2m"];
+        let (code, stdout, stderr) = command(&replay).await?;
+        let previewed =
+            stdout.contains("Job default/two: Failed") && stdout.contains("the tick after them: done");
+        ensure!(code == Some(0) && previewed, "{code:?}: {stdout}{stderr}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_preview_tells_when_an_object_of_a_file_failed() {
+    in_scratch("notifying-previewed", async |scratch| {
+        let example = project_root().join(EXAMPLE);
+        let objects = std::fs::read_to_string(example.join("tests/failed.yaml"))?;
+        let (objects, _) = objects.rsplit_once("---\n").context("no tick behind the objects")?;
+        let folder = scratch.folder("objects")?;
+        write(&folder, "objects.yaml", &objects.replace("2026-01-01T", "2025-06-01T"))?;
+        let [example, objects] = [&example, &folder.join("objects.yaml")].map(|it| it.display().to_string());
+        let (code, stdout, stderr) =
+            command(&["plugin", "run", &example, "-f", &objects, "--tick=2m", "-o", "json"]).await?;
+        ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+        let handed: Value = serde_json::from_str(&stdout)?;
+        let tick = handed.as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
+        ensure!(tick["tick"] == "2025-06-01T00:02:10.000Z", "{tick}");
+        ensure!(tick["effects"].to_string().contains("Since 2025-06-01T00:00:02.000Z"), "{tick}");
+        Ok(())
+    })
+    .await;
+}
+
+const JOBS_AT_ONCE: usize = 25;
+
+/// The services with the slowest rates, and the one with the shortest texts. Each sign of `&` takes five.
+const PACED: &str = "module: {file: notification.wasm}
+subscribe: [{source: jobs, mode: transitions, start: beginning}]
+grants:
+  http: [{name: slack, destination: slack}, {name: dingtalk, destination: dingtalk}, {name: wecom, destination: wecom}]
+  kv: true
+tick: {every: 1s}
+delivery: {batch: 64, backoff: 100ms}
+config:
+  channels: [{name: slack, kind: slack}, {name: dingtalk, kind: dingtalk}, {name: wecom, kind: wecom}]
+  title: '{{name}} {{reason}}'
+  settle: 1s
+  digest: {above: 100}
+  portal: https://kubewitness.example.com";
+
+#[tokio::test]
+async fn more_outcomes_than_a_service_takes_in_a_minute_are_all_told_at_its_rate_and_within_its_lengths() {
+    in_scratch("notifying-paced", async |scratch| {
+        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
+        write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
+        write(&config, "notification.yaml", &plugin_manifest("notification", PACED))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        let names: Vec<_> = (0..JOBS_AT_ONCE).map(|n| format!("paced-{n:02}")).collect();
+        for name in &names {
+            create_job(&simulator, name).await?;
+            fails_with(&simulator, name, &"&".repeat(200), &"&".repeat(2000)).await?;
+        }
+        let services = ["slack", "dingtalk", "wecom"];
+        until(PACED_WITHIN, "every service to have all messages", async || {
+            let is_told = |service: &&str| chats.of(service).taken.len() >= JOBS_AT_ONCE;
+            Ok(services.iter().all(is_told).then_some(()))
+        })
+        .await
+        .with_context(|| format!("{:?}: {}", services.map(|it| chats.of(it).refused), run.process().say()))?;
+        run.stop().await?;
+        for service in services {
+            let chat = chats.of(service);
+            ensure!(chat.refused.is_empty() && chat.taken.len() == JOBS_AT_ONCE, "{service}: {chat:?}");
+            let said = Value::from(chat.taken).to_string();
+            for name in &names {
+                ensure!(said.contains(name.as_str()), "{service}: {name} in {said}");
+            }
+            ensure!(said.contains("kubewitness.dev/mute=true"), "{service} says how to mute: {said}");
+        }
+        // The texts did reach the bounds that the service checks.
+        let slack = chats.of("slack").taken.remove(0);
+        let length =
+            |pointer: &str| slack.pointer(pointer).and_then(Value::as_str).map_or(0, |it| it.chars().count());
+        let lengths = (length("/blocks/0/text/text"), length("/blocks/1/text/text"));
+        ensure!(lengths.0 > 140 && lengths.1 > 2900, "{lengths:?}");
         Ok(())
     })
     .await;

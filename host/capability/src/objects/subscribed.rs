@@ -1,0 +1,39 @@
+//! Whose states a plugin is handed: the kinds of the sources that it subscribes to. A plugin that groups objects by their
+//! owner asks whether it will ever hear of the owner.
+
+use kubewitness_core::ObjectRef;
+
+/// The kinds of a plugin's subscriptions. The default knows none of them, and leaves nobody out.
+#[derive(Clone, Debug, Default)]
+pub struct Subscribed(Option<Vec<(String, String)>>);
+
+impl Subscribed {
+    /// Group and kind of each subscription. One that is not known may be of any kind.
+    pub fn of(kinds: impl IntoIterator<Item = Option<(String, String)>>) -> Self {
+        let kinds: Option<Vec<_>> = kinds.into_iter().collect();
+        Self(kinds.filter(|kinds| !kinds.is_empty()))
+    }
+
+    pub fn leaves_out(&self, owner: &ObjectRef) -> bool {
+        let is_it = |(group, kind): &(String, String)| *group == owner.group && *kind == owner.kind;
+        self.0.as_ref().is_some_and(|kinds| !kinds.iter().any(is_it))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_left_out_where_all_kinds_are_known_and_none_is_its_own() {
+        let of = |group: &str, kind: &str| Some((group.to_owned(), kind.to_owned()));
+        let job = ObjectRef { group: "batch".into(), kind: "Job".into(), ..ObjectRef::default() };
+        assert!(!Subscribed::default().leaves_out(&job) && !Subscribed::of([]).leaves_out(&job));
+        assert!(!Subscribed::of([of("", "Pod"), of("batch", "Job")]).leaves_out(&job));
+        assert!(Subscribed::of([of("", "Pod"), of("batch.volcano.sh", "Job")]).leaves_out(&job));
+        assert!(
+            !Subscribed::of([of("", "Pod"), None]).leaves_out(&job),
+            "it may be the one that is not known"
+        );
+    }
+}
