@@ -8,10 +8,10 @@ use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
+use super::cosign::{self, Signature};
 use super::digest;
 use super::docker_config::Login;
 use super::download::{self, Network};
-use super::cosign::{self, Signature};
 
 /// A manifest names a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
