@@ -30,7 +30,7 @@ impl Version {
         candidate: &Candidate,
         grants: Arc<dyn Grants>,
         tally: Arc<Tally>,
-        failed: &Arc<Notify>,
+        decided: &Arc<Notify>,
     ) -> Result<Self> {
         let spec = &candidate.parsed.spec;
         let described = candidate.component.describe().await.context("asking what it needs")?;
@@ -39,7 +39,7 @@ impl Version {
             manifest::view(candidate.component.imports(), needs.clone(), &described.config_schema, spec);
         let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));
-        let probation = Probation::new(Arc::clone(failed));
+        let probation = Probation::new(Arc::clone(decided));
         let handler = Arc::new(Watched { handler: plugin.clone(), probation: probation.clone() });
         Ok(Self { plugin, handler, probation, needs, manifest, shadow: None })
     }
