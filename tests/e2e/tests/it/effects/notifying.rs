@@ -73,7 +73,7 @@ fn notification() -> String {
     NOTIFICATION.replace("HTTP", &grants)
 }
 
-async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
+pub async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
     let (_, mut job) = simulator.request(Method::GET, &format!("{JOBS}/{name}"), None).await?;
     job["status"] = json!({"failed": 1, "conditions": [{
         "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "it failed <too> often",
