@@ -245,10 +245,10 @@ impl Plugins {
         let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
         let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
-        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
+        let Version { plugin, handler, probation, manifest, shadow } = version;
         running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
-        self.shared.set_plugin(&name, active(&candidate, manifest, needs, PluginState { shadow, ..state }));
+        self.shared.set_plugin(&name, active(&candidate, manifest, PluginState { shadow, ..state }));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
         info!(plugin = name, "replaced: calls from now on go to the new version");
         Ok(())
@@ -304,7 +304,7 @@ impl Plugins {
         let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
         let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
-        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
+        let Version { plugin, handler, probation, manifest, shadow } = version;
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -334,7 +334,7 @@ impl Plugins {
             shadow,
             ..PluginState::idle(Phase::Active, None)
         };
-        self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));
+        self.shared.set_plugin(&name, active(&candidate, manifest, state));
         let running = Running { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
         self.running.insert(name, running);
         Ok(())
@@ -420,19 +420,13 @@ impl Plugins {
 }
 
 /// What people see of a version from its first call on, beside what the plugin keeps over its versions.
-fn active(
-    candidate: &Candidate,
-    manifest: ManifestView,
-    needs: Vec<String>,
-    kept: PluginState,
-) -> PluginState {
+fn active(candidate: &Candidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
         phase: Phase::Active,
         digest: candidate.component.digest().to_string(),
         module: candidate.pulled.as_ref().map(Pulled::told),
         message: None,
         manifest: Some(Arc::new(manifest)),
-        needs: needs.into(),
         ..kept
     }
 }
