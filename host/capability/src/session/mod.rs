@@ -313,7 +313,11 @@ async fn settle(
 #[async_trait]
 impl Session for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let Granted { raw, redaction, has_digest, .. } = &*self.granted;
+        let Granted { raw, redaction, has_digest, uses, .. } = &*self.granted;
+        // Of whole documents, reading one is the use.
+        if *has_digest && redaction.is_some() {
+            uses.count("documents", "");
+        }
         documents::show(&**raw, redaction.as_deref(), *has_digest, state).await
     }
 
@@ -451,10 +455,12 @@ impl Session for CallSession {
     }
 
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.granted.count_document();
         documents::document(&self.granted.documents, &self.batch, seq).await
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.granted.count_document();
         documents::before(&self.granted.documents, &self.batch, seq).await
     }
 
