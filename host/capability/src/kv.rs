@@ -291,6 +291,8 @@ mod tests {
         let mut call = kv.open();
         call.set("a", vec![0; 9]).unwrap();
         call.set("b", vec![0; 39]).unwrap();
+        call.commit(&[], None);
+        let mut call = kv.open();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
         most.set(51);
         call.set("c", vec![]).unwrap();
