@@ -228,7 +228,10 @@ impl Slow {
             while let Ok((stream, _)) = listener.accept().await {
                 let seen = seen.clone();
                 connections.spawn(async move {
-                    let service = service_fn(|request| seen.answer(request));
+                    let service = service_fn(move |request| {
+                        let seen = seen.clone();
+                        async move { seen.answer(request).await }
+                    });
                     // A killed client breaks it off.
                     Builder::new(TokioExecutor::new())
                         .serve_connection(TokioIo::new(stream), service)
