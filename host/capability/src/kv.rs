@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::intents::writes::{Mark, Writes};
@@ -35,6 +36,33 @@ impl Told {
     }
 }
 
+/// The most bytes that each plugin's `kv` holds, keys and values together. All plugins share it, and it changes while they run.
+#[derive(Clone, Debug)]
+pub struct Most(Arc<AtomicU64>);
+
+impl Default for Most {
+    fn default() -> Self {
+        Self(Arc::new(KV_BYTES.into()))
+    }
+}
+
+impl Most {
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What is over the bound already may shrink.
+    fn holds(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
+        let most = self.0.load(Ordering::Relaxed);
+        if bytes as u64 <= most || bytes <= before {
+            return Ok(());
+        }
+        Err(GrantError::TooLarge(format!(
+            "kv would hold {bytes} bytes, the most is {most} (`spec.limits.plugins.kv` of the host's settings)"
+        )))
+    }
+}
+
 type Entries = BTreeMap<String, Vec<u8>>;
 
 #[derive(Debug, Default)]
@@ -45,6 +73,7 @@ struct Stored {
     /// Writes of calls whose receipt may have been committed.
     noted: Writes,
     told: Told,
+    most: Most,
 }
 
 impl Stored {
@@ -73,10 +102,10 @@ impl Stored {
 pub struct Kv(Arc<Mutex<Stored>>);
 
 impl Kv {
-    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told) -> Self {
+    pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told, most: Most) -> Self {
         let entries: Entries = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told })))
+        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told, most })))
     }
 
     pub fn open(&self) -> Overlay {
@@ -145,7 +174,7 @@ impl Overlay {
         };
         let (written, hidden) = (self.written - before + of(&value), self.hidden + hidden);
         if value.is_some() {
-            bounded((base.bytes + written).saturating_sub(hidden))?;
+            base.most.holds((base.bytes + written).saturating_sub(hidden), base.bytes)?;
         }
         (self.written, self.hidden) = (written, hidden);
         drop(base);
@@ -175,7 +204,7 @@ impl Overlay {
         let stored = base.entries.iter().filter(|(key, _)| !self.writes.contains_key(*key));
         let written = self.writes.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let bytes: usize = stored.chain(written).map(|(key, value)| key.len() + value.len()).sum();
-        bounded(bytes)
+        base.most.holds(bytes, base.bytes)
     }
 
     /// What has to be kept before the receipt of these states commits, and its number.
@@ -203,13 +232,6 @@ impl Overlay {
     }
 }
 
-fn bounded(bytes: usize) -> Result<(), GrantError> {
-    if bytes > KV_BYTES {
-        return Err(GrantError::TooLarge(format!("kv would hold {bytes} bytes, the most is {KV_BYTES}")));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,6 +242,7 @@ mod tests {
             vec![("a".into(), b"1".to_vec()), ("b".into(), b"2".to_vec())],
             Writes::default(),
             Told::default(),
+            Most::default(),
         );
         let mut call = kv.open();
         call.set("c", b"3".to_vec()).unwrap();
@@ -241,13 +264,38 @@ mod tests {
 
     #[test]
     fn the_bound_counts_keys_and_values_of_both_layers() {
-        let kv = Kv::new(vec![("a".into(), vec![0; KV_BYTES - 11])], Writes::default(), Told::default());
+        let kept = vec![("a".into(), vec![0; KV_BYTES as usize - 11])];
+        let kv = Kv::new(kept, Writes::default(), Told::default(), Most::default());
         let mut call = kv.open();
         call.set("b", vec![0; 9]).unwrap();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
         assert_eq!(call.keys("", 10), ["a", "b"]);
         call.delete("a");
         call.set("c", vec![0; 100]).unwrap();
+    }
+
+    #[test]
+    fn a_bound_that_is_lowered_lets_what_is_stored_shrink_and_not_grow() {
+        let most = Most::default();
+        let kept = vec![("a".into(), vec![0; 99])];
+        let kv = Kv::new(kept, Writes::default(), Told::default(), most.clone());
+        most.set(50);
+        let mut call = kv.open();
+        call.fits().expect("a call that writes nothing is made");
+        let told = call.set("b", vec![0; 9]).unwrap_err().to_string();
+        assert!(told.contains("the most is 50 (`spec.limits.plugins.kv`"), "{told}");
+        assert!(matches!(call.set("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
+        call.set("a", vec![0; 60]).unwrap();
+        call.fits().unwrap();
+        call.commit(&[], None);
+        let mut call = kv.open();
+        call.set("a", vec![0; 9]).unwrap();
+        call.set("b", vec![0; 39]).unwrap();
+        call.commit(&[], None);
+        let mut call = kv.open();
+        assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
+        most.set(51);
+        call.set("c", vec![]).unwrap();
     }
 
     #[test]
@@ -275,7 +323,7 @@ mod tests {
     #[test]
     fn a_call_that_writes_and_lists_many_keys_looks_at_each_a_few_times() {
         let entries = (0..100_000).map(|key| (format!("{key:06}"), vec![0; 8]));
-        let kv = Kv::new(entries.collect(), Writes::default(), Told::default());
+        let kv = Kv::new(entries.collect(), Writes::default(), Told::default(), Most::default());
         let mut call = kv.open();
         // Counting all keys each time takes minutes.
         for key in 0..20_000 {
@@ -290,7 +338,7 @@ mod tests {
     #[test]
     fn a_plugin_reads_what_the_host_tells_and_can_t_write_it() {
         let told = Told::default();
-        let kv = Kv::new(vec![], Writes::default(), told.clone());
+        let kv = Kv::new(vec![], Writes::default(), told.clone(), Most::default());
         assert_eq!(kv.open().get(mutes::KEY), None);
         told.set(b"[]".to_vec());
         let mut call = kv.open();

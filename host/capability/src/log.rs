@@ -69,7 +69,8 @@ impl Log {
     }
 }
 
-/// The fields of a message as one JSON object, since the log's own fields have fixed names. Nothing if there are none.
+/// The fields of a message as the text of one JSON object, since the log's own fields have fixed names. Nothing if there are
+/// none. Where the log is JSON, the process writes the object itself.
 fn record(fields: &[(String, String)]) -> Option<String> {
     let cleaned = |(name, value): &(String, String)| {
         (clean(name, FIELD_BYTES), serde_json::Value::from(clean(value, FIELD_BYTES)))

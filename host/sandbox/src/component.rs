@@ -16,7 +16,7 @@ use crate::bindings::exports::kubewitness::plugin::handler;
 use crate::bindings::ticks::{Ticks, TicksIndices};
 use crate::bindings::{Full, FullIndices, types::FieldError};
 use crate::compile::Loaded;
-use crate::compile::shape::TICKER;
+use crate::compile::shape::{OTHERWISE, TICKER};
 use crate::engine::Engine;
 use crate::error::SandboxError;
 use crate::guest::Guest;
@@ -158,7 +158,7 @@ impl Component {
     ) -> Result<Self, SandboxError> {
         let other = |error: wasmtime::Error| {
             SandboxError::Unfit(format!(
-                "the component was built against other interfaces than the host's: {error:#}"
+                "the component was built against other interfaces than the host's: {error:#}: {OTHERWISE}"
             ))
         };
         let pre = linker.instantiate_pre(&loaded.code).map_err(other)?;

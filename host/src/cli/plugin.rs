@@ -32,7 +32,7 @@ pub enum Plugin {
     /// Writes the ConfigMap of a plugin, with its component, into the cluster of the kubeconfig
     Install(InstallPluginArgs),
     /// Shows how the next version of a plugin, which `spec.shadow` names, differs from the running one. It ends with 3 if
-    /// something differs
+    /// something differs, and with 4 if no state was compared yet
     Shadow(ShadowPluginArgs),
     /// Lets the next version of a plugin, which `spec.shadow` names, take over. The command writes its component into `module`
     /// of the plugin's ConfigMap, with the digest that the controller has compared

@@ -2,7 +2,8 @@
 //! also across a restart.
 //!
 //! `DIR/last-good/host.yaml`, `DIR/last-good/sources.json`, `DIR/last-good/witnessed.mark` and, for each plugin,
-//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map,pulled.json}`. Each file is written beside its place
+//! `DIR/last-good/NAME/{plugin.yaml,plugin.wasm,config-map,pulled.json}`. While a version is on probation,
+//! `DIR/last-good/NAME/before` has the same files of the version before it. Each file is written beside its place
 //! and renamed into it, so a crash leaves the old or the new one.
 
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ use super::manifest::{Entry, Origin};
 
 /// A manifest is no larger where it comes from.
 const TEXT_BYTES: u64 = 16 << 20;
+const DOCUMENT: &str = "plugin.yaml";
+const BEFORE: &str = "before";
 
 #[derive(Clone)]
 pub struct LastGood {
@@ -41,6 +44,11 @@ impl GoodPlugin {
             && self.component == other.component
             && self.pulled == other.pulled
     }
+
+    /// Whether it does something else than the other. Where its document lies does not matter.
+    pub fn is_another(&self, other: &Self) -> bool {
+        self.entry.text != other.entry.text || self.component != other.component
+    }
 }
 
 impl LastGood {
@@ -63,22 +71,21 @@ impl LastGood {
         replace(&self.folder.join("host.yaml"), entry.text.as_bytes())
     }
 
-    /// The component goes first: a plugin.yaml is never there without the component it ran with.
     pub fn save_plugin(&self, name: &str, good: &GoodPlugin) -> io::Result<()> {
-        let GoodPlugin { entry, component, pulled } = good;
-        let folder = self.plugin_folder(name)?;
-        std::fs::create_dir_all(&folder)?;
-        replace(&folder.join("pulled.json"), &serde_json::to_vec(pulled)?)?;
-        replace(&folder.join("plugin.wasm"), component)?;
-        replace(&folder.join("config-map"), entry.config_map.as_bytes())?;
-        replace(&folder.join("plugin.yaml"), entry.text.as_bytes())
+        write_plugin(&self.plugin_folder(name)?, good)
     }
 
     pub fn forget_plugin(&self, name: &str) -> io::Result<()> {
-        match std::fs::remove_dir_all(self.plugin_folder(name)?) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_plugin(&self.plugin_folder(name)?)
+    }
+
+    /// What ran before a version that has not worked yet.
+    pub fn save_before(&self, name: &str, before: &GoodPlugin) -> io::Result<()> {
+        write_plugin(&self.plugin_folder(name)?.join(BEFORE), before)
+    }
+
+    pub fn forget_before(&self, name: &str) -> io::Result<()> {
+        remove_plugin(&self.plugin_folder(name)?.join(BEFORE))
     }
 
     /// The caller has checked the name. It is checked again, since a wrong one would delete other files.
@@ -128,25 +135,58 @@ impl LastGood {
         let mut plugins: BTreeMap<String, GoodPlugin> = BTreeMap::new();
         for folder in std::fs::read_dir(&self.folder).map_err(|error| told(&self.folder, &error))? {
             let folder = folder?.path();
-            let path = folder.join("plugin.yaml");
             let (Some(name), true) = (folder.file_name().and_then(|n| n.to_str()), folder.is_dir()) else {
                 continue;
             };
-            let Some(text) = optional(read(&path))? else { continue };
-            let config_map = read(&folder.join("config-map"))?;
-            let component = folder.join("plugin.wasm");
-            let component =
-                files::read(&component, COMPONENT_BYTES).map_err(|error| told(&component, &error))?;
-            let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
-            let pulled = serde_json::from_str(&pulled).map_err(|error| told(&folder, &error.into()))?;
-            let entry = entry(&path, config_map, text);
+            let Some(mut good) = read_plugin(&folder)? else { continue };
             // Plugins of the same component share its bytes.
-            let same = plugins.values().find(|other| *other.component == *component);
-            let component = same.map_or_else(|| component.into(), |other| other.component.clone());
-            plugins.insert(name.to_string(), GoodPlugin { entry, component, pulled });
+            if let Some(same) = plugins.values().find(|other| other.component == good.component) {
+                good.component = same.component.clone();
+            }
+            plugins.insert(name.to_string(), good);
         }
         Ok(plugins)
     }
+
+    /// What ran before those of `plugins` that have not worked yet.
+    pub fn before(&self, plugins: &BTreeMap<String, GoodPlugin>) -> io::Result<BTreeMap<String, GoodPlugin>> {
+        let mut all = BTreeMap::new();
+        for (name, good) in plugins {
+            let before = read_plugin(&self.plugin_folder(name)?.join(BEFORE))?;
+            // A kill may have left it beside itself.
+            if let Some(before) = before.filter(|before| before.is_another(good)) {
+                all.insert(name.clone(), before);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The component goes first: a plugin.yaml is never there without the component it ran with.
+fn write_plugin(folder: &Path, good: &GoodPlugin) -> io::Result<()> {
+    let GoodPlugin { entry, component, pulled } = good;
+    std::fs::create_dir_all(folder)?;
+    replace(&folder.join("pulled.json"), &serde_json::to_vec(pulled)?)?;
+    replace(&folder.join("plugin.wasm"), component)?;
+    replace(&folder.join("config-map"), entry.config_map.as_bytes())?;
+    replace(&folder.join(DOCUMENT), entry.text.as_bytes())
+}
+
+/// The document goes first, for the same reason.
+fn remove_plugin(folder: &Path) -> io::Result<()> {
+    optional(std::fs::remove_file(folder.join(DOCUMENT)))?;
+    optional(std::fs::remove_dir_all(folder)).map(|_| ())
+}
+
+fn read_plugin(folder: &Path) -> io::Result<Option<GoodPlugin>> {
+    let path = folder.join(DOCUMENT);
+    let Some(text) = optional(read(&path))? else { return Ok(None) };
+    let config_map = read(&folder.join("config-map"))?;
+    let component = folder.join("plugin.wasm");
+    let component = files::read(&component, COMPONENT_BYTES).map_err(|error| told(&component, &error))?;
+    let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
+    let pulled = serde_json::from_str(&pulled).map_err(|error| told(folder, &error.into()))?;
+    Ok(Some(GoodPlugin { entry: entry(&path, config_map, text), component: component.into(), pulled }))
 }
 
 fn entry(path: &Path, config_map: String, text: String) -> Entry {
@@ -247,7 +287,36 @@ mod tests {
         assert_eq!(plugins["audit"].pulled, Some(pulled));
         again.forget_plugin("audit").unwrap();
         again.forget_plugin("audit").unwrap();
+        assert!(!data.path().join("last-good/audit").exists());
         assert!(again.forget_plugin("..").is_err() && data.path().exists());
         assert!(again.plugins().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_ran_before_a_version_on_probation_is_kept_beside_it_until_the_probation_ends() {
+        let data = tempfile::tempdir().unwrap();
+        let kept = LastGood::open(data.path()).unwrap();
+        let good = |text: &str| GoodPlugin {
+            entry: entry(Path::new("x"), "map".into(), text.into()),
+            component: (*b"\0asm").into(),
+            pulled: None,
+        };
+        let before = || kept.before(&kept.plugins().unwrap()).unwrap();
+        kept.save_plugin("audit", &good("one")).unwrap();
+        kept.save_before("audit", &good("one")).unwrap();
+        assert!(before().is_empty(), "killed before the next version was kept");
+        kept.save_plugin("audit", &good("two")).unwrap();
+        assert_eq!(before()["audit"].entry.text, "one");
+        assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
+        // Killed while it was removed.
+        std::fs::remove_file(data.path().join("last-good/audit/before/plugin.yaml")).unwrap();
+        assert!(before().is_empty());
+        kept.forget_before("audit").unwrap();
+        kept.forget_before("audit").unwrap();
+        assert!(!data.path().join("last-good/audit/before").exists());
+        assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
+        kept.save_before("audit", &good("one")).unwrap();
+        kept.forget_plugin("audit").unwrap();
+        assert!(before().is_empty());
     }
 }

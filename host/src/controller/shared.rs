@@ -49,8 +49,6 @@ pub struct PluginState {
     pub manifest: Option<Arc<ManifestView>>,
     /// What it is granted and has called.
     pub uses: Arc<Uses>,
-    /// What its component says that it needs.
-    pub needs: Arc<[String]>,
     /// What its calls came to, over all versions that ran here.
     pub tally: Arc<Tally>,
     /// What the version in its shadow does.
@@ -68,7 +66,6 @@ impl PluginState {
             handle: None,
             manifest: None,
             uses: Arc::default(),
-            needs: Arc::default(),
             tally: Arc::default(),
             shadow: None,
         }

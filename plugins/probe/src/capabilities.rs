@@ -38,6 +38,10 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
         ("ledger.append", [ledger, record]) => tell(ledger::append(ledger, &[record.as_bytes().to_vec()])),
         ("ledger.last", [ledger]) => tell(ledger::last(ledger).map(|record| record.map(text))),
         ("ledger.sign", [key]) => tell(ledger::sign(key, b"message").map(|signature| signature.len())),
+        ("ledger.signature", [key]) => tell(
+            ledger::sign(key, b"message")
+                .map(|signature| signature.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+        ),
         ("lister.get", [source, namespace, name]) => tell(lister::get(source, namespace, name)),
         ("lister.list", [source]) => tell(
             lister::all(source, 10)

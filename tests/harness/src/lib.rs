@@ -56,6 +56,15 @@ pub fn skip_where_there_is_no_tool(test: &str, why: &str) {
     }
 }
 
+/// Whether an Ed25519 key has signed this. `public` is the key as `kubewitness audit verify` takes it, in base64.
+pub fn is_signed_by(public: &str, message: &[u8], signature: &[u8]) -> bool {
+    use base64::Engine;
+    let der = base64::engine::general_purpose::STANDARD.decode(public).expect("a key in base64");
+    // The key itself ends its DER.
+    let key = &der[der.len() - 32..];
+    ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, key).verify(message, signature).is_ok()
+}
+
 /// A plain client for addresses of this machine.
 pub fn http() -> reqwest::Client {
     // Building any client asks for the process's default; tests that have one keep it.

@@ -53,6 +53,7 @@ pub struct Capabilities {
     /// What can't be opened now, by the list of the settings and its name there.
     closed: Arc<BTreeMap<(&'static str, String), Fault>>,
     plugins: Arc<Mutex<HashMap<String, Arc<Standing>>>>,
+    kv: kv::Most,
     lent: Lent,
 }
 
@@ -131,6 +132,11 @@ impl Capabilities {
         self.redaction.clone()
     }
 
+    /// Bounds the `kv` of each plugin from now on.
+    pub fn bound_kv(&self, bytes: u64) {
+        self.kv.set(bytes);
+    }
+
     /// With secrets hidden as somebody else hides them.
     pub fn hiding_as(self, redaction: Arc<Redaction>) -> Self {
         Self { redaction, ..self }
@@ -199,6 +205,7 @@ impl Capabilities {
             redaction,
             closed: Arc::new(opener.closed),
             plugins: old.map(|old| old.plugins.clone()).unwrap_or_default(),
+            kv: old.map(|old| old.kv.clone()).unwrap_or_default(),
             lent,
         })
     }
@@ -212,7 +219,7 @@ impl Capabilities {
     ) -> Result<Arc<dyn Grants>, CapabilityError> {
         let (mut granted, told) = (self.resolve(plugin, spec, &backing)?, backing.told.clone());
         let Found { entries, writes, requests } = found(backing.kv)?;
-        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told));
+        granted.kv = spec.grants.kv.then(|| kv::Kv::new(entries, writes, told, self.kv.clone()));
         granted.outbox = Outbox::new(plugin, &backing.version, backing.notes, requests);
         let stores = Stores {
             databases: granted.sql.values().map(|database| database.engine.clone()).collect(),

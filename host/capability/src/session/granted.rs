@@ -200,6 +200,13 @@ impl Granted {
             kv.settle(|mark| self.standing.has(mark));
         }
     }
+
+    /// Who is granted whole documents uses that by reading one.
+    pub fn count_document(&self) {
+        if self.redaction.is_none() {
+            self.uses.count("documents", "");
+        }
+    }
 }
 
 /// The grants, as the sandbox holds them.

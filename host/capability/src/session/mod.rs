@@ -165,8 +165,8 @@ impl CallSession {
         }
     }
 
-    /// The states that a request is about, and by what it is known again. A tick has no state: what it sends is noted
-    /// where nothing is repeated, by its id.
+    /// The states that a request is about, and by what it is known again. A tick has no state: what it sends is noted by its
+    /// id. Without one it is sent and not noted, where it may be repeated.
     fn known_by(
         &self,
         id: Option<&str>,
@@ -175,8 +175,8 @@ impl CallSession {
     ) -> Result<(Vec<Seq>, String), GrantError> {
         match (self.ends, repeat, id) {
             (None, ..) => Ok((self.about(id), digest())),
-            (Some(_), Repeat::InDoubt, _) => Ok((Vec::new(), String::new())),
-            (Some(_), Repeat::Never, Some(id)) => Ok((vec![TICK], post::digest_of_id(id))),
+            (Some(_), _, Some(id)) => Ok((vec![TICK], post::digest_of_id(id))),
+            (Some(_), Repeat::InDoubt, None) => Ok((Vec::new(), String::new())),
             (Some(_), Repeat::Never, None) => Err(GrantError::Invalid(SAYS_NO_ID.into())),
         }
     }
@@ -213,14 +213,17 @@ impl CallSession {
                 noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
             }
         };
+        self.outbound.begin(number, repeat);
         let sent = post.send().await;
         match &sent {
-            Err(unanswered) if unanswered.is_unsent => {}
-            sent => {
+            Err(Unanswered { is_unsent: true, .. }) => {}
+            Err(Unanswered { error, .. }) => {
                 self.outbound.count(&to, &seqs, number);
-                if let Err(Unanswered { error, .. }) = sent {
-                    self.outbound.unanswered(&seqs, repeat, error);
-                }
+                self.outbound.unanswered(&seqs, repeat, error);
+            }
+            Ok(_) => {
+                self.outbound.count(&to, &seqs, number);
+                self.outbound.answered(number);
             }
         }
         granted.outbox.ended(number, sent.as_ref().map(P::keep));
@@ -310,7 +313,11 @@ async fn settle(
 #[async_trait]
 impl Session for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let Granted { raw, redaction, has_digest, subscribed, .. } = &*self.granted;
+        let Granted { raw, redaction, has_digest, subscribed, uses, .. } = &*self.granted;
+        // Of whole documents, reading one is the use.
+        if *has_digest && redaction.is_some() {
+            uses.count("documents", "");
+        }
         documents::show(&**raw, redaction.as_deref(), *has_digest, subscribed, state).await
     }
 
@@ -448,10 +455,12 @@ impl Session for CallSession {
     }
 
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.granted.count_document();
         documents::document(&self.granted.documents, &self.batch, seq).await
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
+        self.granted.count_document();
         documents::before(&self.granted.documents, &self.batch, seq).await
     }
 

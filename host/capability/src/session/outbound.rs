@@ -30,6 +30,8 @@ pub struct Outbox {
 pub struct Outbound {
     /// The notes of its requests.
     used: BTreeSet<u64>,
+    /// Those that end with a tick that is kept.
+    ends: BTreeSet<u64>,
     /// Requests by destination and state.
     counts: BTreeMap<(String, Seq), u32>,
     /// States with a request that is not sent again, and why.
@@ -120,7 +122,7 @@ impl Outbox {
 
     /// What removes the notes that a tick has used, in the save that has the tick.
     pub fn end_tick(&self, sent: &Outbound) -> Vec<KvWrite> {
-        self.lock().end_tick(&sent.used)
+        self.lock().end_tick(&sent.ends)
     }
 
     /// What removes the notes of these states, which have verdicts.
@@ -159,6 +161,7 @@ impl Outbound {
             Decision::SendAgain(number) => Ok(Next::SendAgain(number)),
             Decision::Answer(number, answer) => {
                 self.count(&asked.to, &asked.seqs, number);
+                self.ends.insert(number);
                 Ok(Next::Answer(answer))
             }
             Decision::Doubtful(why) => {
@@ -174,6 +177,18 @@ impl Outbound {
                 Err(GrantError::Denied(why))
             }
         }
+    }
+
+    /// It is about to be sent. Where nothing is repeated, its note ends only with an answer: without one it may have been
+    /// sent, whatever comes.
+    pub fn begin(&mut self, number: u64, repeat: Repeat) {
+        if repeat == Repeat::InDoubt {
+            self.ends.insert(number);
+        }
+    }
+
+    pub fn answered(&mut self, number: u64) {
+        self.ends.insert(number);
     }
 
     /// What was sent got no answer. Where it may be sent again, the plugin's verdict says whether it is.

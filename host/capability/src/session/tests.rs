@@ -841,6 +841,25 @@ async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
 }
 
 #[tokio::test]
+async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_handed_one() {
+    let world = World::new();
+    for (granted, shown, read) in [("raw", 0, 1), ("digest", 1, 1), ("redacted", 0, 0)] {
+        let spec = plugin(json!({"documents": granted}));
+        let uses = Arc::new(uses::Uses::of(&spec.grants));
+        let backing = Backing { uses: uses.clone(), ..backing(0) };
+        let grants = world.open().await.grants("p", &spec, backing).await.unwrap();
+        let states = batch(&[1]);
+        let mut session = grants.open(&states).await.unwrap();
+        let calls = || uses.all().map(|(_, calls)| calls).sum::<u64>();
+        session.show(&states[0].state).await.unwrap();
+        assert_eq!(calls(), shown, "{granted}");
+        session.document(1).await.unwrap();
+        assert_eq!(calls(), read, "{granted}");
+        session.rollback().await;
+    }
+}
+
+#[tokio::test]
 async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_and_the_others_wait_for_it() {
     let world = World::new();
     let place = world.folder.path().join("redaction.key");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use kubewitness_core::config::{GrantsSpec, SqlAccess};
+use kubewitness_core::config::{DocumentsGrant, GrantsSpec, SqlAccess};
 
 /// The calls of one plugin to the host since it was started, by grant. A call that is refused counts, too.
 /// What was not granted is not counted: a plugin chooses those names.
@@ -19,8 +19,8 @@ const ACCESSES: [SqlAccess; 3] = [SqlAccess::Read, SqlAccess::Write, SqlAccess::
 impl Uses {
     pub fn of(grants: &GrantsSpec) -> Self {
         let mut uses = Self::default();
-        let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, documents: _ } = grants;
-        let names: [(&str, Vec<&str>); 7] = [
+        let GrantsSpec { sql, http, mail, ledger, keys, kv, lister, documents } = grants;
+        let names: [(&str, Vec<&str>); 8] = [
             ("sql", sql.iter().map(|grant| grant.name.as_str()).collect()),
             ("http", http.iter().map(|grant| grant.name.as_str()).collect()),
             ("mail", mail.iter().map(|grant| grant.name.as_str()).collect()),
@@ -28,6 +28,8 @@ impl Uses {
             ("key", keys.iter().map(|grant| grant.name.as_str()).collect()),
             ("kv", kv.then_some("").into_iter().collect()),
             ("lister", lister.iter().map(String::as_str).collect()),
+            // Documents without secrets need no grant.
+            ("documents", (*documents != DocumentsGrant::Redacted).then_some("").into_iter().collect()),
         ];
         for (capability, names) in names {
             let unused = names.into_iter().map(|name| (name.to_owned(), AtomicU64::new(0)));
@@ -38,7 +40,7 @@ impl Uses {
         uses
     }
 
-    /// Counts one call. `kv` has no name.
+    /// Counts one call. `kv` and `documents` have no name.
     pub fn count(&self, capability: &str, name: &str) {
         if let Some(calls) = self.calls.get(capability).and_then(|names| names.get(name)) {
             calls.fetch_add(1, Ordering::Relaxed);
@@ -96,15 +98,19 @@ mod tests {
             "keys": [{"name": "k", "key": "a"}],
             "kv": true,
             "lister": ["jobs"],
+            "documents": "raw",
         });
         let uses = Uses::of(&serde_json::from_value(grants).unwrap());
         for (capability, name) in
-            [("sql", "main"), ("sql", "main"), ("sql", "other"), ("kv", ""), ("http", "x")]
+            [("sql", "main"), ("sql", "main"), ("sql", "other"), ("kv", ""), ("http", "x"), ("documents", "")]
         {
             uses.count(capability, name);
         }
         let all: Vec<_> = uses.all().collect();
-        let expected = [("key:k", 0), ("kv", 1), ("lister:jobs", 0), ("sql:main", 2)];
+        let expected = [("documents", 1), ("key:k", 0), ("kv", 1), ("lister:jobs", 0), ("sql:main", 2)];
         assert_eq!(all, expected.map(|(name, calls)| (name.to_owned(), calls)));
+        let redacted = Uses::of(&GrantsSpec::default());
+        redacted.count("documents", "");
+        assert_eq!(redacted.all().count(), 0, "every plugin has them");
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! The notes of a state end with a verdict on it. A verdict that asks for a retry asks for another request.
 //!
-//! What a tick sends is noted where nothing is repeated, and known again by its digest alone, which is that of its id.
-//! Its notes end with a tick that is kept. One without an answer stays.
+//! What a tick sends is known again by its digest alone, which is that of its id. What has no id is not noted. The notes
+//! end with a tick that is kept. Where nothing is repeated, one without an answer stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -210,11 +210,9 @@ impl Requests {
         self.remove(old)
     }
 
-    /// A tick that has used these notes is kept. What has no answer may have been sent, whatever comes.
-    pub fn end_tick(&mut self, used: &BTreeSet<u64>) -> Vec<KvWrite> {
-        let is_settled = |number: &u64| self.notes.get(number).is_some_and(|note| note.fate != Fate::Sent);
-        let settled: Vec<u64> = used.iter().copied().filter(is_settled).collect();
-        self.remove(settled)
+    /// A tick with these notes is kept.
+    pub fn end_tick(&mut self, numbers: &BTreeSet<u64>) -> Vec<KvWrite> {
+        self.remove(numbers.iter().copied().collect())
     }
 
     fn remove(&mut self, numbers: Vec<u64>) -> Vec<KvWrite> {

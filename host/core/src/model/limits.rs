@@ -82,8 +82,8 @@ pub const HOST_BYTES_LEAST: u64 = 1 << 10;
 /// States of one call, at most: the host and the plugin hold all of them in memory at once.
 pub const BATCH_MOST: u32 = 1024;
 
-/// The most bytes of one plugin's `kv`, keys and values together.
-pub const KV_BYTES: usize = 4 * 1024 * 1024;
+/// The most bytes of one plugin's `kv`, keys and values together, unless the host's settings say otherwise.
+pub const KV_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The most requests of one plugin that are noted and have no verdict. More than the largest call of an ordinary
 /// plugin makes; each is some hundred bytes in memory and in the journal.

@@ -173,7 +173,7 @@ pub struct ShadowActView {
 pub struct GrantUseView {
     /// As a component names what it needs: `sql:main`, `kv`, `lister:jobs`.
     pub name: String,
-    /// Whether the component says that it needs it.
+    /// Whether the component says that it needs it, or uses its interface without saying so.
     pub declared: bool,
     /// The plugin's calls since it was started; refused ones count, too.
     pub calls: u64,
@@ -205,6 +205,19 @@ pub struct ManifestView {
     pub memory_limit: u64,
     /// How long one call may take.
     pub call_limit_ms: u64,
+}
+
+impl ManifestView {
+    /// Whether the component asks for this grant. One that asks for `sql`, or only uses its interface, asks for each of its
+    /// names. The interface of ledgers is that of keys, too.
+    pub fn asks_for(&self, grant: &str) -> bool {
+        let (capability, _) = grant.split_once(':').unwrap_or((grant, ""));
+        let is_of = |asked: &String| match asked.as_str() {
+            "ledger" => capability == "ledger" || capability == "key",
+            asked => asked == grant || asked == capability,
+        };
+        self.declared.iter().any(is_of)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

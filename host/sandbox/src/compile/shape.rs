@@ -16,7 +16,8 @@ pub const TICKER: &str = "kubewitness:plugin/ticker";
 const SPOKEN: (u64, u64) = (1, 1);
 
 /// What helps where the versions do not fit.
-const OTHERWISE: &str = "build it against that version, or run a host that knows it";
+/// What to do about interfaces of another version.
+pub const OTHERWISE: &str = "build it against that version, or run a host that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
 const CAPABILITIES: [&str; 11] =

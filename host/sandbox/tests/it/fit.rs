@@ -34,6 +34,26 @@ async fn what_is_not_a_plugin_is_told_what_is_wrong_with_it() {
     assert!(refused(&cut).await.contains("can't be read"));
 }
 
+/// Two interfaces that the host has, each with the functions of the other.
+#[tokio::test]
+async fn a_component_with_other_functions_of_an_interface_is_told_which_and_what_to_do() {
+    let mut bytes = probe_bytes();
+    let names = [b"kubewitness:plugin/log@1.1.0", b"kubewitness:plugin/sql@1.1.0"];
+    let found = |name: &[u8; 28]| {
+        let places = bytes.windows(name.len()).enumerate().filter(|(_, window)| window == name);
+        places.map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let [log, sql] = names.map(found);
+    assert!(!log.is_empty() && !sql.is_empty());
+    for (places, name) in [(log, names[1]), (sql, names[0])] {
+        places.into_iter().for_each(|at| bytes[at..at + name.len()].copy_from_slice(name));
+    }
+    let text = refused(&bytes).await;
+    assert!(text.starts_with("the component was built against other interfaces than the host's: "), "{text}");
+    assert!(text.contains("kubewitness:plugin/"), "{text}");
+    assert!(text.ends_with("build it against that version, or run a host that knows it"), "{text}");
+}
+
 #[tokio::test]
 async fn a_component_says_what_it_is_and_what_it_uses() {
     let probe = probe().await;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{Fault, HostSpec, Manifest, PluginSpec};
-use kubewitness_sandbox::{Component, Engine};
+use kubewitness_sandbox::{Component, Engine, SandboxError};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -26,12 +26,61 @@ pub(super) struct Finding {
     ok: bool,
     detail: String,
     problems: Vec<String>,
+    /// The same for programs, where they are about a manifest or a component.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<FaultOf>,
     /// What fits, and is probably not what was meant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     /// What is nobody's fault, and good to know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
+}
+
+/// One fault, as programs read it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct FaultOf {
+    code: Code,
+    /// The path of the field; empty where the fault is of no field.
+    field: String,
+    message: String,
+}
+
+/// What a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Code {
+    /// The component can't be had, can't be read, or was built against other interfaces.
+    Component,
+    /// The component asks for what the manifest does not grant.
+    Grants,
+    /// The plugin's own configuration.
+    Config,
+    /// The component or the manifest can't be called on a schedule.
+    Tick,
+    /// Another field of the manifest, or the manifest as a whole.
+    Manifest,
+}
+
+impl Code {
+    fn of(field: &str) -> Self {
+        let is_in = |part: &str| {
+            field.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        match field {
+            _ if is_in("spec.module") || is_in("spec.shadow") => Self::Component,
+            _ if is_in("spec.grants") => Self::Grants,
+            _ if is_in("spec.config") => Self::Config,
+            _ if is_in("spec.tick") => Self::Tick,
+            _ => Self::Manifest,
+        }
+    }
+}
+
+impl From<&Problem> for FaultOf {
+    fn from(Problem { field, message, .. }: &Problem) -> Self {
+        Self { code: Code::of(field), field: field.clone(), message: message.clone() }
+    }
 }
 
 pub async fn check(args: CheckArgs) -> Ended {
@@ -71,7 +120,20 @@ fn faults<T>(read: Result<T, Vec<Problem>>) -> Vec<String> {
 
 impl Finding {
     pub(super) fn new(what: String, detail: String, problems: Vec<String>) -> Self {
-        Self { what, ok: problems.is_empty(), detail, problems, warnings: Vec::new(), notes: Vec::new() }
+        let (ok, faults) = (problems.is_empty(), Vec::new());
+        Self { what, ok, detail, problems, faults, warnings: Vec::new(), notes: Vec::new() }
+    }
+
+    fn of(what: String, detail: String, problems: &[Problem]) -> Self {
+        let faults = problems.iter().map(FaultOf::from).collect();
+        Self { faults, ..Self::new(what, detail, texts(problems)) }
+    }
+
+    /// Of a component alone.
+    fn unfit(what: String, error: &SandboxError) -> Self {
+        let message = error.to_string();
+        let fault = FaultOf { code: Code::Component, field: String::new(), message: message.clone() };
+        Self { faults: vec![fault], ..Self::new(what, String::new(), vec![message]) }
     }
 
     fn text(&self) -> String {
@@ -183,10 +245,7 @@ fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
             let what = format!("host {}", host.entry.shown());
             (Finding::new(what, detail, Vec::new()), Some(host.spec))
         }
-        Err(problems) => {
-            let problems = problems.iter().map(ToString::to_string).collect();
-            (Finding::new("host".into(), String::new(), problems), None)
-        }
+        Err(problems) => (Finding::of("host".into(), String::new(), &problems), None),
     }
 }
 
@@ -236,7 +295,7 @@ async fn check_plugin(
     let host = against.host.clone().unwrap_or_else(|| agreeable(entry));
     let parsed = match parse_plugin(entry, &host) {
         Ok(parsed) => parsed,
-        Err(problems) => return Finding::new(what, against.detail.clone(), texts(&problems)),
+        Err(problems) => return Finding::of(what, against.detail.clone(), &problems),
     };
     let beside = names.iter().flat_map(|(name, (_, other))| parsed.spec.warnings_beside(name, other));
     let mut warnings: Vec<_> = beside.collect();
@@ -245,7 +304,7 @@ async fn check_plugin(
         Some((first, _)) => {
             let message = format!("`{}` is the plugin of {first} already: rename one", parsed.name);
             let fault = Fault { field: "metadata.name".into(), message };
-            problems.extend(texts(&parsed.problems(vec![fault])));
+            problems.extend(parsed.problems(vec![fault]));
         }
         None => {
             let place = format!("{}:{}", entry.origin.place, entry.origin.first_line);
@@ -259,17 +318,17 @@ async fn check_plugin(
             details.push(format!("component {}, interface {}", short(&component), component.interface()));
             warnings.extend(component.warnings(&parsed.spec));
         }
-        Err(found) => problems.extend(texts(&found)),
+        Err(found) => problems.extend(found),
     }
     if let Some(shadow) = parsed.shadow() {
         match examined(engine, &shadow, folders, &host).await {
             Ok(component) => details.push(format!("shadow {}", short(&component))),
-            Err(found) => problems.extend(texts(&found)),
+            Err(found) => problems.extend(found),
         }
     }
     details.extend(Some(against.detail.clone()).filter(|detail| !detail.is_empty()));
     let warnings = texts(&parsed.problems(warnings));
-    Finding { warnings, ..Finding::new(what, details.join("; "), problems) }
+    Finding { warnings, ..Finding::of(what, details.join("; "), &problems) }
 }
 
 async fn examined(
@@ -300,7 +359,7 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
     let limits = against.host.unwrap_or_default().limits.components;
     let component = match engine.load(&bytes.into(), &limits).await {
         Ok(component) => component,
-        Err(error) => return Ok(Finding::new(what, String::new(), vec![error.to_string()])),
+        Err(error) => return Ok(Finding::unfit(what, &error)),
     };
     Ok(match component.describe().await {
         Ok(description) => {
@@ -311,7 +370,7 @@ async fn check_component(engine: &Engine, path: &Path) -> Result<Finding> {
             let detail = format!("{name} {version}, interface {interface}{ticks}, needs {needs}");
             Finding::new(what, detail, Vec::new())
         }
-        Err(error) => Finding::new(what, String::new(), vec![error.to_string()]),
+        Err(error) => Finding::unfit(what, &error),
     })
 }
 
@@ -359,6 +418,43 @@ mod tests {
         );
         let [problem] = plugin.problems.as_slice() else { panic!("{:?}", plugin.problems) };
         assert!(problem.contains("p.yaml:9: spec.module.file: `absent.wasm` is not there"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn programs_read_of_each_fault_what_it_is_about_and_its_field() {
+        let spec = "      subscribe: [{source: pods, mode: odd}]\n      grants: {sql: [{name: a, database: b, access: some}]}\n";
+        let folder =
+            folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", SPEC)), ("q.yaml", &plugin("q", spec))]);
+        let of = async |file: &str| {
+            let found = serde_json::to_value(&findings(&folder.path().join(file)).await).unwrap();
+            let faults = found[0]["faults"].as_array().unwrap().clone();
+            faults.iter().map(|it| (it["code"].clone(), it["field"].clone())).collect::<Vec<_>>()
+        };
+        let expected = |code: &str, field: &str| (Value::from(code), Value::from(field));
+        let found = of("p.yaml").await;
+        assert!(found.contains(&expected("manifest", "spec.subscribe[0].source")), "{found:?}");
+        assert!(found.contains(&expected("grants", "spec.grants.sql[0].database")), "{found:?}");
+        assert!(of("q.yaml").await.iter().all(|(code, _)| code == "manifest" || code == "grants"));
+        let spec = "      subscribe: [{source: jobs}]\n";
+        std::fs::write(folder.path().join("r.yaml"), plugin("r", spec)).unwrap();
+        assert_eq!(of("r.yaml").await, [expected("component", "spec.module.file")]);
+        let odd = folder.path().join("odd.wasm");
+        std::fs::write(&odd, b"\0asm\x0d\0\x01\0").unwrap();
+        let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+        let finding = check_component(&engine, &odd).await.unwrap();
+        let [FaultOf { code: Code::Component, field, message }] = finding.faults.as_slice() else {
+            panic!("{:?}", finding.faults)
+        };
+        assert!(field.is_empty() && message.contains("exports nothing"), "{message}");
+        for (field, code) in [
+            ("spec.config.table", Code::Config),
+            ("spec.configuration", Code::Manifest),
+            ("spec.tick", Code::Tick),
+            ("spec.shadow.module.oci", Code::Component),
+            ("", Code::Manifest),
+        ] {
+            assert_eq!(Code::of(field), code, "{field}");
+        }
     }
 
     #[tokio::test]

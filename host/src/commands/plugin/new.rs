@@ -73,6 +73,14 @@ impl Language {
         }
     }
 
+    /// How a controller gets it.
+    fn install(self) -> &'static str {
+        match self {
+            Self::Rust => PACKED,
+            Self::Python | Self::Javascript => PUSHED,
+        }
+    }
+
     /// What is installed once, before the first build.
     fn before(self) -> &'static str {
         match self {
@@ -82,6 +90,17 @@ impl Language {
         }
     }
 }
+
+/// A ConfigMap holds a component of Rust. The others bring an interpreter with them.
+const PACKED: &str = "    kubewitness plugin pack | kubectl apply -f -";
+const PUSHED: &str = "    wkg oci push registry.example.com/platform/{{name}}:0.1.0 {{name}}.wasm
+
+The component is too large for a ConfigMap, so push it to a registry of yours. Then name it in `plugin.yaml`, and apply that:
+
+    module: {oci: \"registry.example.com/platform/{{name}}:0.1.0\"}
+
+    kubectl create configmap {{name}} --from-file=plugin.yaml
+    kubectl label configmap {{name}} kubewitness.dev/plugin=true";
 
 /// Keywords of Rust, and crates that are there already.
 const NO_CRATES: [&str; 48] = [
@@ -184,6 +203,7 @@ fn filled(text: &str, name: &str, lang: Language) -> String {
     };
     let before = format!("    {}{}", lang.before(), "     # once");
     let words = [
+        ("{{install}}", lang.install()),
         ("{{name}}", name),
         ("{{before}}", &before),
         ("{{source}}", lang.source()),
@@ -225,9 +245,10 @@ mod tests {
                         false => {
                             let text = std::fs::read_to_string(&path).unwrap();
                             // A doc comment of the SDK may show a JSON object in an object.
-                            let is_filled = !["{{name", "{{before", "{{source", "{{imports", "{{version"]
-                                .iter()
-                                .any(|word| text.contains(word));
+                            let is_filled =
+                                !["{{name", "{{before", "{{source", "{{imports", "{{version", "{{install"]
+                                    .iter()
+                                    .any(|word| text.contains(word));
                             assert!(is_filled, "{}: {text}", path.display());
                         }
                     }
@@ -237,6 +258,21 @@ mod tests {
             assert_eq!(
                 (manifest.name.as_str(), manifest.spec.module.file.as_deref()),
                 ("shout", Some("shout.wasm"))
+            );
+        }
+    }
+
+    #[test]
+    fn the_readme_names_the_way_into_a_cluster_that_the_component_s_size_allows() {
+        for (lang, is_packed) in
+            [(Language::Rust, true), (Language::Python, false), (Language::Javascript, false)]
+        {
+            let folder = made(lang);
+            let text = std::fs::read_to_string(folder.path().join("shout/README.md")).unwrap();
+            assert_eq!(text.contains("plugin pack | kubectl apply"), is_packed, "{text}");
+            assert_eq!(
+                text.contains("module: {oci: \"registry.example.com/platform/shout:0.1.0\"}"),
+                !is_packed
             );
         }
     }

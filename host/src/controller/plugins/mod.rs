@@ -83,8 +83,8 @@ pub struct Plugins {
     draining: BTreeMap<String, Draining>,
     /// What ran of those that have drained since, and wait for what comes after it.
     drained: BTreeMap<String, Candidate>,
-    /// A version has failed its first calls.
-    failed: Arc<Notify>,
+    /// The probation of a version has ended.
+    decided: Arc<Notify>,
     damage: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl Plugins {
             running,
             draining,
             drained,
-            failed: Arc::default(),
+            decided: Arc::default(),
             damage: None,
         }
     }
@@ -158,10 +158,10 @@ impl Plugins {
         self.running.get(name).map(|running| running.candidate.parsed.entry.config_map.clone())
     }
 
-    /// Until a version has failed its first calls. Only a plugin that had another version before is asked about it.
-    pub fn version_failed(&self) -> impl Future<Output = ()> + use<> {
-        let failed = Arc::clone(&self.failed);
-        async move { failed.notified().await }
+    /// Until the probation of a version has ended. Only a plugin that had another version before is asked about it.
+    pub fn version_decided(&self) -> impl Future<Output = ()> + use<> {
+        let decided = Arc::clone(&self.decided);
+        async move { decided.notified().await }
     }
 
     /// What is known of the first calls of what runs: the question that was answered with it, and the failure.
@@ -243,13 +243,13 @@ impl Plugins {
         let Some(running) = self.running.get(&name) else { return Ok(()) };
         let Some(state) = self.shared.plugin(&name) else { return Ok(()) };
         candidate.warnings.iter().for_each(|warning| warn!("{warning}"));
-        let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.failed);
+        let made = Version::of(&name, &candidate, running.grants.clone(), state.tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
         let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
-        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
+        let Version { plugin, handler, probation, manifest, shadow } = version;
         running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
-        self.shared.set_plugin(&name, active(&candidate, manifest, needs, PluginState { shadow, ..state }));
+        self.shared.set_plugin(&name, active(&candidate, manifest, PluginState { shadow, ..state }));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
         info!(plugin = name, "replaced: calls from now on go to the new version");
         Ok(())
@@ -306,9 +306,9 @@ impl Plugins {
         let grants = capabilities.grants(&name, spec, backing).await.context("opening its grants")?;
         let before = self.shared.plugin(&name).filter(|state| state.handle.is_some());
         let tally = before.map_or_else(|| Arc::new(Tally::new(self.clock.clone())), |state| state.tally);
-        let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.failed);
+        let made = Version::of(&name, &candidate, grants.clone(), tally.clone(), &self.decided);
         let version = made.await?.beside(self.shadow_of(&candidate));
-        let Version { plugin, handler, probation, needs, manifest, shadow } = version;
+        let Version { plugin, handler, probation, manifest, shadow } = version;
         let options = DispatchOptions {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
@@ -338,7 +338,7 @@ impl Plugins {
             shadow,
             ..PluginState::idle(Phase::Active, None)
         };
-        self.shared.set_plugin(&name, active(&candidate, manifest, needs, state));
+        self.shared.set_plugin(&name, active(&candidate, manifest, state));
         let running = Running { candidate, plugin, grants, calls, drain, abort, task, handle, probation };
         self.running.insert(name, running);
         Ok(())
@@ -424,19 +424,13 @@ impl Plugins {
 }
 
 /// What people see of a version from its first call on, beside what the plugin keeps over its versions.
-fn active(
-    candidate: &Candidate,
-    manifest: ManifestView,
-    needs: Vec<String>,
-    kept: PluginState,
-) -> PluginState {
+fn active(candidate: &Candidate, manifest: ManifestView, kept: PluginState) -> PluginState {
     PluginState {
         phase: Phase::Active,
         digest: candidate.component.digest().to_string(),
         module: candidate.pulled.as_ref().map(Pulled::told),
         message: None,
         manifest: Some(Arc::new(manifest)),
-        needs: needs.into(),
         ..kept
     }
 }

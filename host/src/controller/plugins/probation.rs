@@ -20,7 +20,7 @@ const CALLS: usize = 12;
 pub struct Probation {
     evidence: Arc<Mutex<Evidence>>,
     /// Shared by all versions of all plugins.
-    failed: Arc<Notify>,
+    decided: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -33,14 +33,14 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// Whether this call decides that the version has failed.
+    /// Whether this call decides that the version has passed or failed.
     fn take(&mut self, states: &[Seq], error: Option<&CallError>) -> bool {
         if self.has_passed || self.failed.is_some() {
             return false;
         }
         let Some(error) = error else {
             self.has_passed = true;
-            return false;
+            return true;
         };
         if !error.is_plugins_fault() {
             return false;
@@ -58,8 +58,8 @@ impl Evidence {
 }
 
 impl Probation {
-    pub fn new(failed: Arc<Notify>) -> Self {
-        Self { evidence: Arc::default(), failed }
+    pub fn new(decided: Arc<Notify>) -> Self {
+        Self { evidence: Arc::default(), decided }
     }
 
     /// Why the version has failed, if it has.
@@ -88,7 +88,7 @@ impl Handler for Watched {
         let called = self.handler.handle(batch).await;
         let states: Vec<_> = batch.iter().map(|delivery| delivery.state.seq).collect();
         if self.probation.evidence().take(&states, called.as_ref().err()) {
-            self.probation.failed.notify_one();
+            self.probation.decided.notify_one();
         }
         called
     }
@@ -124,7 +124,8 @@ mod tests {
         let failed = (0..CALLS).filter(|_| evidence.take(&[1, 2], Some(&trap()))).count();
         assert_eq!((failed, evidence.calls), (1, CALLS));
         let mut evidence = Evidence::default();
-        assert!(!evidence.take(&[1], Some(&trap())) && !evidence.take(&[2], None));
+        assert!(!evidence.take(&[1], Some(&trap())) && evidence.take(&[2], None));
+        assert!(!evidence.take(&[2], None) && evidence.has_passed, "it is told once");
         for seq in 3..100 {
             assert!(!evidence.take(&[seq], Some(&trap())), "it has worked once");
         }

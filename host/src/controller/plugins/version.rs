@@ -18,7 +18,6 @@ pub struct Version {
     pub plugin: Arc<Plugin>,
     pub handler: Arc<dyn Handler>,
     pub probation: Probation,
-    pub needs: Vec<String>,
     pub manifest: ManifestView,
     /// What its shadow does beside it.
     pub shadow: Option<watch::Receiver<ShadowView>>,
@@ -30,18 +29,17 @@ impl Version {
         candidate: &Candidate,
         grants: Arc<dyn Grants>,
         tally: Arc<Tally>,
-        failed: &Arc<Notify>,
+        decided: &Arc<Notify>,
     ) -> Result<Self> {
         let spec = &candidate.parsed.spec;
         let described = candidate.component.describe().await.context("asking what it needs")?;
         let needs = described.needs_with(&spec.config);
-        let manifest =
-            manifest::view(candidate.component.imports(), needs.clone(), &described.config_schema, spec);
+        let manifest = manifest::view(candidate.component.imports(), needs, &described.config_schema, spec);
         let plugin = candidate.component.plugin(name, &spec.limits, grants).context("instantiating it")?;
         let plugin = Arc::new(plugin.counted_by(tally));
-        let probation = Probation::new(Arc::clone(failed));
+        let probation = Probation::new(Arc::clone(decided));
         let handler = Arc::new(Watched { handler: plugin.clone(), probation: probation.clone() });
-        Ok(Self { plugin, handler, probation, needs, manifest, shadow: None })
+        Ok(Self { plugin, handler, probation, manifest, shadow: None })
     }
 
     /// The same, with each state handed on to a shadow.

@@ -84,8 +84,11 @@ impl Control {
         reporter: Reporter,
         last_good: LastGood,
     ) -> Result<Self> {
-        let good_plugins = last_good.ask(LastGood::plugins).await;
-        let good_plugins = good_plugins.context("reading the last good configuration")?;
+        let kept = last_good.ask(|kept| {
+            let plugins = kept.plugins()?;
+            Ok((kept.before(&plugins)?, plugins))
+        });
+        let (before, good_plugins) = kept.await.context("reading the last good configuration")?;
         let shared = sources.shared.clone();
         let examinations =
             Examinations::new(plugins.engine.clone(), plugins.tasks.clone(), plugins.clock.clone());
@@ -100,7 +103,7 @@ impl Control {
             reporter,
             last_good,
             good_plugins,
-            rollbacks: Rollbacks::default(),
+            rollbacks: Rollbacks::of(before),
             shared,
             examinations,
             waiting: Vec::new(),
@@ -146,7 +149,7 @@ impl Control {
         let mut newest = 0;
         let mut is_first = true;
         loop {
-            let version_failed = self.plugins.version_failed();
+            let version_decided = self.plugins.version_decided();
             tokio::select! {
                 // The task that follows the configuration stops at the same time: that is no failure then.
                 biased;
@@ -165,7 +168,11 @@ impl Control {
                 () = self.plugins.has_drained() => {}
                 // Its plugin has waited for this.
                 () = self.examinations.answered() => {}
-                () = version_failed => self.take_back().await,
+                () = version_decided => {
+                    if !self.take_back().await {
+                        continue;
+                    }
+                }
                 Ok(()) = compiling.changed() => {
                     self.tell_of_waiting();
                     continue;

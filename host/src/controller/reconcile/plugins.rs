@@ -249,22 +249,19 @@ impl Control {
         if let Some(pulled) = &pulled {
             info!(plugin = name, "the component of the plugin is {}", pulled.told());
         }
-        self.rollbacks.settle(&self.plugins);
+        self.end_probations().await;
         let failed = |error: anyhow::Error| format!("{error:#}");
         if !self.plugins.take(candidate, capabilities).await.map_err(failed)? {
             return Ok(());
         }
         let good = GoodPlugin { entry: entry.clone(), component, pulled };
+        self.begin_probation(&name, &good).await.map_err(failed)?;
         // After a restart it lies there already, and each of its files would take two syncs.
         if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
             let (of, saved) = (name.clone(), good.clone());
             let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
             kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
         }
-        let is_another =
-            |before: &GoodPlugin| before.entry.text != good.entry.text || before.component != good.component;
-        let before = self.good_plugins.get(&name).filter(|before| is_another(before)).cloned();
-        self.rollbacks.replaced(&name, before);
         self.good_plugins.insert(name.clone(), good);
         self.is_active(&name, &entry.config_map).await;
         Ok(())

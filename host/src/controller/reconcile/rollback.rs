@@ -1,13 +1,16 @@
 //! Takes a version back that fails its first calls, and goes on with the one before. A plugin's first version has none
 //! before it: it stays, and its states wait as those of any plugin that fails.
+//!
+//! What ran before is kept on disk as long as the probation lasts, so a restart does not end it.
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use tracing::{error, warn};
 
 use super::Control;
 use crate::config::last_good::GoodPlugin;
-use crate::controller::plugins::{Plugins, Question};
+use crate::controller::plugins::Question;
 
 /// By the plugin's name.
 #[derive(Default)]
@@ -19,18 +22,9 @@ pub(super) struct Rollbacks {
 }
 
 impl Rollbacks {
-    /// Versions that have worked stay.
-    pub fn settle(&mut self, plugins: &Plugins) {
-        self.before.retain(|name, _| !plugins.has_worked(name));
-    }
-
-    /// A version has started in the place of another.
-    pub fn replaced(&mut self, name: &str, before: Option<GoodPlugin>) {
-        match before {
-            // A version that is replaced before it has worked has not shown that it can.
-            Some(before) => drop(self.before.entry(name.to_owned()).or_insert(before)),
-            None => drop(self.before.remove(name)),
-        }
+    /// `before`: of versions that had not worked yet when the process before ended.
+    pub fn of(before: BTreeMap<String, GoodPlugin>) -> Self {
+        Self { before, ..Self::default() }
     }
 
     /// Why this very question has its answer already.
@@ -46,14 +40,56 @@ impl Rollbacks {
 }
 
 impl Control {
+    /// A version has started, and is not the last good one yet. Where another one ran before, that one is kept until the
+    /// new one has worked.
+    pub(super) async fn begin_probation(&mut self, name: &str, good: &GoodPlugin) -> anyhow::Result<()> {
+        // A version that is replaced before it has worked has not shown that it can.
+        let known = self.rollbacks.before.get(name);
+        let before = known.or_else(|| self.good_plugins.get(name)).filter(|before| before.is_another(good));
+        let Some(before) = before.cloned() else {
+            if self.rollbacks.before.remove(name).is_some() {
+                self.forget_before(name).await;
+            }
+            return Ok(());
+        };
+        if known.is_none() {
+            let (of, saved) = (name.to_owned(), before.clone());
+            let kept = self.last_good.ask(move |kept| kept.save_before(&of, &saved)).await;
+            kept.context("the plugin runs, but the version before can't be kept, to go back to it")?;
+            self.rollbacks.before.insert(name.to_owned(), before);
+        }
+        Ok(())
+    }
+
+    /// Versions that have worked stay.
+    pub(super) async fn end_probations(&mut self) {
+        let names = self.rollbacks.before.keys().filter(|name| self.plugins.has_worked(name));
+        for name in names.cloned().collect::<Vec<_>>() {
+            self.rollbacks.before.remove(&name);
+            self.forget_before(&name).await;
+        }
+    }
+
+    async fn forget_before(&self, name: &str) {
+        let of = name.to_owned();
+        if let Err(error) = self.last_good.ask(move |kept| kept.forget_before(&of)).await {
+            error!(
+                plugin = name,
+                "the version before can't be removed: after a restart the plugin is on probation again: {error}"
+            );
+        }
+    }
+
     /// Ends versions that have failed. What ran before is started as the last good version is, in the next look at the
-    /// configuration.
-    pub(super) async fn take_back(&mut self) {
-        self.rollbacks.settle(&self.plugins);
+    /// configuration. Returns whether there was one.
+    pub(super) async fn take_back(&mut self) -> bool {
+        self.end_probations().await;
+        let mut has_failed = false;
         let names: Vec<_> = self.rollbacks.before.keys().cloned().collect();
         for name in names {
             let Some((question, why)) = self.plugins.failure(&name) else { continue };
             let Some(before) = self.rollbacks.before.remove(&name) else { continue };
+            has_failed = true;
             let told = format!(
                 "this version was taken back, because its first calls failed: {why}. The version before goes on. \
                  Change the manifest to try again"
@@ -63,10 +99,13 @@ impl Control {
             let (of, saved) = (name.clone(), before.clone());
             if let Err(error) = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await {
                 error!(plugin = name, "the version before can't be stored as the last good one: {error}");
+            } else {
+                self.forget_before(&name).await;
             }
             self.good_plugins.insert(name.clone(), before);
             // One that drains slowly is replaced once it has drained.
             self.plugins.stop(&name).await;
         }
+        has_failed
     }
 }

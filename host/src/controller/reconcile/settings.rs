@@ -105,7 +105,11 @@ impl Control {
         self.shared.set_redaction(redaction);
         self.reconcile_sources(&parsed.spec, rules).await;
         self.shared.settings_are_taken();
-        self.plugins.engine.bound_memory(parsed.spec.limits.plugins.total_memory.0);
+        let ceiling = &parsed.spec.limits.plugins;
+        self.plugins.engine.bound_memory(ceiling.total_memory.0);
+        if let Some(capabilities) = &self.capabilities {
+            capabilities.bound_kv(ceiling.kv.0);
+        }
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.host = Some(parsed.spec.clone());
         self.keep_host(&parsed).await

@@ -11,7 +11,7 @@ use kubewitness_core::config::GrantsSpec;
 use kubewitness_core::ledger::{Person, SALT_BYTES};
 use kubewitness_core::ports::{
     Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage,
-    MailRefusal, Session, ShownState, SqlValue, TableCopy, TableWrite,
+    MailRefusal, OnConflict, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State};
 use serde_json::{Map, Value, json};
@@ -135,6 +135,27 @@ fn rows(rows: &[Vec<SqlValue>]) -> Value {
     rows.iter().map(|row| row.iter().map(value).collect::<Value>()).collect()
 }
 
+/// As a plugin says it.
+fn conflict(on_conflict: &OnConflict) -> Value {
+    match on_conflict {
+        OnConflict::Ignore => "ignore".into(),
+        OnConflict::ReplaceOlder { newer } => json!({"replaceOlder": newer}),
+    }
+}
+
+fn written(write: &TableWrite, copy: Option<&TableCopy>) -> Value {
+    let TableWrite { table, columns, key, on_conflict, rows: values } = write;
+    let mut what = json!({
+        "table": table, "columns": columns, "key": key, "onConflict": conflict(on_conflict), "rows": rows(values),
+    });
+    if let Some(TableCopy { table, columns, key, on_conflict, without }) = copy {
+        what["copy"] = json!({
+            "table": table, "columns": columns, "key": key, "onConflict": conflict(on_conflict), "without": without,
+        });
+    }
+    what
+}
+
 fn pairs(pairs: &[(String, String)]) -> Value {
     Value::Object(pairs.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect())
 }
@@ -171,13 +192,7 @@ impl Session for Recorded {
         write: TableWrite,
         copy: Option<TableCopy>,
     ) -> Result<u64, GrantError> {
-        let what = self.heard(|| {
-            let mut what = json!({"table": write.table, "columns": write.columns, "rows": rows(&write.rows)});
-            if let Some(copy) = &copy {
-                what["copy"] = json!({"table": copy.table, "columns": copy.columns, "without": copy.without});
-            }
-            what
-        });
+        let what = self.heard(|| written(&write, copy.as_ref()));
         let answer = self.session.sql_write(database, write, copy).await;
         self.note("sql.write", database, what, &answer);
         answer
@@ -341,5 +356,49 @@ impl Session for Recorded {
 
     async fn rollback(self: Box<Self>) {
         self.session.rollback().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_recorded_with_what_becomes_of_a_row_that_is_there_already() {
+        let newer = || OnConflict::ReplaceOlder { newer: "seq".into() };
+        let write = |key: &[&str], on_conflict| TableWrite {
+            table: "jobs".into(),
+            columns: vec!["uid".into(), "seq".into()],
+            key: key.iter().map(|it| (*it).to_owned()).collect(),
+            on_conflict,
+            rows: vec![vec![SqlValue::Text("u".into()), SqlValue::Integer(7)]],
+        };
+        let copy = |key: &str, on_conflict| TableCopy {
+            table: "newest".into(),
+            columns: vec!["uid".into()],
+            key: vec![key.into()],
+            on_conflict,
+            without: vec![],
+        };
+        let all = [
+            written(&write(&["uid"], newer()), None),
+            written(&write(&["uid", "seq"], newer()), None),
+            written(&write(&["uid"], OnConflict::Ignore), None),
+            written(&write(&["uid"], newer()), Some(&copy("uid", newer()))),
+            written(&write(&["uid"], newer()), Some(&copy("uid", OnConflict::Ignore))),
+            written(&write(&["uid"], newer()), Some(&copy("name", newer()))),
+        ];
+        for (number, one) in all.iter().enumerate() {
+            assert!(
+                all[..number].iter().all(|before| before != one),
+                "{number} is the same as another: {one}"
+            );
+        }
+        let first = json!({
+            "table": "jobs", "columns": ["uid", "seq"], "key": ["uid"], "onConflict": {"replaceOlder": "seq"},
+            "rows": [["u", 7]],
+        });
+        assert_eq!(all[0], first);
+        assert_eq!(all[4]["copy"]["onConflict"], "ignore");
     }
 }

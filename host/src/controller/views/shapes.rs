@@ -11,8 +11,8 @@ use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
 use kubewitness_core::views::{
-    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ObjectQuery, ObjectView, PausedView,
-    PluginView, QueueView, SourceView, TickView, ViewError,
+    DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView, ObjectQuery, ObjectView,
+    PausedView, PluginView, QueueView, SourceView, TickView, ViewError,
 };
 use kubewitness_dispatch::{DispatchStats, TickStats};
 use kubewitness_journal::SourceCounters;
@@ -114,7 +114,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         grants: state
             .uses
             .all()
-            .map(|(name, calls)| grant_view(name, calls, &state.needs, &state.uses))
+            .map(|(name, calls)| grant_view(name, calls, state.manifest.as_deref(), &state.uses))
             .collect(),
     }
 }
@@ -130,10 +130,8 @@ fn tick_view(stats: TickStats) -> TickView {
     }
 }
 
-/// A component that needs `sql` needs each of its names.
-fn grant_view(name: String, calls: u64, needs: &[String], uses: &Uses) -> GrantUseView {
-    let capability = name.split(':').next();
-    let declared = needs.iter().any(|need| *need == name || Some(need.as_str()) == capability);
+fn grant_view(name: String, calls: u64, manifest: Option<&ManifestView>, uses: &Uses) -> GrantUseView {
+    let declared = manifest.is_some_and(|manifest| manifest.asks_for(&name));
     let (access, enough) = uses.access(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
     let told = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
     GrantUseView { name, declared, calls, access: told(access), enough: told(enough) }
@@ -234,7 +232,43 @@ pub fn object_view(source: String, current: Current) -> ObjectView {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::config::GrantsSpec;
+
     use super::*;
+
+    #[test]
+    fn a_grant_is_declared_where_the_manifest_says_that_it_is_asked_for() {
+        let grants: GrantsSpec = serde_json::from_value(serde_json::json!({
+            "sql": [{"name": "main", "database": "d"}, {"name": "other", "database": "d"}],
+            "http": [{"name": "people", "destination": "p"}],
+            "keys": [{"name": "sign", "key": "k"}],
+            "kv": true,
+        }))
+        .unwrap();
+        // It uses `http` and `ledger`, and says so of neither.
+        let manifest = ManifestView {
+            declared: ["sql:main", "http", "ledger"].map(String::from).into(),
+            ..ManifestView::default()
+        };
+        let uses = std::sync::Arc::new(Uses::of(&grants));
+        let state = PluginState {
+            manifest: Some(std::sync::Arc::new(manifest.clone())),
+            uses,
+            ..PluginState::idle(Phase::Active, None)
+        };
+        let view = plugin_view("p".into(), &state, 0);
+        let declared: Vec<_> = view.grants.iter().map(|it| (it.name.as_str(), it.declared)).collect();
+        let expected = [
+            ("http:people", true),
+            ("key:sign", true),
+            ("kv", false),
+            ("sql:main", true),
+            ("sql:other", false),
+        ];
+        assert_eq!(declared, expected);
+        // The portal's page has it from there.
+        assert!(expected.iter().all(|(name, is_asked)| manifest.asks_for(name) == *is_asked));
+    }
 
     #[test]
     fn a_search_for_more_than_a_name_can_have_is_refused() {

@@ -33,7 +33,7 @@ pub fn example_copy(scratch: &Scratch) -> Result<PathBuf> {
 
 /// The example key of RFC 8410 and its public part.
 pub const SEAL_KEY: &str = "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC";
-const SEAL_PUBLIC: &str = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+pub const SEAL_PUBLIC: &str = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
 /// In the data folder: the public part of the key that signs the trail.
 pub const SEAL_FILE: &str = "seal.pub";
 

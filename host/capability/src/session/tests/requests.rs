@@ -220,7 +220,7 @@ async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated
 }
 
 #[tokio::test]
-async fn a_request_that_only_reads_and_one_of_a_tick_are_sent_each_time() {
+async fn a_request_that_only_reads_and_one_of_a_tick_without_an_id_are_sent_each_time() {
     let (world, receiver) = (World::new(), Receiver::default());
     let capabilities = opened(&world, &receiver.listen().await).await;
     let plugin = world.started(&capabilities, &sender()).await;
@@ -232,6 +232,37 @@ async fn a_request_that_only_reads_and_one_of_a_tick_are_sent_each_time() {
         session.rollback().await;
     }
     assert_eq!((receiver.count("/one"), world.paper.read()), (2, vec![]));
+}
+
+#[tokio::test]
+async fn after_a_kill_a_tick_sends_again_only_what_was_in_the_air_until_a_tick_is_kept() {
+    let (world, receiver) = (World::new(), Receiver::default());
+    let capabilities = opened(&world, &receiver.listen().await).await;
+    let id = |path: &str| post(path, Some(path));
+    let killed = world.started(&capabilities, &sender()).await;
+    let mut tick = killed.open(&[]).await.unwrap();
+    tick.http_send("people", id("one")).await.unwrap();
+    let silent = async |tick: &mut Box<dyn Session>| {
+        assert!(matches!(tick.http_send("people", id("silent")).await, Err(GrantError::Timeout(_))));
+    };
+    silent(&mut tick).await;
+    drop((tick, killed));
+
+    let plugin = world.started(&capabilities, &sender()).await;
+    let mut tick = plugin.open(&[]).await.unwrap();
+    // Its text may tell the time.
+    let again = tick.http_send("people", post("other", Some("one"))).await.unwrap();
+    assert_eq!(again.body, b"answer 1", "as it was answered");
+    silent(&mut tick).await;
+    tick.http_send("people", id("two")).await.unwrap();
+    let count = |path: &str| receiver.count(path);
+    assert_eq!((count("/one"), count("/other"), count("/silent"), count("/two")), (1, 0, 2, 1));
+    world.paper.keep(&tick.commit(&[]).await.unwrap());
+    assert_eq!(world.paper.read(), [], "nothing is left of a tick that is kept");
+
+    let mut tick = plugin.open(&[]).await.unwrap();
+    tick.http_send("people", id("one")).await.unwrap();
+    assert_eq!(count("/one"), 2, "a later tick asks for another one");
 }
 
 #[tokio::test]

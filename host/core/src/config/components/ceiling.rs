@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, PluginSpec, SqlAccess};
-use crate::limits::BATCH_MOST;
+use crate::limits::{BATCH_MOST, KV_BYTES};
 use crate::model::fault::{Fault, fault};
 
 /// The most that a plugin manifest may ask for, and the memory of all plugins together. A manifest that asks for more is
@@ -43,6 +43,10 @@ pub struct CeilingSpec {
     /// again.
     #[cfg_attr(test, schemars(extend("x-bounds" = crate::config::reference::at_least_bytes(1))))]
     pub total_memory: Bytes,
+    /// The most that the `kv` of one plugin holds, keys and values together. A write beyond it is refused. The controller
+    /// holds it in memory.
+    #[cfg_attr(test, schemars(extend("x-bounds" = crate::config::reference::at_least_bytes(1))))]
+    pub kv: Bytes,
 }
 
 /// A capability, as the operator allows or refuses it.
@@ -101,6 +105,7 @@ impl Default for CeilingSpec {
             sql_access: SqlAccess::Schema,
             modules: vec![ModuleKind::File, ModuleKind::ConfigMapKey, ModuleKind::Oci, ModuleKind::Url],
             total_memory: Bytes(512 << 20),
+            kv: Bytes(KV_BYTES),
         }
     }
 }
@@ -201,6 +206,7 @@ pub(super) fn check(spec: &CeilingSpec, faults: &mut Vec<Fault>) {
         ("hostBytes", spec.host_bytes.0),
         ("batch", u64::from(spec.batch)),
         ("totalMemory", spec.total_memory.0),
+        ("kv", spec.kv.0),
     ] {
         if value == 0 {
             faults.push(fault(field(name), "is 0: the least is 1"));
@@ -300,11 +306,14 @@ mod tests {
     #[test]
     fn a_ceiling_under_which_nothing_could_run_is_refused_by_its_field() {
         let mut faults = Vec::new();
-        check(&ceiling("{memory: 0, call: 0s, batch: 2000, modules: [], totalMemory: 0}"), &mut faults);
+        check(
+            &ceiling("{memory: 0, call: 0s, batch: 2000, modules: [], totalMemory: 0, kv: 0}"),
+            &mut faults,
+        );
         let fields: Vec<_> = faults.into_iter().map(|fault| fault.field).collect();
         assert_eq!(
             fields,
-            ["memory", "totalMemory", "call", "batch", "modules"]
+            ["memory", "totalMemory", "kv", "call", "batch", "modules"]
                 .map(|name| format!("spec.limits.plugins.{name}"))
         );
         check(&CeilingSpec::default(), &mut Vec::new());

@@ -94,12 +94,10 @@ fn set(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
 
 fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let granted = manifest.granted.iter().find(|grant| grant.name == name);
-    let (capability, _) = name.split_once(':').unwrap_or((name, ""));
-    let is_asked = manifest.declared.iter().any(|asked| asked == name || asked == capability);
     html! {
         tr {
             th scope="row" { code { (name) } }
-            td { (if is_asked { "yes" } else { "no" }) }
+            td { (if manifest.asks_for(name) { "yes" } else { "no" }) }
             td {
                 @match granted {
                     Some(grant) if grant.of.is_empty() => "yes",

@@ -9,6 +9,7 @@ const HEADER: [&str; 16] = [
     "PLUGIN",
     "CALLS",
     "STATES",
+    "DONE",
     "RETRY",
     "REJECT",
     "TRAPS",
@@ -49,6 +50,7 @@ fn row(plugin: &PluginView) -> Vec<String> {
         plugin.name.clone(),
         ended.all().to_string(),
         calls.states.to_string(),
+        verdicts.done.to_string(),
         verdicts.retry.to_string(),
         verdicts.reject.to_string(),
         ended.trapped.to_string(),
@@ -92,7 +94,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use kubewitness_core::views::{CallEndsView, CallFailureView, ManifestView};
+    use kubewitness_core::views::{CallEndsView, CallFailureView, ManifestView, VerdictsView};
 
     use super::*;
 
@@ -107,6 +109,7 @@ mod tests {
                 ..CallEndsView::default()
             },
             states: 2560,
+            verdicts: VerdictsView { done: 2557, retry: 2, reject: 1 },
             guest_seconds: 0.25,
             host_seconds: 12.0,
             wait_seconds: 0.5,
@@ -132,8 +135,9 @@ mod tests {
             "sql",
             "46",
             "2560",
-            "0",
-            "0",
+            "2557",
+            "2",
+            "1",
             "3",
             "2",
             "1",

@@ -71,9 +71,12 @@ async fn config_map(dir: &Path, namespace: &str) -> Result<(String, Value)> {
     let Examined { bytes, component, .. } = subject::examine(&parsed).await?;
     if bytes.len() > MOST {
         bail!(
-            "the component has {} KiB, and a ConfigMap holds 1 MiB. Put it into a folder that the controller's pod mounts, \
-             start the controller with `--plugins FOLDER`, and apply the manifest as it is",
-            bytes.len() >> 10
+            "the component has {} KiB, and a ConfigMap holds 1 MiB. Push it to a registry, with `wkg oci push \
+             REGISTRY/{name}:VERSION {name}.wasm`, name it with `module: {{oci: REGISTRY/{name}:VERSION}}`, and apply a \
+             ConfigMap with the manifest alone. Or put it into a folder that the controller's pod mounts, and start the \
+             controller with `--plugins FOLDER`",
+            bytes.len() >> 10,
+            name = parsed.name
         );
     }
     let key = format!("{}.wasm", parsed.name);

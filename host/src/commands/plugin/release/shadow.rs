@@ -14,7 +14,15 @@ pub async fn shadow(args: ShadowPluginArgs) -> Ended {
     let client = Client::reach(&args.query.reach).await?;
     let shadow = find(&client, &args.name).await?;
     print::value(args.query.output, &shadow, |shadow| text(shadow, print::is_coloured()))?;
-    Ok(if shadow.different == 0 { End::Fine } else { End::Failed })
+    Ok(end(&shadow))
+}
+
+fn end(shadow: &ShadowView) -> End {
+    match (shadow.states, shadow.different) {
+        (0, _) => End::Warned,
+        (_, 0) => End::Fine,
+        _ => End::Failed,
+    }
 }
 
 /// What the controller compares now.
@@ -44,13 +52,19 @@ fn text(shadow: &ShadowView, coloured: bool) -> String {
         text.push_str(&format!("{more} more states differ, and are not kept\n\n"));
     }
     let digest: String = digest.chars().take(12).collect();
+    // Of nothing, nothing is good.
+    let mark = mark(*states > 0 && *different == 0);
     text.push_str(&format!(
-        "{} states: {states}, same: {same}, different: {different}, missed: {missed}; {digest} in the shadow since {}\n",
-        mark(*different == 0),
+        "{mark} states: {states}, same: {same}, different: {different}, missed: {missed}; {digest} in the shadow since {}\n",
         clean(since)
     ));
-    for (name, side) in SIDES.iter().zip([&shadow.active, &shadow.shadow]) {
-        text.push_str(&format!("  {name}: {}\n", cost(side, *states)));
+    match states {
+        0 => text.push_str("No state was compared yet, so nothing is known of the version in the shadow.\n"),
+        _ => {
+            for (name, side) in SIDES.iter().zip([&shadow.active, &shadow.shadow]) {
+                text.push_str(&format!("  {name}: {}\n", cost(side, *states)));
+            }
+        }
     }
     if let Some(message) = &shadow.message {
         text.push_str(&format!("{}\n", clean(message)));
@@ -80,6 +94,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn where_nothing_was_compared_nothing_is_called_good() {
+        let nothing = ShadowView { missed: 3, message: Some("it traps".into()), ..ShadowView::default() };
+        assert_eq!(end(&nothing), End::Warned);
+        let said = text(&nothing, false);
+        assert!(
+            said.starts_with(&format!("{} states: 0, same: 0, different: 0, missed: 3;", mark(false))),
+            "{said}"
+        );
+        assert!(said.contains("No state was compared yet") && said.contains("it traps\n"), "{said}");
+        assert!(!said.contains(mark(true)) && !said.contains("a state,"), "{said}");
+        let one = ShadowView { states: 1, same: 1, ..nothing };
+        assert_eq!(end(&one), End::Fine);
+        assert!(text(&one, false).starts_with(mark(true)));
+        assert_eq!(end(&ShadowView { different: 1, ..one }), End::Failed);
+    }
 
     #[test]
     fn a_difference_is_shown_with_both_effects_and_the_sums_below() {

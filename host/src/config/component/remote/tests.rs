@@ -261,3 +261,27 @@ async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address
     };
     assert!(told.contains("cloud's metadata"), "{told}");
 }
+
+#[tokio::test]
+async fn an_answer_that_announces_no_length_stays_within_what_is_allowed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = format!("{}/plugin:1", listener.local_addr().unwrap());
+    let endless = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+        let piece = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+        let mut sent = 0;
+        // Until the client has had enough.
+        while stream.write_all(piece.as_bytes()).await.is_ok() {
+            sent += 0x10000;
+        }
+        sent
+    };
+    let host = HostSpec::default();
+    let (sent, pulled) = tokio::join!(endless, pull(&name, &host));
+    let told = pulled.unwrap_err();
+    assert!(told.starts_with(&name) && told.contains("1048576 are allowed"), "{told}");
+    // What lies in the buffers of both ends was sent, too.
+    assert!((1 << 20..32 << 20).contains(&sent), "{sent} bytes were sent");
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::config::{Bytes, HostSpec};
 use kubewitness_harness::project_root;
 
 use super::page::{Page, pages};
@@ -131,4 +132,28 @@ fn headings_have_the_anchors_that_links_use() {
     assert_eq!(anchor("## How-to pages, one task each"), "how-to-pages-one-task-each");
     assert_eq!(anchor("## 4. Watch your own cluster"), "4-watch-your-own-cluster");
     assert_eq!(rows_of_cells("| a | 4, 5: b | `c` |"), [4, 5]);
+}
+
+/// The bytes behind a text of a file, up to one of these letters.
+fn bytes_behind(file: &str, text: &str) -> Result<u64> {
+    let whole = std::fs::read_to_string(project_root().join(file))?;
+    let (_, after) = whole.split_once(text).with_context(|| format!("{file} has no `{text}`"))?;
+    let size: String = after.chars().take_while(|letter| letter.is_ascii_alphanumeric()).collect();
+    let bytes: Bytes =
+        serde_json::from_value(size.clone().into()).with_context(|| format!("{file}: {size}"))?;
+    Ok(bytes.0)
+}
+
+#[test]
+fn the_container_holds_what_the_defaults_let_the_controller_its_plugins_and_a_compilation_take() -> Result<()>
+{
+    let limits = HostSpec::default().limits;
+    let own = bytes_behind("docs/how-to/ceiling.md", "container's limit to at least ")?;
+    let needed = own + limits.plugins.total_memory.0 + limits.components.compile_memory.0;
+    let container = bytes_behind("deploy/kustomize/deployment.yaml", "limits: {memory: ")?;
+    ensure!(needed <= container, "{needed} bytes are needed, and the container may have {container}");
+    // Whoever copies the page's ceiling has the default.
+    let shown = bytes_behind("docs/how-to/ceiling.md", "totalMemory: ")?;
+    ensure!(shown == limits.plugins.total_memory.0, "the page shows {shown} bytes");
+    Ok(())
 }

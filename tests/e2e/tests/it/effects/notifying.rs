@@ -78,7 +78,7 @@ fn notification() -> String {
     NOTIFICATION.replace("HTTP", &grants)
 }
 
-async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
+pub async fn fails(simulator: &Simulator, name: &str) -> Result<()> {
     fails_with(simulator, name, "BackoffLimitExceeded", "it failed <too> often").await
 }
 

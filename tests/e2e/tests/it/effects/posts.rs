@@ -1,21 +1,31 @@
 //! Killed at any moment while it posts: a receiver gets every post, and twice at most those that were on their way
-//! when a kill fell. A destination that repeats nothing gets none twice, and what may have been sent is parked.
+//! when a kill fell. A destination that repeats nothing gets none twice, and what may have been sent is parked. The same
+//! holds for the messages of a tick.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
     Dice, Kubewitness, RunOptions, Scratch, Simulator, SimulatorOptions, command_json, in_scratch, kills,
     seed, until,
 };
 use kubewitness_playground::receiver::{self, ReceiverError, ReceiverProgress};
-use tokio::task::JoinHandle;
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Load, example_copy, plugin_manifest, proofs, write};
+use super::notifying::fails;
+use crate::support::{Load, create_job, example_copy, plugin_manifest, proofs, simulator, write};
 
 /// Hundreds are tried with `KUBEWITNESS_KILLS=300 cargo xtask test posts`.
 const KILLS: u64 = 20;
@@ -35,7 +45,7 @@ struct Receiver {
 impl Receiver {
     #[allow(clippy::disallowed_methods)]
     async fn start(scratch: &Scratch, name: &str) -> Result<Self> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let (progress, stop) = (Arc::new(ReceiverProgress::default()), CancellationToken::new());
         let file = scratch.path().join(format!("{name}.jsonl"));
@@ -181,6 +191,125 @@ async fn kills_double_no_more_posts_than_are_in_the_air_and_none_where_nothing_i
         format!("KUBEWITNESS_SEED={} KUBEWITNESS_KILLS={} cargo xtask test posts", seed(), kills(KILLS));
     in_scratch("posts", async |scratch| {
         posts(scratch).await.with_context(|| format!("again with `{again}`"))
+    })
+    .await;
+}
+
+/// Messages of a tick, and how long its receiver takes for each.
+const MESSAGES: usize = 30;
+const TAKES: Duration = Duration::from_millis(60);
+/// Kills while they are sent; each comes after a few more have arrived.
+const CUTS: usize = 4;
+const MORE: usize = 5;
+
+/// One channel, a program's, which gets each message.
+const TELLER: &str = "module: {file: notification.wasm}
+subscribe: [{source: jobs, mode: transitions, start: beginning}]
+grants:
+  http: [{name: ops, destination: ops}]
+  kv: true
+tick: {every: 1s}
+config:
+  channels: [{name: ops, kind: webhook}]
+  routes: [{to: [ops], phases: [Failed]}]
+  settle: 1s";
+
+/// Takes its time to answer, and counts how often each `Idempotency-Key` arrives.
+#[derive(Clone, Default)]
+struct Slow(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl Slow {
+    #[allow(clippy::disallowed_methods)]
+    async fn start(&self) -> Result<(u16, JoinHandle<()>)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (port, seen) = (listener.local_addr()?.port(), self.clone());
+        let serving = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let seen = seen.clone();
+                connections.spawn(async move {
+                    let service = service_fn(move |request| {
+                        let seen = seen.clone();
+                        async move { seen.answer(request).await }
+                    });
+                    // A killed client breaks it off.
+                    Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await
+                        .ok();
+                });
+            }
+        });
+        Ok((port, serving))
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
+        let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok());
+        let key = key.unwrap_or_default().to_owned();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+        tokio::time::sleep(TAKES).await;
+        Ok(Response::new(String::new()))
+    }
+
+    fn seen(&self) -> BTreeMap<String, usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_in_a_tick_double_no_more_messages_than_are_in_the_air() {
+    in_scratch("posts-tick", async |scratch| {
+        let slow = Slow::default();
+        let (port, serving) = slow.start().await?;
+        let simulator = simulator(scratch).await?;
+        let config = example_copy(scratch)?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        let ops = format!("\n      destinations:\n        - {{name: ops, url: 'http://127.0.0.1:{port}'}}\n");
+        write(&config, "host.yaml", &format!("{}{ops}", host.trim_end()))?;
+        write(&config, "teller.yaml", &plugin_manifest("teller", TELLER))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        for number in 0..MESSAGES {
+            let name = format!("job-{number}");
+            create_job(&simulator, &name).await?;
+            fails(&simulator, &name).await?;
+        }
+        for cut in 0..CUTS {
+            let wanted = (slow.seen().len() + MORE).min(MESSAGES);
+            let arrives = until(WITHIN, "more messages to arrive", async || {
+                Ok((slow.seen().len() >= wanted).then_some(()))
+            });
+            arrives.await.with_context(|| run.process().say())?;
+            run.kill().await?;
+            run = Kubewitness::start(&format!("run-{cut}"), &options, scratch.path())?;
+        }
+        let through = until(WITHIN, "every message to arrive", async || {
+            Ok((slow.seen().len() == MESSAGES).then_some(()))
+        });
+        through.await.with_context(|| run.process().say())?;
+        // What would come twice comes in the ticks after.
+        let ticks = async |run: &Kubewitness| {
+            let status = run.status().await?;
+            let teller = status.plugins.iter().find(|plugin| plugin.name == "teller");
+            anyhow::Ok(teller.and_then(|plugin| plugin.tick.as_ref()).map_or(0, |tick| tick.ticks))
+        };
+        let before = ticks(&run).await?;
+        until(WITHIN, "two more ticks", async || Ok((ticks(&run).await? >= before + 2).then_some(())))
+            .await?;
+        run.stop().await?;
+        serving.abort();
+        let seen = slow.seen();
+        let twice: usize = seen.values().map(|times| times - 1).sum();
+        println!("{CUTS} kills: of {MESSAGES} messages {twice} came twice");
+        ensure!(!seen.contains_key("") && seen.len() == MESSAGES, "{seen:?}");
+        ensure!(twice <= CUTS, "{twice} messages came twice at {CUTS} kills: {seen:?}");
+        Ok(())
     })
     .await;
 }

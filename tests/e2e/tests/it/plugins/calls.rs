@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{CallsView, StatusView};
-use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
+use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, is_signed_by};
 use serde_json::Value;
 
 use crate::limits::hostile::{FOR_PROBE, hostile};
-use crate::support::{create_job, example_copy, simulator, write};
+use crate::plugins::probing::{Lab, manifest};
+use crate::support::{SEAL_KEY, SEAL_PUBLIC, create_job, example_copy, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -102,9 +103,47 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
         let log = run.process().stderr();
         let record = record(&log, "talking")?;
         ensure!(record["level"] == "INFO" && record["fields"]["message"] == "probe", "{record}");
-        let data: Value = serde_json::from_str(record["fields"]["data"].as_str().unwrap_or_default())?;
+        let data = &record["fields"]["data"];
         ensure!(data["command"] == "clock" && data["answer"].is_string(), "{record}");
         run.stop().await
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_a_plugin_signs_with_a_granted_key_is_signed_by_that_key_and_by_no_other() {
+    in_scratch("plugin-keys", async |scratch| {
+        let mut lab = Lab::new(scratch, "").await?;
+        lab.options.args = vec!["--log-json".into()];
+        let key = scratch.path().join("sign.key");
+        std::fs::write(&key, SEAL_KEY)?;
+        let host = std::fs::read_to_string(lab.config.join("host.yaml"))?;
+        let keys = format!("      keys:\n        - {{name: sign, valueFrom: {{file: {key:?}}}}}\n");
+        write(&lab.config, "host.yaml", &(host + &keys))?;
+        let probe = manifest("{command: ledger.signature sign}", "");
+        let granted = probe.replace("  kv: true\n", "  kv: true\n        keys: [{name: sign, key: sign}]\n");
+        ensure!(granted != probe, "the key is not granted: {probe}");
+        write(&lab.config, "probe.yaml", &granted)?;
+        create_job(&lab.simulator, "one").await?;
+        let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
+        let is_called = |status: &StatusView| calls(status, "probe").ended.answered > 0;
+        let status = run.status_when(WITHIN, "a signature", is_called).await?;
+        let plugin = status.plugins.iter().find(|plugin| plugin.name == "probe").context("no probe")?;
+        let grant = plugin.grants.iter().find(|grant| grant.name == "key:sign").context("no key")?;
+        ensure!(grant.calls > 0 && grant.declared, "{grant:?}");
+        let record = record(&run.process().stderr(), "probe")?;
+        let answer = record["fields"]["data"]["answer"].as_str().context("no answer")?;
+        let signature = answer.strip_prefix("ok: ").with_context(|| record.to_string())?;
+        let signature = hex(signature.trim_matches('"'))?;
+        ensure!(signature.len() == 64, "{record}");
+        ensure!(is_signed_by(SEAL_PUBLIC, b"message", &signature), "{record}");
+        ensure!(!is_signed_by(SEAL_PUBLIC, b"massage", &signature), "any text is signed by it");
+        run.stop().await
+    })
+    .await;
+}
+
+fn hex(text: &str) -> Result<Vec<u8>> {
+    let pairs = (0..text.len()).step_by(2).map(|at| text.get(at..at + 2).context("half a byte"));
+    pairs.map(|pair| Ok(u8::from_str_radix(pair?, 16)?)).collect()
 }

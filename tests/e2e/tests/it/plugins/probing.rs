@@ -64,6 +64,11 @@ impl Lab {
         self.data().join("last-good/probe/plugin.yaml")
     }
 
+    /// While a version is on probation, the one before it is kept here.
+    pub fn before(&self) -> PathBuf {
+        self.data().join("last-good/probe/before/plugin.yaml")
+    }
+
     pub fn data(&self) -> &Path {
         &self.options.data
     }

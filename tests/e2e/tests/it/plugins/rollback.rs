@@ -61,3 +61,45 @@ async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_park
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_kill_before_the_first_call_does_not_end_the_probation() {
+    in_scratch("rollback-kill", async |scratch| {
+        let lab = Lab::new(scratch, "").await?;
+        let before = lab.before();
+        lab.version("{command: done}")?;
+        let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
+        create_job(&lab.simulator, "one").await?;
+        run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
+
+        lab.version("{command: trap}")?;
+        let taken = lab.taken();
+        until(WITHIN, "the version to be taken", async || {
+            Ok(std::fs::read_to_string(&taken).is_ok_and(|text| text.contains("trap")).then_some(()))
+        })
+        .await?;
+        ensure!(std::fs::read_to_string(&before)?.contains("done"), "the version before is not kept");
+        // It has been called for nothing yet.
+        for round in ["killed", "killed-again"] {
+            run.kill().await?;
+            run = Kubewitness::start(round, &lab.options, scratch.path())?;
+            run.status_when(WITHIN, "the new version", |status| has(status, "active", 1)).await?;
+        }
+        for name in ["two", "three", "four", "five", "six"] {
+            create_job(&lab.simulator, name).await?;
+        }
+        let taken_back =
+            |status: &StatusView| has(status, "degraded", 6) && message(status).contains("was taken back");
+        run.status_when(WITHIN, "the version before to go on", taken_back).await?;
+        ensure!(std::fs::read_to_string(&taken)?.contains("done"), "the bad version is kept");
+
+        // One that works ends it, and nothing is kept beside it.
+        lab.version("{command: done again}")?;
+        run.status_when(WITHIN, "the mended version", |status| has(status, "active", 6)).await?;
+        create_job(&lab.simulator, "seven").await?;
+        run.status_when(WITHIN, "the last job", |status| has(status, "active", 7)).await?;
+        until(WITHIN, "the probation to end", async || Ok((!before.exists()).then_some(()))).await?;
+        run.stop().await
+    })
+    .await;
+}
