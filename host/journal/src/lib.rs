@@ -30,8 +30,8 @@ pub use copy::{ExportError, ExportQuery, Exported, ImportError, export, export_w
 pub use journal::{Journal, JournalOptions};
 pub use progress::Progress;
 pub use read::{
-    Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor, ThenPage,
-    ThenQuery, WALKED, ids_at,
+    Account, Accounts, Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor,
+    ThenPage, ThenQuery, WALKED, accounts_at, ids_at,
 };
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,

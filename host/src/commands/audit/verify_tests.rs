@@ -335,8 +335,11 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
         (ledger(ID, &records(6), 2, 100, Some(&key)), ledger(ID, &records(9), 2, 4, Some(&key)));
     let (first, longer) = (bytes(&first), bytes(&longer));
     let noted = anchor_of(&longer);
-    let demands =
-        |anchor: &Anchor| Demands { keys: public(&key), anchors: vec![anchor.clone()], ..Demands::default() };
+    let demands = |anchor: &Anchor| Demands {
+        keys: public(&key),
+        anchors: vec![anchor.clone().into()],
+        ..Demands::default()
+    };
     assert_eq!(proved(&longer, &demands(&noted)).anchors, 1);
     // It is of a closed file, and the file after it was begun anew.
     let rewritten =
@@ -540,7 +543,7 @@ proptest! {
         let whole = proved(&bytes(&files), &Demands { keys: keys(), ..Demands::default() });
         let Some(newest) = &whole.newest_root else { return Ok(()) };
         prop_assert!(whole.ok, "{whole}");
-        let anchors = vec![newest.anchor.parse().unwrap()];
+        let anchors = vec![newest.anchor.parse::<Anchor>().unwrap().into()];
         let changed = changed(&files, &change).filter(|changed| *changed != bytes(&files));
         let Some(changed) = changed else { return Ok(()) };
         let report = proved(&changed, &Demands { keys: keys(), anchors, ..Demands::default() });
