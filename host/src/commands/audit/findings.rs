@@ -102,9 +102,13 @@ impl fmt::Display for Report {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
             (None, Some(what)) => write!(f, "{what}; {} lines before it hold", self.lines),
             _ if self.lines == 0 => f.write_str("no lines yet"),
+            // Where the host signs, nobody asks for what the plugin signed.
+            _ if self.roots > 0 || self.signed == 0 => {
+                write!(f, "{} lines, unbroken; the newest is {}", self.lines, self.head)
+            }
             _ => write!(
                 f,
-                "{} lines, unbroken, {} of them signed by the plugin; the newest is {}",
+                "{} lines, unbroken, {} of them signed by the plugin, which is not checked; the newest is {}",
                 self.lines, self.signed, self.head
             ),
         }
