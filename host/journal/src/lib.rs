@@ -31,7 +31,7 @@ pub use journal::{Journal, JournalOptions};
 pub use progress::Progress;
 pub use read::{
     Account, Accounts, Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor,
-    ThenPage, ThenQuery, WALKED, accounts_at, ids_at,
+    ThenPage, ThenQuery, WALKED, account_at, ids_at,
 };
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,

@@ -1,6 +1,6 @@
-//! What a journal keeps of the plugins that write a ledger, and of the ledger itself.
+//! What a journal keeps of the plugin that writes a ledger, and of the ledger itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kubewitness_core::Seq;
 use kubewitness_core::ledger::Reached;
@@ -24,40 +24,35 @@ pub struct Account {
 /// Of one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// Of those that were asked for and have a progress.
-    pub plugins: BTreeMap<String, Account>,
+    /// Of the plugin that was asked for, if it has a progress.
+    pub account: Option<Account>,
     /// Of the ledger that was asked for, if it is signed.
     pub reached: Option<Reached>,
 }
 
-/// The accounts of these plugins, and how far this ledger has come.
-pub async fn accounts_at(
-    place: &Place,
-    plugins: &BTreeSet<String>,
-    ledger: Option<&str>,
-) -> Result<Accounts, OpenError> {
+/// How far this plugin is, and how far this ledger has come.
+pub async fn account_at(place: &Place, plugin: Option<&str>, ledger: &str) -> Result<Accounts, OpenError> {
     let mut connection = place.open_to_read().await?.connection;
-    let read = read(&mut *connection, plugins, ledger).await;
+    let read = read(&mut *connection, plugin, ledger).await;
     let path = || place.to_string().into();
     read.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })
 }
 
 async fn read(
     connection: &mut dyn Connection,
-    plugins: &BTreeSet<String>,
-    ledger: Option<&str>,
+    plugin: Option<&str>,
+    ledger: &str,
 ) -> Result<Accounts, JournalError> {
     connection.begin().await?;
     let rows = connection.rows();
     let mut accounts = Accounts::default();
-    for plugin in plugins {
-        let Some(progress) = rows.progress(plugin).await? else { continue };
+    if let Some(plugin) = plugin
+        && let Some(progress) = rows.progress(plugin).await?
+    {
         let letters = rows.letters(Some(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
-        accounts.plugins.insert(plugin.clone(), Account { progress, letters });
+        accounts.account = Some(Account { progress, letters });
     }
-    if let Some(ledger) = ledger {
-        accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
-    }
+    accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
     connection.end().await?;
     Ok(accounts)
 }

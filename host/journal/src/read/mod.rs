@@ -11,7 +11,7 @@ mod reader;
 mod story;
 mod warm;
 
-pub use account::{Account, Accounts, accounts_at};
+pub use account::{Account, Accounts, account_at};
 pub use ended_objects::{Ended, EndedPage, EndedQuery, Fits};
 pub use ids::{Known, ids_at};
 pub use moment::{Knowledge, Moment, Then, ThenCursor, ThenPage, ThenQuery, WALKED};

@@ -45,7 +45,7 @@ fn far(sources: &[&str], cursor: Seq, delivered: u64) -> Writer {
     let start = |source: &&str| SourceStart { source: (*source).into(), after: 0, until: None };
     let sources = sources.iter().map(start).collect();
     let progress = ports::Progress { cursor, delivered, sources, ..ports::Progress::default() };
-    Writer { accounts: vec![Account { progress, ..Account::default() }], ..Writer::default() }
+    Writer { account: Some(Account { progress, ..Account::default() }), ..Writer::default() }
 }
 
 #[test]
@@ -64,13 +64,13 @@ fn each_state_that_the_plugin_has_finished_is_there_and_what_it_never_got_is_tol
     assert_eq!((report.ok, report.compared), (true, Some(3)), "{report}");
     assert_eq!(report.not_shown, ["2 states that wait: the plugin has not finished them yet"]);
     // The end was cut.
-    writer.accounts[0].progress.above = vec![(9, 9)];
+    writer.account.as_mut().unwrap().progress.above = vec![(9, 9)];
     let cut = told_of(trail(), &all, false, &writer).what.unwrap();
     assert!(
         cut.contains("1 states of the journal are not in the trail") && cut.contains("positions 9:"),
         "{cut}"
     );
-    writer.accounts[0].letters = [9].into();
+    writer.account.as_mut().unwrap().letters = [9].into();
     let parked = told_of(trail(), &all, false, &writer);
     assert!(parked.ok && parked.not_shown.iter().any(|told| told.starts_with("1 dead letters")), "{parked}");
     // Its beginning, which may lie in files that were not given.

@@ -7,22 +7,22 @@ use anyhow::{Context, Result};
 use kubewitness_core::State;
 use kubewitness_core::config::{DocumentsGrant, HostSpec, LedgerSpec, Mode, PluginSpec, SubscribeSpec};
 use kubewitness_core::ledger::{Reached, is_closed_file};
-use kubewitness_journal::{Account, Place, accounts_at};
+use kubewitness_journal::{Account, Place, account_at};
 
 use super::ELSEWHERE;
 use crate::commands::journal::{hint, host_of};
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{Parsed, parse_plugin};
 
-/// What is known of the plugins that write a ledger. They are one, unless the operator lets several write into it.
+/// What is known of the plugin that writes a ledger. Where several are granted it, nobody knows which of them do.
 #[derive(Debug, Default)]
 pub struct Writer {
     /// Sources of which it is not handed every state, or was not at some time.
     pub selective: BTreeSet<String>,
     /// It is granted the digests of documents as the API server sent them.
     pub has_digests: bool,
-    /// How far each is; none if that is not known of all of them.
-    pub accounts: Vec<Account>,
+    /// How far it is; `None` if that is not known.
+    pub account: Option<Account>,
     /// How far the ledger had come when the accounts were read.
     pub reached: Option<Reached>,
     /// `records` of its `signing`.
@@ -43,34 +43,32 @@ pub enum Became {
 impl Writer {
     /// Whether it is known which states were handed over.
     pub fn is_known(&self) -> bool {
-        !self.accounts.is_empty()
+        self.account.is_some()
     }
 
     /// `None` if it is not known.
     pub fn became(&self, state: &State) -> Option<Became> {
-        let became = |account: &Account| match () {
-            () if !account.progress.sources.iter().any(|start| start.covers(state)) => Became::Other,
-            () if account.letters.contains(&state.seq) => Became::DeadLetter,
-            () if !account.progress.has_finished(state.seq) => Became::Waiting,
+        let Account { progress, letters } = self.account.as_ref()?;
+        Some(match () {
+            () if !progress.sources.iter().any(|start| start.covers(state)) => Became::Other,
+            () if letters.contains(&state.seq) => Became::DeadLetter,
+            () if !progress.has_finished(state.seq) => Became::Waiting,
             () if self.selective.contains(&*state.source) => Became::Other,
             () => Became::Finished,
-        };
-        let all: Vec<_> = self.accounts.iter().map(became).collect();
-        let order = [Became::Finished, Became::Waiting, Became::DeadLetter, Became::Other];
-        order.into_iter().find(|became| all.contains(became))
+        })
     }
 
     /// The states that were handed over, each of which left a record; `None` if it is not known.
     pub fn delivered(&self) -> Option<u64> {
-        self.is_known().then(|| self.accounts.iter().map(|account| account.progress.delivered).sum())
+        self.account.as_ref().map(|account| account.progress.delivered)
     }
 
     pub fn why_missing(&self) -> String {
-        if !self.is_known() {
+        let Some(account) = &self.account else {
             return "they wait, were parked (`kubewitness deadletters list`), or somebody removed them"
                 .to_owned();
-        }
-        let held_back: u64 = self.accounts.iter().map(|account| account.progress.filtered).sum();
+        };
+        let held_back = account.progress.filtered;
         match held_back {
             0 => ELSEWHERE.to_owned(),
             _ => format!("{ELSEWHERE}, or they are among the {held_back} that a filter or a mode held back"),
@@ -91,25 +89,22 @@ pub async fn writer(data: &Path, files: &[PathBuf], place: &Place) -> Result<Wri
         .collect();
     let has_digests = |plugin: &Parsed<PluginSpec>| plugin.spec.grants.documents != DocumentsGrant::Redacted;
     let has_digests = !plugins.is_empty() && plugins.iter().all(has_digests);
-    let names: BTreeSet<_> = plugins.iter().map(|plugin| plugin.name.clone()).collect();
+    let name = <&[_; 1]>::try_from(plugins.as_slice()).ok().map(|[plugin]| plugin.name.clone());
     let is_some =
         |subscription: &SubscribeSpec| subscription.mode != Mode::Every || subscription.filter.is_some();
     let subscriptions = plugins.into_iter().flat_map(|plugin| plugin.spec.subscribe);
     let selective = subscriptions.filter(is_some).map(|subscription| subscription.source).collect();
-    let found = accounts_at(place, &names, Some(&ledger.name)).await;
+    let found = account_at(place, name.as_deref(), &ledger.name).await;
     let found = found.with_context(|| hint("reading", place))?;
     let signed_every = ledger.signing.as_ref().map(|signing| signing.records);
-    let mut writer =
-        Writer { selective, has_digests, accounts: Vec::new(), reached: found.reached, signed_every };
     // A progress of an older version does not say where its sources begin.
-    let is_told = |account: &Account| !account.progress.sources.is_empty();
-    if found.plugins.len() == names.len() && found.plugins.values().all(is_told) {
-        writer.accounts = found.plugins.into_values().collect();
+    let account = found.account.filter(|account| !account.progress.sources.is_empty());
+    let mut writer = Writer { selective, has_digests, account, reached: found.reached, signed_every };
+    if let Some(account) = &writer.account {
+        // What was on its way when a source was unsubscribed is held back.
+        let ended = account.progress.sources.iter().filter(|start| start.until.is_some());
+        writer.selective.extend(ended.map(|start| start.source.to_string()));
     }
-    let starts = writer.accounts.iter().flat_map(|account| &account.progress.sources);
-    // What was on its way when a source was unsubscribed is held back.
-    let ended = starts.filter(|start| start.until.is_some()).map(|start| start.source.to_string());
-    writer.selective.extend(ended.collect::<Vec<_>>());
     Ok(writer)
 }
 
