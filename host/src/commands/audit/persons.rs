@@ -15,7 +15,7 @@ use kubewitness_core::{calendar, files};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::verify::{Demands, verify};
+use super::verify::verify;
 use crate::cli::ErasePersonArgs;
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
@@ -221,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::verify::Demands;
     use super::super::verify_tests::chain_of;
     use super::*;
     use crate::cli::{Audit, Cli, Command};
