@@ -33,8 +33,8 @@ pub use journal::{Journal, JournalOptions};
 pub use phases::{PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 pub use progress::Progress;
 pub use read::{
-    Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor, ThenPage,
-    ThenQuery, WALKED, ids_at,
+    Account, Accounts, Ended, EndedPage, EndedQuery, Fits, Knowledge, Known, Moment, Story, Then, ThenCursor,
+    ThenPage, ThenQuery, WALKED, account_at, ids_at,
 };
 pub use report::{
     Holder, JournalStats, OpenError, PoisonRecord, Problem, ReplayRecord, Replica, Retained, RetentionStats,

@@ -195,6 +195,10 @@ pub struct TrailArgs {
     /// A file with a public key whose signatures count. Give it again for each key that has signed
     #[arg(long, value_name = "PUB")]
     pub key: Vec<PathBuf>,
+    /// `records` of the ledger's `signing`, if that is more than 1000: so many may stand behind the newest root. With
+    /// `--data` the settings say it
+    #[arg(long, value_name = "RECORDS")]
+    pub signed_every: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -207,7 +211,7 @@ pub struct VerifyTrailArgs {
     /// The first of these files follows one that is not given: it is kept elsewhere
     #[arg(long)]
     pub from_middle: bool,
-    /// The controller's data folder: its journal's states must be in the trail, each once
+    /// The controller's data folder: each state that the plugin has finished must be in the trail, once
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     #[command(flatten)]

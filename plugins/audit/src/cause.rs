@@ -15,7 +15,21 @@ const NAME_BYTES: usize = 256;
 /// A longer patch is kept as its digest: a record of the ledger has at most 256 KiB.
 const PATCH_BYTES: usize = 64 * 1024;
 
-#[derive(Debug, Default, Deserialize)]
+/// What is read of a change: the managers that it touches, and whether it begins a deletion.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Touched {
+    metadata: Option<Metadata>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    deletion_timestamp: Option<String>,
+    managed_fields: Option<Vec<Managed>>,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Managed {
     manager: String,
@@ -29,13 +43,15 @@ pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
         return Ok(Behind::default());
     }
     let mut behind = Behind { persons: concealed(config, state.seq)?, ..Behind::default() };
-    if let Some(newest) = newest(config, state.seq)? {
-        behind.manager = Some(bounded(newest.manager));
-        behind.operation = Some(bounded(newest.operation));
+    if !config.managers && config.change == ChangeKept::None {
+        return Ok(behind);
     }
-    if config.change != ChangeKept::None
-        && let Some(patch) = readable(documents::patch(state.seq))?
-    {
+    let Some(patch) = readable(documents::patch(state.seq))? else { return Ok(behind) };
+    if let Some(writer) = writer(&patch).filter(|_| config.managers) {
+        behind.manager = Some(bounded(writer.manager));
+        behind.operation = Some(bounded(writer.operation));
+    }
+    if config.change != ChangeKept::None {
         let patch = without_people(config, patch)?;
         behind.patch_sha256 = Some(hex::encode(Sha256::digest(&patch)));
         let is_kept = config.change == ChangeKept::Patch && patch.len() <= PATCH_BYTES;
@@ -44,13 +60,15 @@ pub fn of(config: &Config, state: &State) -> Result<Behind, Error> {
     Ok(behind)
 }
 
+/// The manager whose entry is the newest, if the change touches the entries. A change that does not is of somebody whom
+/// nothing names, and so is one that begins a deletion: the server notes no manager of it.
+///
 /// Times are of one second: of entries with the same time, the server has written the later one last.
-fn newest(config: &Config, seq: u64) -> Result<Option<Managed>, Error> {
-    if !config.managers {
-        return Ok(None);
-    }
-    let managed = readable(documents::value::<Vec<Managed>>(seq, "/metadata/managedFields"))?;
-    Ok(managed.unwrap_or_default().into_iter().max_by(|one, other| one.time.cmp(&other.time)))
+fn writer(patch: &str) -> Option<Managed> {
+    let Metadata { deletion_timestamp, managed_fields } =
+        serde_json::from_str::<Touched>(patch).ok()?.metadata?;
+    let entries = managed_fields.filter(|_| deletion_timestamp.is_none())?;
+    entries.into_iter().max_by(|one, other| one.time.cmp(&other.time))
 }
 
 fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Error> {

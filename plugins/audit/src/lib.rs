@@ -22,29 +22,32 @@ const SUBMITTER: &str = "kubewitness.dev/submitter";
 const PEOPLE: usize = 16;
 
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether lines hold the hash of each object. With the grant `documents: digest`, it is of what the API server
-    /// wrote. Without it, the plugin reads every document, without its secrets.
+    /// Keep the SHA-256 of each object: with the grant `documents: digest`, as the API server wrote it. Without it, the
+    /// plugin reads every document, without its secrets.
     documents: bool,
-    /// Whether the last line of each batch is signed. The signature covers every line before it.
+    /// Sign the last line of each batch with the key that is granted as `trail`. `audit verify` does not check these
+    /// signatures: it checks those of the ledger's `signing` in the host's settings.
     sign: bool,
-    /// Whether lines name the field manager and the operation behind a change.
+    /// Keep the field manager and the operation behind each change, if the change names them.
     managers: bool,
-    /// Annotations that name a person. Lines have digests of the names, which the host keeps beside the ledger.
+    /// Annotations that name a person. Lines have digests of their values, which the host keeps beside the ledger, where
+    /// they can be erased.
+    #[cfg_attr(test, schemars(length(max = 16), inner(length(min = 1))))]
     people: Vec<String>,
-    /// What lines hold of the change itself.
+    /// What to keep of the change itself: nothing, the SHA-256 of its merge patch, or the merge patch without secrets.
     change: ChangeKept,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKept {
     #[default]
     None,
-    /// SHA-256 of the merge patch.
     Digest,
-    /// The merge patch, without secrets, and its SHA-256.
     Patch,
 }
 

@@ -1,9 +1,11 @@
 //! Tests of the trail against a ledger in memory.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 
 use kubewitness_sdk::testing;
+use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::*;
@@ -16,7 +18,7 @@ struct Host {
     concealed: RefCell<Vec<String>>,
 }
 
-/// What the host answers of the object's own words.
+/// Managers of an object that a change touches.
 const MANAGED: &str = r#"[
     {"manager":"kubectl","operation":"Apply","time":"2026-11-20T10:00:00Z"},
     {"manager":"kube-controller-manager","operation":"Update","time":"2026-11-20T10:00:05Z","subresource":"status"},
@@ -26,7 +28,6 @@ impl testing::Host for Host {
     fn document_value(&self, seq: u64, pointer: &str) -> Result<Option<String>, Error> {
         self.document(seq)?;
         Ok(match pointer {
-            "/metadata/managedFields" => Some(MANAGED.to_owned()),
             "/metadata/annotations/kubewitness.dev~1submitter" => Some("\"ada\"".to_owned()),
             "/metadata/annotations/long" => Some(format!("\"{}\"", "é".repeat(300))),
             "/metadata/annotations/number" => Some("7".to_owned()),
@@ -41,6 +42,10 @@ impl testing::Host for Host {
                 "spec":{"jobs":[{"template":{"metadata":{"annotations":{"kubewitness.dev/submitter":"grace"}}}}],
                 "kubewitness.dev/submitter":"no annotation"}}"#
                 .to_owned(),
+            // A change by a manager, the beginning of a deletion, and a change that takes the last manager away.
+            5 => format!(r#"{{"metadata":{{"managedFields":{MANAGED}}}}}"#),
+            6 => format!(r#"{{"metadata":{{"deletionTimestamp":"2026-11-20T10:00:07Z","managedFields":{MANAGED}}}}}"#),
+            7 => r#"{"metadata":{"managedFields":null}}"#.to_owned(),
             4 => {
                 let name = |n| format!(r#"{{"annotations":{{"kubewitness.dev/submitter":"{}"}}}}"#, "a".repeat(n));
                 format!("[{}]", (1..=20).chain([1]).map(name).collect::<Vec<_>>().join(","))
@@ -182,9 +187,9 @@ fn the_digest_of_the_host_is_what_the_line_holds_and_no_document_is_read() {
 }
 
 #[test]
-fn a_line_names_the_newest_field_manager_and_the_person() {
+fn a_line_names_the_person_and_the_newest_field_manager_that_the_change_touches() {
     let host = Rc::new(Host::default());
-    handle(&host, &Config::default(), &[1]);
+    handle(&host, &Config::default(), &[5]);
     let line = &lines(&host)[0].1;
     assert_eq!((&line["manager"], &line["operation"]), (&"kube-controller-manager".into(), &"Update".into()));
     assert_eq!(line["persons"]["kubewitness.dev/submitter"], "digest of 3");
@@ -193,6 +198,20 @@ fn a_line_names_the_newest_field_manager_and_the_person() {
         (&Value::Null, &["ada".to_owned()][..])
     );
     assert_eq!((&line["patch"], &line["patch_sha256"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_change_that_touches_no_manager_or_begins_a_deletion_names_none() {
+    let host = Rc::new(Host::default());
+    handle(&host, &Config::default(), &[1, 6, 7]);
+    let lines = lines(&host);
+    assert_eq!(lines.len(), 3);
+    for (text, line) in lines {
+        assert!(line.get("manager").is_none() && line.get("operation").is_none(), "{text}");
+    }
+    let host = Rc::new(Host::default());
+    handle(&host, &Config { managers: false, ..Config::default() }, &[5]);
+    assert!(self::lines(&host)[0].1.get("manager").is_none());
 }
 
 #[test]
@@ -273,4 +292,18 @@ fn wrong_settings_of_people_are_refused_by_their_field() {
     assert_eq!(told(vec!["a".into(); PEOPLE]), [] as [&str; 0]);
     assert_eq!(told(vec!["a".into(); PEOPLE + 1]), ["people"]);
     assert_eq!(told(vec![String::new()]), ["people"]);
+}
+
+/// `cargo xtask docs` writes the file, and this test compares it.
+#[test]
+fn the_reference_of_the_configuration_is_what_the_types_say() {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    let schema = settings.into_generator().into_root_schema_for::<Config>();
+    let made = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config.schema.json");
+    if std::env::var_os("KUBEWITNESS_WRITE_DOCS").is_some() {
+        return std::fs::write(file, made).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap();
+    assert!(committed == made, "{} is not what the code says: run `cargo xtask docs`", file.display());
 }

@@ -137,6 +137,11 @@ fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
 }
 
 impl HostSpec {
+    /// Settings that are valid but probably not meant, beside these plugins: all that the host has.
+    pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
+        ledgers::unsigned(self, plugins)
+    }
+
     /// The stores that are files: databases first.
     pub fn stores(&self) -> impl Iterator<Item = places::Store<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
@@ -334,7 +339,7 @@ impl PluginSpec {
             );
             fault(format!("spec.subscribe[{index}].resync"), message)
         };
-        asks.map(warning).chain(cut).collect()
+        asks.map(warning).chain(cut).chain(ledgers::signed_by_plugin(&self.grants, host)).collect()
     }
 
     /// Settings that are valid but probably not meant beside this other plugin.

@@ -42,6 +42,14 @@ pub struct Progress {
     pub retired_ms: Option<u64>,
 }
 
+impl Progress {
+    /// Whether the state at this position is delivered, filtered or dead.
+    pub fn has_finished(&self, seq: Seq) -> bool {
+        let above = self.above.partition_point(|(_, last)| *last < seq);
+        seq <= self.cursor || self.above.get(above).is_some_and(|(first, _)| *first <= seq)
+    }
+}
+
 /// States of this source after this position belong to the subscription. An unsubscribed source keeps its
 /// end, so that its delivered states stay in the accounts. If it is subscribed again, it gets a second entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -262,4 +270,16 @@ pub enum FilterError {
 #[async_trait]
 pub trait StateFilter: Send + Sync + std::fmt::Debug {
     async fn wants(&self, state: &State) -> Result<bool, FilterError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_finished_up_to_the_cursor_and_in_the_ranges_above_it() {
+        let progress = Progress { cursor: 2, above: vec![(4, 5), (8, 8)], ..Progress::default() };
+        let finished: Vec<_> = (0..=9).filter(|seq| progress.has_finished(*seq)).collect();
+        assert_eq!(finished, [0, 1, 2, 4, 5, 8]);
+    }
 }

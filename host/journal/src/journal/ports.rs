@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kubewitness_core::ledger::Reached;
 use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
-    Kept, KvWrite, Ledgers, NOTE, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
+    Kept, KvWrite, Ledgers, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Journal;
 use crate::append::group::Work;
+use crate::read::account;
 use crate::report::ReplayRecord;
 use crate::store::rows::Act;
 
@@ -215,24 +216,16 @@ impl Notes for Journal {
     }
 }
 
-/// In the place of a plugin's name, and no name of one.
-const LEDGERS: &str = ".ledgers";
-
 #[async_trait]
 impl Ledgers for Journal {
     async fn reached(&self, ledger: &str) -> Result<Option<Reached>, JournalError> {
-        let key = format!("{NOTE}{ledger}");
-        let kept = self.kv(LEDGERS).await?.into_iter().find(|(name, _)| *name == key);
-        let read = |(_, value): (_, Vec<u8>)| serde_json::from_slice(&value);
-        kept.map(read).transpose().map_err(|error| {
-            JournalError::Invalid(format!("what it keeps of the ledger `{ledger}` can't be read: {error}"))
-        })
+        account::reached(self.kv(account::LEDGERS).await?, ledger)
     }
 
     async fn reach(&self, ledger: &str, reached: &Reached) -> Result<(), JournalError> {
         let value = serde_json::to_vec(reached).map_err(|error| JournalError::Invalid(error.to_string()))?;
-        let note = KvWrite { key: format!("{NOTE}{ledger}"), value: Some(value) };
-        self.note(LEDGERS, vec![note], Kept::ByTheMachine).await
+        let note = KvWrite { key: account::ledger_key(ledger), value: Some(value) };
+        self.note(account::LEDGERS, vec![note], Kept::ByTheMachine).await
     }
 }
 

@@ -8,7 +8,7 @@ use kubewitness_core::ports::{
     SourceStart, Try, Witness,
 };
 use kubewitness_core::{Change, Seq, StateId};
-use kubewitness_journal::{Journal, ids_at};
+use kubewitness_journal::{Journal, account_at, ids_at};
 
 use crate::support::{Desk, PATIENCE, SOURCE, in_source, job, of, on_every_store, present};
 
@@ -91,6 +91,8 @@ async fn how_far_a_ledger_has_come_is_kept_beside_what_plugins_keep() {
     let desk = desk.reopen().await;
     assert_eq!(desk.journal.reached("trail").await.unwrap(), Some(reached(9)));
     assert_eq!(desk.journal.reached("other").await.unwrap(), None);
+    let found = account_at(&desk.place, None, "trail").await.unwrap();
+    assert_eq!((found.reached, found.account), (Some(reached(9)), None));
     assert!(desk.journal.all_progress().await.unwrap().is_empty(), "it is no plugin");
     desk.assert_sound().await;
 }
@@ -113,6 +115,9 @@ async fn progress_letters_and_keys_are_saved_together() {
     let desk = desk.reopen().await;
     assert_eq!(desk.journal.progress("audit").await.unwrap(), Some(save.progress));
     assert_eq!(desk.journal.dead_letters("audit").await.unwrap(), [letter(2), letter(3)]);
+    let account = account_at(&desk.place, Some("audit"), "trail").await.unwrap().account.unwrap();
+    assert_eq!((account.progress, account.letters), (progress(4, 2, 2), [2, 3].into()));
+    assert_eq!(account_at(&desk.place, Some("other"), "trail").await.unwrap(), Default::default());
     assert!(desk.journal.dead_letters("other").await.unwrap().is_empty());
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [("a".into(), vec![3]), ("b".into(), vec![2])]);
     let with_states = desk.journal.letters_with_states(None).await.unwrap();

@@ -14,9 +14,10 @@ const fn difference(what: &'static str, why: &'static str) -> Difference {
 /// The list that the conformance tests and the documentation show.
 pub const DIFFERENCES: &[Difference] = &[
     difference(
-        "metadata.managedFields is recorded for server-side apply alone; conflicts between managers are never raised",
-        "it doubles the size of an object and nothing here reads it; an apply still removes what its manager no \
-         longer applies",
+        "metadata.managedFields names the outer fields alone for creations, updates and patches; conflicts between \
+         managers are never raised",
+        "all fields double the size of an object, and who wrote last is all that is read here; an apply still removes \
+         what its manager no longer applies",
     ),
     difference(
         "no controllers run: the Job controller, the scheduler and the kubelet are the workload's to play",

@@ -11,6 +11,11 @@ use super::life::{Action, JobState, Life, Phase, PodIndex, PodState, Step};
 use super::rng::Rng;
 use super::time;
 
+/// Who writes what the workload plays.
+const SUBMITTER: &str = "?fieldManager=kubectl-create";
+const CONTROLLER: &str = "?fieldManager=kube-controller-manager";
+const KUBELET: &str = "?fieldManager=kubelet";
+
 /// How often a conflicting write is decided again. Nobody else writes these objects for long.
 const CONFLICTS: u32 = 8;
 /// The names that are tried for one job.
@@ -115,7 +120,10 @@ impl Driven {
             return Ok(());
         }
         for _ in 0..NAMES {
-            match api.create(&self.jobs_path(), &document::job(self.life.plan())).await? {
+            match api
+                .create(&format!("{}{SUBMITTER}", self.jobs_path()), &document::job(self.life.plan()))
+                .await?
+            {
                 Sent::Done(job) => {
                     self.job = job;
                     return Ok(());
@@ -163,7 +171,7 @@ impl Driven {
         part: &str,
         change: impl Fn(&mut Value),
     ) -> Result<(), WorkloadError> {
-        let path = format!("{}{part}", self.job_path());
+        let path = format!("{}{part}{CONTROLLER}", self.job_path());
         for _ in 0..CONFLICTS {
             change(&mut self.job);
             match api.replace(&path, &self.job).await? {
@@ -190,7 +198,7 @@ impl Driven {
         for _ in 0..NAMES {
             name = format!("{}-{}", self.life.plan().name, self.rng.suffix(5));
             let document = document::pod(self.life.plan(), &self.job, pod, &name);
-            let created = match api.create(&self.pods_path(), &document).await? {
+            let created = match api.create(&format!("{}{CONTROLLER}", self.pods_path()), &document).await? {
                 Sent::Done(created) => created,
                 Sent::Conflict => match api.get(&format!("{}/{name}", self.pods_path())).await? {
                     Sent::Done(created) => created,
@@ -224,7 +232,7 @@ impl Driven {
             PodState::Running => facts.started = Some(now),
             _ => {}
         }
-        let path = format!("{}/status", self.pod_path(pod));
+        let path = format!("{}/status{KUBELET}", self.pod_path(pod));
         for _ in 0..CONFLICTS {
             let document = &mut self.documents[pod];
             let before = document["status"].take();

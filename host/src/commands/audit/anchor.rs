@@ -1,7 +1,9 @@
-//! A root that somebody noted elsewhere: `LEDGER:FILE:LINES:ROOT`.
+//! A root that somebody noted elsewhere: `LEDGER:FILE:LINES:ROOT`. The journal keeps one of a signed ledger, too.
 
 use std::fmt;
 use std::str::FromStr;
+
+use kubewitness_core::ledger::Reached;
 
 use super::statements::Statement;
 
@@ -18,6 +20,35 @@ impl Anchor {
     pub fn of(statement: &Statement) -> Self {
         let Statement { ledger, file, lines, root, .. } = statement;
         Self { ledger: ledger.clone(), file: *file, lines: *lines, root: root.clone() }
+    }
+}
+
+impl From<Reached> for Anchor {
+    fn from(Reached { ledger, file, lines, root }: Reached) -> Self {
+        Self { ledger, file, lines, root }
+    }
+}
+
+/// An anchor, and who noted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    pub anchor: Anchor,
+    pub by_journal: bool,
+}
+
+impl From<Anchor> for Noted {
+    fn from(anchor: Anchor) -> Self {
+        Self { anchor, by_journal: false }
+    }
+}
+
+impl fmt::Display for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { anchor, by_journal } = self;
+        match by_journal {
+            true => write!(f, "the root that the journal keeps, {anchor},"),
+            false => write!(f, "the noted root {anchor}"),
+        }
     }
 }
 

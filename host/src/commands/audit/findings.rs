@@ -37,6 +37,9 @@ pub struct Report {
     /// States that were compared with the journal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compared: Option<u64>,
+    /// Gaps of the journal between records of the trail, up to a bound.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
     /// What the proof could not show, and why.
     pub not_shown: Vec<String>,
     /// The hash of the last line that holds.
@@ -52,6 +55,13 @@ pub struct NewestRoot {
     /// Who signed it; none if it is not signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// A gap of the journal: its id ends with its bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gap {
+    pub id: String,
+    pub seq: u64,
 }
 
 impl Report {
@@ -81,7 +91,7 @@ impl Report {
             text.push_str(&format!("  {} roots that were noted elsewhere are still there\n", self.anchors));
         }
         if let Some(compared) = self.compared {
-            text.push_str(&format!("  {compared} states of the journal are there, each once\n"));
+            text.push_str(&format!("  {compared} states of the journal are there, none twice\n"));
         }
         for reason in &self.not_shown {
             text.push_str(&format!("  not shown: {reason}\n"));
@@ -96,9 +106,13 @@ impl fmt::Display for Report {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
             (None, Some(what)) => write!(f, "{what}; {} lines before it hold", self.lines),
             _ if self.lines == 0 => f.write_str("no lines yet"),
+            // Where the host signs, nobody asks for what the plugin signed.
+            _ if self.roots > 0 || self.signed == 0 => {
+                write!(f, "{} lines, unbroken; the newest is {}", self.lines, self.head)
+            }
             _ => write!(
                 f,
-                "{} lines, unbroken, {} of them signed by the plugin; the newest is {}",
+                "{} lines, unbroken, {} of them signed by the plugin, which is not checked; the newest is {}",
                 self.lines, self.signed, self.head
             ),
         }
@@ -165,7 +179,7 @@ impl fmt::Display for Broken {
             Self::UnknownKey(key) => write!(f, "it is signed with key {key}: give its public part with `--key` if it is yours"),
             Self::Forged => f.write_str("its signature does not hold: somebody without the key wrote it"),
             Self::NoSeal => f.write_str("the file ends without a seal, and another file follows it: its end was cut"),
-            Self::OtherAnchor(anchor) => write!(f, "up to it the file has another root than the noted {anchor}: somebody rewrote it"),
+            Self::OtherAnchor(anchor) => write!(f, "up to it the file has another root than {anchor}: somebody rewrote it"),
         }
     }
 }

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde_json::json;
 
-use self::anchor::Anchor;
+use self::anchor::{Anchor, Noted};
+use self::completeness::Writer;
 pub use self::findings::Broken;
 use self::findings::Report;
 use self::verify::{Demands, verify};
@@ -43,19 +44,28 @@ pub async fn audit(command: Audit) -> Ended {
 
 async fn prove(args: VerifyTrailArgs) -> Ended {
     let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
-    let anchors = anchor.iter().map(|text| text.parse::<Anchor>());
+    let anchors = anchor.iter().map(|text| text.parse::<Anchor>().map(Noted::from));
     let anchors =
         anchors.collect::<Result<_, _>>().map_err(|told| Usage::error(format!("--anchor {told}")))?;
-    let demands = Demands { keys: keys::read_all(&trail.key)?, anchors, is_from_first: !from_middle };
+    let mut demands = Demands { anchors, is_from_first: !from_middle, ..demands(&trail)? };
+    let mut journal = match &data {
+        Some(data) => Some((place(&journal, data)?, Writer::default())),
+        None => None,
+    };
+    if let (Some((place, writer)), Some(data)) = (&mut journal, &data) {
+        *writer = completeness::writer(data, &trail.files, place).await?;
+        let kept = writer.reached.clone().map(Anchor::from);
+        demands.anchors.extend(kept.map(|anchor| Noted { anchor, by_journal: true }));
+        demands.signed_every = demands.signed_every.or(writer.signed_every);
+    }
     let mut records = completeness::Trail::default();
     let mut report = verify(&trail.files, &demands, &mut |text| {
         if data.is_some() {
             records.add(text);
         }
     })?;
-    if let Some(data) = data.filter(|_| report.ok) {
-        let writer = completeness::writer(&data, &trail.files)?;
-        completeness::compare(&mut report, records, &place(&journal, &data)?, &writer).await?;
+    if let Some((place, writer)) = journal.filter(|_| report.ok) {
+        completeness::compare(&mut report, records, &place, &writer, from_middle).await?;
     }
     print::value(output, &report, |report| {
         let what =
@@ -63,6 +73,11 @@ async fn prove(args: VerifyTrailArgs) -> Ended {
         what + &report.details()
     })?;
     Ok(if report.ok { End::Fine } else { End::Failed })
+}
+
+/// What each command asks of a trail that it reads.
+fn demands(trail: &TrailArgs) -> anyhow::Result<Demands> {
+    Ok(Demands { keys: keys::read_all(&trail.key)?, signed_every: trail.signed_every, ..Demands::default() })
 }
 
 /// The file at fault, or all of them.
@@ -75,7 +90,7 @@ fn named(files: &[PathBuf], report: &Report) -> String {
 }
 
 fn root(trail: &TrailArgs, output: Output) -> Ended {
-    let demands = Demands { keys: keys::read_all(&trail.key)?, ..Demands::default() };
+    let demands = demands(trail)?;
     let report = verify(&trail.files, &demands, &mut |_| {})?;
     if !report.ok {
         bail!(

@@ -15,8 +15,7 @@ use kubewitness_core::{calendar, files};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keys;
-use super::verify::{Demands, verify};
+use super::verify::verify;
 use crate::cli::ErasePersonArgs;
 use crate::commands::print::{self, clean};
 use crate::commands::{End, Ended};
@@ -153,7 +152,7 @@ struct Record {
 }
 
 fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> Result<()> {
-    let demands = Demands { keys: keys::read_all(&args.trail.key)?, ..Demands::default() };
+    let demands = super::demands(&args.trail)?;
     let (mut records, mut in_clear) = (0, 0);
     let report = verify(&args.trail.files, &demands, &mut |text| {
         let Ok(record) = serde_json::from_slice::<Record>(text) else { return };
@@ -222,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::verify::Demands;
     use super::super::verify_tests::chain_of;
     use super::*;
     use crate::cli::{Audit, Cli, Command};

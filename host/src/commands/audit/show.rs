@@ -8,9 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::keys;
 use super::persons::Persons;
-use super::verify::{Demands, verify};
+use super::verify::verify;
 use crate::cli::{Moment, Output, ShowTrailArgs};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended};
@@ -79,7 +78,7 @@ impl Newest {
 
 /// A trail that does not hold is shown up to the fault, and the command fails.
 pub fn show(args: &ShowTrailArgs) -> Ended {
-    let demands = Demands { keys: keys::read_all(&args.trail.key)?, ..Demands::default() };
+    let demands = super::demands(&args.trail)?;
     let persons = Persons::beside(&args.trail.files)?;
     let mut found =
         Newest { records: VecDeque::new(), bytes: 0, most: args.limit as usize, left_out: 0, unread: 0 };

@@ -89,6 +89,8 @@ pub struct Ledger {
     pub newest: Option<Statement>,
     /// Records after the newest root.
     pub open: u64,
+    /// The most records between two roots whose signatures hold.
+    pub widest: u64,
     /// Lines that the host took over.
     pub adopted: u64,
 }
@@ -167,8 +169,13 @@ impl Ledger {
         if keys.is_empty() || is_before {
             return Ok(());
         }
+        check_signature(line, said, keys)?;
+        // The first one may cover what was there before the ledger was signed.
+        if self.signed_roots > 0 {
+            self.widest = self.widest.max(self.open);
+        }
         self.signed_roots += 1;
-        check_signature(line, said, keys)
+        Ok(())
     }
 
     fn count(&mut self, line: &[u8]) -> Result<(), Broken> {

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::files;
+use kubewitness_core::limits::BATCH_MOST;
 
-use super::anchor::Anchor;
+use super::anchor::{Anchor, Noted};
 use super::findings::{NewestRoot, Report};
 use super::statements::{self, Keys, Ledger};
 use super::trail::Chain;
@@ -22,9 +23,23 @@ const FILES: usize = 100_000;
 #[derive(Default)]
 pub struct Demands {
     pub keys: Keys,
-    pub anchors: Vec<Anchor>,
+    pub anchors: Vec<Noted>,
     /// The first file of the ledger must be there.
     pub is_from_first: bool,
+    /// `records` of the ledger's `signing`; none where nothing says another number than its default.
+    pub signed_every: Option<u64>,
+}
+
+/// `records` of `signing`, if the settings leave it out.
+const SIGNED_EVERY: u64 = 1000;
+
+impl Demands {
+    /// Records that the controller may leave behind the newest root: it signs before it appends those of a call.
+    fn open_most(&self, widest: u64) -> u64 {
+        let set = self.signed_every.unwrap_or(SIGNED_EVERY).saturating_add(u64::from(BATCH_MOST));
+        // What it left between two signed roots, it may leave again.
+        set.max(widest)
+    }
 }
 
 /// The number of an empty file among others: it stands behind them.
@@ -182,10 +197,10 @@ impl Proof<'_> {
     }
 
     fn look_for_anchors(&mut self, file: u64) -> Result<(), Broken> {
-        for (anchor, found) in self.demands.anchors.iter().zip(&mut self.found) {
-            if (anchor.file, anchor.lines) == (file, self.ledger.lines) {
-                if anchor.root != self.ledger.root() {
-                    return Err(Broken::OtherAnchor(anchor.to_string()));
+        for (noted, found) in self.demands.anchors.iter().zip(&mut self.found) {
+            if (noted.anchor.file, noted.anchor.lines) == (file, self.ledger.lines) {
+                if noted.anchor.root != self.ledger.root() {
+                    return Err(Broken::OtherAnchor(noted.to_string()));
                 }
                 *found = true;
             }
@@ -196,9 +211,9 @@ impl Proof<'_> {
     /// An anchor of this file that its lines do not reach.
     fn missed(&self, file: u64) -> Option<String> {
         let mut anchors = self.demands.anchors.iter().zip(&self.found);
-        let (anchor, _) = anchors.find(|(anchor, found)| anchor.file == file && !**found)?;
+        let (noted, _) = anchors.find(|(noted, found)| noted.anchor.file == file && !**found)?;
         let has = self.ledger.lines;
-        Some(format!("it has {has} lines, and the noted root {anchor} covers more: its end was cut"))
+        Some(format!("it has {has} lines, and {noted} covers more: its end was cut"))
     }
 
     fn tell(self, report: &mut Report, is_whole: bool) {
@@ -214,27 +229,34 @@ impl Proof<'_> {
             at: newest.at.clone(),
             key: newest.key.clone(),
         });
-        report.anchors = found.iter().filter(|found| **found).count() as u64;
+        let by_people =
+            demands.anchors.iter().zip(&found).filter(|(noted, found)| !noted.by_journal && **found);
+        report.anchors = by_people.count() as u64;
         report.ledger.clone_from(&ledger.id);
         if !report.ok {
             return;
         }
-        let strange = |anchor: &&Anchor| ledger.id.as_ref() != Some(&anchor.ledger);
-        if let Some(anchor) = demands.anchors.iter().find(strange) {
-            return report.breaks(
-                "",
-                None,
-                format!("the noted root {anchor} is of another ledger than these files"),
-            );
+        let strange = |noted: &&Noted| ledger.id.as_ref() != Some(&noted.anchor.ledger);
+        if let Some(noted) = demands.anchors.iter().find(strange) {
+            return report.breaks("", None, format!("{noted} is of another ledger than these files"));
         }
-        if let Some((anchor, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
-            let told = format!("the noted root {anchor} is of file {}, which was not given", anchor.file);
+        if let Some((noted, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
+            let told = format!("{noted} is of file {}, which was not given", noted.anchor.file);
             return report.breaks("", None, told);
         }
         if !demands.keys.is_empty() && ledger.signed_roots == 0 && (report.lines > 0 || is_whole) {
             let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
                         took the roots out";
             return report.breaks("", None, told.to_owned());
+        }
+        let most = demands.open_most(ledger.widest);
+        if ledger.signed_roots > 0 && ledger.open > most {
+            let told = format!(
+                "{} records stand behind the newest root, and the controller leaves {most} at most: somebody added them, or \
+                 the ledger is not signed any more. Give `records` of its `signing` with `--signed-every` if that is larger",
+                ledger.open
+            );
+            return report.breaks("", None, told);
         }
         report.not_shown = not_shown(report, demands, is_whole);
     }

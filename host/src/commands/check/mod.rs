@@ -216,7 +216,7 @@ async fn check_snapshot(
     } else if snapshot.hosts.is_empty() && !path.is_dir() {
         beside(path)
     } else {
-        let (finding, host) = check_host(snapshot);
+        let (finding, host) = check_host(snapshot, path.is_dir());
         findings.push(finding);
         let detail = if host.is_some() { "" } else { "the host's names are not checked" };
         Against { host, detail: detail.into() }
@@ -234,7 +234,8 @@ async fn check_snapshot(
     findings
 }
 
-fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
+/// `is_all`: no other file has plugins.
+fn check_host(snapshot: &Snapshot, is_all: bool) -> (Finding, Option<HostSpec>) {
     match snapshot.host().map_err(|problem| vec![problem]).and_then(parse_host) {
         Ok(host) => {
             let HostSpec { sources, databases, status_rules, .. } = &host.spec;
@@ -243,9 +244,21 @@ fn check_host(snapshot: &Snapshot) -> (Finding, Option<HostSpec>) {
                 detail.push_str(&format!(", {} status rules", status_rules.len()));
             }
             let what = format!("host {}", host.entry.shown());
-            (Finding::new(what, detail, Vec::new()), Some(host.spec))
+            let warnings = texts(&host.problems(host_warnings(&host.spec, snapshot, is_all)));
+            (Finding { warnings, ..Finding::new(what, detail, Vec::new()) }, Some(host.spec))
         }
         Err(problems) => (Finding::of("host".into(), String::new(), &problems), None),
+    }
+}
+
+/// None where plugins may be unknown: they may use what seems to be unused.
+pub fn host_warnings(host: &HostSpec, snapshot: &Snapshot, is_all: bool) -> Vec<Fault> {
+    let parsed: Result<Vec<_>, _> = snapshot.plugins.iter().map(|entry| parse_plugin(entry, host)).collect();
+    match parsed {
+        Ok(plugins) if is_all || !plugins.is_empty() => {
+            host.warnings(plugins.iter().map(|plugin| &plugin.spec))
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -519,6 +532,29 @@ mod tests {
         assert_eq!(found[1].warnings, [""; 0]);
         let [warning] = found[2].warnings.as_slice() else { panic!("{:?}", found[2].problems) };
         assert!(warning.contains("which `notify` writes as well"), "{warning}");
+    }
+
+    #[tokio::test]
+    async fn a_ledger_without_a_signature_beside_a_key_that_nobody_uses_is_a_warning() {
+        let host = format!(
+            "{HOST}      ledgers: [{{name: trail, path: trail.jsonl}}]\n      keys: [{{name: seal, valueFrom: {{env: SEAL}}}}]\n"
+        );
+        let spec = "      subscribe: [{source: jobs}]\n";
+        let told = async |spec: &str| {
+            let folder = folder(&[("host.yaml", &host), ("p.yaml", &plugin("p", spec))]);
+            findings(folder.path()).await.remove(0).warnings
+        };
+        let [warning] = told(spec).await.try_into().unwrap();
+        assert!(
+            warning.contains("spec.ledgers[0].signing: is left out") && warning.contains("`seal`"),
+            "{warning}"
+        );
+        assert_eq!(
+            told(&format!("{spec}      grants: {{keys: [{{name: own, key: seal}}]}}\n")).await,
+            [""; 0]
+        );
+        // A plugin that is refused may use it.
+        assert_eq!(told("      subscribe: [{source: other}]\n").await, [""; 0]);
     }
 
     #[test]

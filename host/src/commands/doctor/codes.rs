@@ -142,8 +142,17 @@ pub const LEDGERS: Code = Code {
              docs/how-to/ship-ledgers.md has the steps.",
 };
 
+pub const SIGNING: Code = Code {
+    code: "KW-D016",
+    title: "ledgers are signed where there is a key",
+    meaning: "The command looks at the settings of --config, or at those in the data folder of --data. The line is a warning \
+              for each ledger without `signing` while nothing uses a key of the host. Whoever can write such a ledger can \
+              rewrite it with correct hashes.",
+    remedy: "Name the key in `signing` of the ledger, or remove it from `keys`. docs/how-to/audit-trail.md has the steps.",
+};
+
 /// In the order of their numbers.
-pub const ALL: [&Code; 15] = [
+pub const ALL: [&Code; 16] = [
     &API_SERVER,
     &API_VERSION,
     &RIGHTS,
@@ -159,6 +168,7 @@ pub const ALL: [&Code; 15] = [
     &CONFIGURATION,
     &OWN_RIGHTS,
     &LEDGERS,
+    &SIGNING,
 ];
 
 #[cfg(test)]

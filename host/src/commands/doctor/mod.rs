@@ -6,6 +6,7 @@ pub mod codes;
 mod controller;
 mod findings;
 mod folder;
+mod signing;
 
 use jiff::fmt::rfc2822;
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -51,6 +52,7 @@ pub async fn doctor(args: DoctorArgs) -> Ended {
         None => clocks(api_clock.flatten(), Some(0), "this machine", &mut found),
     }
     folder::examine(args.data.as_deref(), &mut found);
+    signing::examine(&args, &mut found);
     found.0.sort_by_key(|finding| finding.code);
     print::value(args.output, &found.0, |found| findings::text(found))?;
     Ok(found.end())
@@ -117,6 +119,6 @@ mod tests {
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
         assert_eq!(explain("kw-d009").unwrap(), End::Fine);
-        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D015"));
+        assert!(explain("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D016"));
     }
 }

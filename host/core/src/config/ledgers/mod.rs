@@ -4,14 +4,14 @@
 pub mod places;
 mod ship;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::ship::ShipSpec;
 use super::values::unknown;
-use super::{Bytes, Duration, KeyGrant};
+use super::{Bytes, Duration, GrantsSpec, HostSpec, KeyGrant, LedgerGrant, PluginSpec};
 use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
 use crate::model::fault::{Fault, fault};
 
@@ -185,13 +185,46 @@ pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], fa
     }
 }
 
+/// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all that
+/// the host has.
+pub(super) fn unsigned<'p>(host: &HostSpec, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
+    let signs = host.ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
+    let mut used: BTreeSet<_> = signs.map(|signing| signing.key.as_str()).collect();
+    used.extend(plugins.flat_map(|plugin| &plugin.grants.keys).map(|grant| grant.key.as_str()));
+    let Some(idle) = host.keys.iter().find(|key| !used.contains(key.name.as_str())) else {
+        return Vec::new();
+    };
+    let ledgers = host.ledgers.iter().enumerate().filter(|(_, ledger)| ledger.signing.is_none());
+    let warning = |(index, ledger): (usize, &LedgerSpec)| {
+        let message = format!(
+            "is left out, so the ledger `{}` is not signed, and nothing uses the key `{1}`: write `signing: {{key: {1}}}`, or \
+             remove the key",
+            ledger.name, idle.name
+        );
+        fault(format!("spec.ledgers[{index}].signing"), message)
+    };
+    ledgers.map(warning).collect()
+}
+
+/// A plugin that may sign what it appends, where the host does not sign.
+pub(super) fn signed_by_plugin(grants: &GrantsSpec, host: &HostSpec) -> Option<Fault> {
+    let own = |grant: &&LedgerGrant| {
+        host.ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
+    };
+    let ledger = grants.ledger.iter().find(own).filter(|_| !grants.keys.is_empty())?;
+    let message = format!(
+        "lets the plugin sign what it appends to `{}`, and `kubewitness audit verify` checks no signature of a plugin: give \
+         the ledger `signing` in the host's settings, with another key",
+        ledger.ledger
+    );
+    Some(fault("spec.grants.keys", message))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::HostSpec;
-    use crate::config::PluginSpec;
 
     fn host(ledgers: &serde_json::Value) -> HostSpec {
         let keys = json!([{"name": "seal", "valueFrom": {"file": "/secrets/seal"}}]);
@@ -309,5 +342,38 @@ mod tests {
         .unwrap();
         let told = plugin.check(&host);
         assert!(told.iter().any(|fault| fault.message.contains("signs the ledger `a`")), "{told:?}");
+    }
+
+    #[test]
+    fn a_key_that_nobody_uses_beside_a_ledger_that_nobody_signs_is_told() {
+        let told = |ledgers: &serde_json::Value, grants: &serde_json::Value| {
+            let plugin =
+                json!({"module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": grants});
+            let plugin: PluginSpec = serde_json::from_value(plugin).unwrap();
+            host(ledgers).warnings(std::iter::once(&plugin))
+        };
+        let bare = json!([{"name": "a", "path": "a.jsonl"}]);
+        let [warning] = told(&bare, &json!({})).try_into().unwrap();
+        assert_eq!(warning.field, "spec.ledgers[0].signing");
+        assert!(warning.message.contains("write `signing: {key: seal}`"), "{}", warning.message);
+        // A plugin that signs itself uses it, and so does another ledger.
+        assert_eq!(told(&bare, &json!({"keys": [{"name": "trail", "key": "seal"}]})), []);
+        let signed = json!([bare[0], {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}}]);
+        assert_eq!(told(&signed, &json!({})), []);
+        assert_eq!(told(&json!([]), &json!({})), []);
+    }
+
+    #[test]
+    fn a_plugin_that_signs_where_the_host_does_not_is_told_what_is_checked() {
+        let plugin: PluginSpec = serde_json::from_value(json!({
+            "module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}],
+            "grants": {"ledger": [{"name": "trail", "ledger": "a"}], "keys": [{"name": "trail", "key": "seal"}]},
+        }))
+        .unwrap();
+        let [warning] =
+            plugin.warnings(&host(&json!([{"name": "a", "path": "a.jsonl"}]))).try_into().unwrap();
+        assert!(warning.field == "spec.grants.keys" && warning.message.contains("`a`"), "{warning:?}");
+        let signed = host(&json!([{"name": "a", "path": "a.jsonl", "signing": {"key": "other"}}]));
+        assert_eq!(plugin.warnings(&signed), []);
     }
 }

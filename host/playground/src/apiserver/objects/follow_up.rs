@@ -54,7 +54,7 @@ impl Shared {
             return;
         }
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-        if let Err(error) = write::create(self, &accounts, account, false) {
+        if let Err(error) = write::create(self, &accounts, account, "", false) {
             tracing::debug!(namespace, message = %error.message, "the default account was not created");
         }
     }

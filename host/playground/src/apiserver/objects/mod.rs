@@ -4,6 +4,7 @@
 pub(crate) mod delete;
 mod follow_up;
 pub(crate) mod list;
+mod managers;
 pub(crate) mod render;
 pub(crate) mod reviews;
 pub(crate) mod subresources;
@@ -83,7 +84,8 @@ pub async fn handle(
         "update" if allowed(&place, "update") && !request.path.name.is_empty() => {
             let (dry, part) = (request.query.dry_run()?, part(&request));
             let body = decode(&request, &place, body)?;
-            let outcome = write::replace(shared, &place, &request.path.name, part, dry, &body)?;
+            let outcome =
+                write::replace(shared, &place, &request.path.name, part, &manager(&request), dry, &body)?;
             show(&request, &place, 200, &outcome)
         }
         "patch" if allowed(&place, "patch") && !request.path.name.is_empty() => {
@@ -114,6 +116,10 @@ async fn get(front: &Front, request: &Incoming, place: &Place) -> Result<Arc<Rec
 
 fn allowed(place: &Place, verb: &str) -> bool {
     place.kind.verbs.contains(&verb)
+}
+
+fn manager(request: &Incoming) -> String {
+    managers::manager(request.query.get("fieldManager"), request.header(header::USER_AGENT))
 }
 
 fn part(request: &Incoming) -> Part {
@@ -251,7 +257,7 @@ fn create(
         let pods = shared.place("", "pods", &place.namespace)?;
         return subresources::bind(shared, &pods, &name, &body);
     }
-    let outcome = write::create(shared, place, body, request.query.dry_run()?)?;
+    let outcome = write::create(shared, place, body, &manager(request), request.query.dry_run()?)?;
     show(request, place, 201, &outcome)
 }
 
@@ -271,7 +277,7 @@ fn patch_object(
     if how == PatchType::Apply {
         return apply(shared, request, place, &document);
     }
-    let outcome = write::change(shared, place, name, part, dry, &|old| {
+    let outcome = write::change_by(shared, place, name, part, &manager(request), dry, &|old| {
         let mut new = old.clone();
         let kind = &place.kind.kind;
         match how {
@@ -333,7 +339,7 @@ fn apply(
             let blank = json!({
                 "apiVersion": place.kind.api_version(), "kind": place.kind.kind, "metadata": {"name": name},
             });
-            match write::create(shared, place, merge(&blank)?, dry) {
+            match write::create(shared, place, merge(&blank)?, "", dry) {
                 // Another request created it meanwhile.
                 Err(error) if error.reason == "AlreadyExists" => {}
                 other => return show(request, place, 201, &other?),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::apiserver::cluster::place::Place;
 use crate::apiserver::cluster::shared::Shared;
 use crate::apiserver::kinds::{Kind, defaults};
-use crate::apiserver::objects::validate;
+use crate::apiserver::objects::{managers, validate};
 use crate::apiserver::store::record::Record;
 use crate::apiserver::values::ident;
 use crate::apiserver::wire::error::ApiError;
@@ -34,8 +34,14 @@ pub enum Outcome {
     Dry(Value),
 }
 
-/// Creates an object from the body of a request.
-pub fn create(shared: &Shared, place: &Place, body: Value, dry: bool) -> Result<Outcome, ApiError> {
+/// Creates an object from the body of a request. Without a manager, nobody is noted as its writer.
+pub fn create(
+    shared: &Shared,
+    place: &Place,
+    body: Value,
+    manager: &str,
+    dry: bool,
+) -> Result<Outcome, ApiError> {
     let kind = &place.kind;
     let mut object = expect_kind(kind, body)?;
     expect_namespace(place, &object)?;
@@ -62,6 +68,9 @@ pub fn create(shared: &Shared, place: &Place, body: Value, dry: bool) -> Result<
         }
         defaults::apply(kind, &mut object, &uid);
         crate::apiserver::kinds::definitions::established(kind, &mut object);
+        if !manager.is_empty() {
+            object = managers::noted(&without_writer(kind, &object), object, manager, false);
+        }
         validate::created(kind, &object)?;
         if dry {
             let exists = shared.store.get(place.table, &place.key(metadata(&object, "name"))).is_some();
@@ -82,14 +91,33 @@ pub fn create(shared: &Shared, place: &Place, body: Value, dry: bool) -> Result<
     Err(ApiError::already_exists(kind, &generated))
 }
 
-/// Changes an object by a function of its present content, as often as needed.
-///
-/// The function returns a whole object. `part` says which part of it counts.
+/// Of a new object, what no writer wrote: the server begins its status.
+fn without_writer(kind: &Kind, object: &Map<String, Value>) -> Map<String, Value> {
+    let status = object.get_key_value("status").filter(|_| kind.has_status());
+    status.map(|(key, status)| (key.clone(), status.clone())).into_iter().collect()
+}
+
+/// Changes an object by a function of its present content, as often as needed. Nobody is noted as its writer.
 pub fn change(
     shared: &Shared,
     place: &Place,
     name: &str,
     part: Part,
+    dry: bool,
+    change: &dyn Fn(&Value) -> Result<Value, ApiError>,
+) -> Result<Outcome, ApiError> {
+    change_by(shared, place, name, part, "", dry, change)
+}
+
+/// The same, by this manager.
+///
+/// The function returns a whole object. `part` says which part of it counts.
+pub fn change_by(
+    shared: &Shared,
+    place: &Place,
+    name: &str,
+    part: Part,
+    manager: &str,
     dry: bool,
     change: &dyn Fn(&Value) -> Result<Value, ApiError>,
 ) -> Result<Outcome, ApiError> {
@@ -100,7 +128,10 @@ pub fn change(
         let new = change(&old)?;
         let (old, new) = (expect_kind(kind, old)?, expect_kind(kind, new)?);
         expect_same(place, &old, &new)?;
-        let new = merge_parts(kind, &old, new, part);
+        let mut new = merge_parts(kind, &old, new, part);
+        if !manager.is_empty() {
+            new = managers::noted(&old, new, manager, part == Part::Status);
+        }
         if part != Part::Whole {
             validate::changed(kind, &old, &new)?;
         }
@@ -134,6 +165,7 @@ pub fn replace(
     place: &Place,
     name: &str,
     part: Part,
+    manager: &str,
     dry: bool,
     body: &Value,
 ) -> Result<Outcome, ApiError> {
@@ -152,7 +184,7 @@ pub fn replace(
         let cause = crate::apiserver::wire::error::Cause::invalid_raw("metadata.resourceVersion", "0x0", why);
         return Err(ApiError::invalid(kind, name, &[cause]));
     }
-    change(shared, place, name, part, dry, &|_| Ok(body.clone()))
+    change_by(shared, place, name, part, manager, dry, &|_| Ok(body.clone()))
 }
 
 fn metadata<'a>(object: &'a Map<String, Value>, field: &str) -> &'a str {
@@ -325,6 +357,10 @@ fn merge_parts(
                     value => drop(metadata.insert(ours.into(), value.clone())),
                 }
             }
+        }
+        // A body without entries leaves those that there are.
+        if !metadata.get("managedFields").is_some_and(Value::is_array) && before["managedFields"].is_array() {
+            metadata.insert("managedFields".into(), before["managedFields"].clone());
         }
         tidy_metadata(metadata);
     }

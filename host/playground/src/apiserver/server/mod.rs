@@ -332,7 +332,7 @@ fn bootstrap(shared: &Shared) -> Result<(), ApiError> {
             _ => ("rbac.authorization.k8s.io", "clusterrolebindings"),
         };
         let place = shared.place(plural.0, plural.1, "")?;
-        write::create(shared, &place, object, false).map(|_| ())
+        write::create(shared, &place, object, "", false).map(|_| ())
     };
     for name in NAMESPACES {
         create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;

@@ -278,7 +278,7 @@ async fn an_answer_that_announces_no_length_stays_within_what_is_allowed() {
         }
         sent
     };
-    let host = HostSpec::default();
+    let host = plain();
     let (sent, pulled) = tokio::join!(endless, pull(&name, &host));
     let told = pulled.unwrap_err();
     assert!(told.starts_with(&name) && told.contains("1048576 are allowed"), "{told}");

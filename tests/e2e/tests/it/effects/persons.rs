@@ -87,6 +87,54 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_names_its_manager_and_the_beginning_of_a_deletion_names_nobody() {
+    in_scratch("managers", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let config = signed_example_copy(scratch)?;
+        let audit = plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}"));
+        write(&config, "audit.yaml", &audit)?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(config),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        let mut host = Kubewitness::start("run", &options, scratch.path())?;
+        host.listed(SOURCES.len(), WITHIN).await?;
+        let mut held = job("held");
+        held["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
+        let jobs = "/apis/batch/v1/namespaces/default/jobs";
+        let made = format!("{jobs}?fieldManager=ci");
+        let (status, answer) = simulator.request(reqwest::Method::POST, &made, Some(&held)).await?;
+        ensure!(status == 201, "{status}: {answer}");
+        let (status, answer) =
+            simulator.request(reqwest::Method::DELETE, &format!("{jobs}/held"), None).await?;
+        ensure!(status == 200, "{status}: {answer}");
+        let shown = async |more: &[&str]| {
+            let files: Vec<_> =
+                trail_files(&options.data)?.iter().map(|file| file.display().to_string()).collect();
+            let files = files.iter().map(String::as_str);
+            let args: Vec<_> =
+                ["audit", "show", "-o", "json", "--name", "held"].into_iter().chain(files).collect();
+            let found = command_json(&[&args[..], more].concat()).await?;
+            Ok::<_, anyhow::Error>(found.as_array().context("records")?.clone())
+        };
+        let both =
+            async || Ok(Some(shown(&[]).await.unwrap_or_default()).filter(|records| records.len() > 1));
+        let records = until(WITHIN, "both records", both).await.with_context(|| host.process().say())?;
+        ensure!(records[0]["manager"] == "ci" && records[0]["operation"] == "Update", "{records:?}");
+        let deletion = &records[1];
+        ensure!(deletion["patch"]["metadata"]["deletionTimestamp"].is_string(), "{deletion}");
+        ensure!(deletion.get("manager").is_none() && deletion.get("operation").is_none(), "{deletion}");
+        ensure!(shown(&["--manager", "ci"]).await?.len() == 1);
+        host.caught_up(WITHIN).await?;
+        host.stop().await?;
+        proofs(&options.data).await
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_erasure_without_names_beside_the_files_says_where_it_belongs() {
     in_scratch("persons_none", async |scratch| {

@@ -13,7 +13,8 @@ use kubewitness_harness::{
 use serde_json::Value;
 
 use crate::support::{
-    AUDIT, Load, SEAL_FILE, SOURCES, plugin_manifest, signed_example_copy, simulator, trail_files, write,
+    AUDIT, Load, SEAL_FILE, SOURCES, example_copy, plugin_manifest, signed_example_copy, simulator,
+    trail_files, write,
 };
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -31,8 +32,19 @@ fn verifier(scratch: &Scratch) -> Result<PathBuf> {
 
 /// A host that has closed some files of its ledger, and has stopped.
 async fn sealed(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
-    let simulator = simulator(scratch).await?;
     let config = signed_example_copy(scratch)?;
+    let closed = |data: &Path| Ok(trail_files(data)?.len() > 2);
+    written(scratch, config, "two closed files", closed).await
+}
+
+/// A host that has written such a ledger, and has stopped.
+async fn written(
+    scratch: &Scratch,
+    config: PathBuf,
+    what: &str,
+    is_enough: impl Fn(&Path) -> Result<bool>,
+) -> Result<(Simulator, RunOptions)> {
+    let simulator = simulator(scratch).await?;
     write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
     let options = RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),
@@ -43,8 +55,8 @@ async fn sealed(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
     let mut host = Kubewitness::start("run", &options, scratch.path())?;
     host.listed(SOURCES.len(), WITHIN).await?;
     let load = Load::start(&simulator, 7, 150.0);
-    let closed = async || Ok((trail_files(&options.data)?.len() > 2).then_some(()));
-    until(WITHIN, "two closed files", closed).await.with_context(|| host.process().say())?;
+    let enough = async || Ok(is_enough(&options.data)?.then_some(()));
+    until(WITHIN, what, enough).await.with_context(|| host.process().say())?;
     load.stop().await?;
     host.caught_up(WITHIN).await?;
     host.stop().await?;
@@ -52,9 +64,12 @@ async fn sealed(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
 }
 
 async fn proved(files: &[PathBuf], key: &Path, more: &[&str]) -> Result<(Option<i32>, Value)> {
-    let key = key.display().to_string();
+    verified(files, &[&["--key", &key.display().to_string()], more].concat()).await
+}
+
+async fn verified(files: &[PathBuf], more: &[&str]) -> Result<(Option<i32>, Value)> {
     let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-    let mut args = vec!["audit", "verify", "-o", "json", "--key", &key];
+    let mut args = vec!["audit", "verify", "-o", "json"];
     args.extend(names.iter().map(String::as_str).chain(more.iter().copied()));
     let (code, stdout, stderr) = command(&args).await?;
     Ok((code, serde_json::from_str(&stdout).with_context(|| format!("{stdout}{stderr}"))?))
@@ -115,6 +130,7 @@ async fn a_signed_ledger_is_proved_by_two_programs_and_both_find_what_was_change
             ensure!(!holds, "{name}: {said}");
         }
         std::fs::write(&files[0], original)?;
+        both_find_what_a_forger_makes(&files, &key, &program).await?;
         both_read_records_alike(&files, &key, &program).await?;
         noted_roots_are_compared(&files, &key).await
     })
@@ -159,6 +175,158 @@ fn record(said: &str, prev: &str) -> String {
     let hash = sha256(format!("{prev}{said}}}").as_bytes());
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{said},\"hash\":\"{hash}\"}}")
+}
+
+fn is_record(line: &str) -> bool {
+    line.starts_with("{\"n\":")
+}
+
+/// One chain of these records, with correct numbers and hashes.
+fn rechained<'l>(records: impl Iterator<Item = &'l str>) -> Result<String> {
+    let (mut prev, mut text) = ("0".repeat(64), String::new());
+    for (index, line) in records.enumerate() {
+        let (_, said) = line.split_once(",\"id\":").context("an id")?;
+        let (said, _) = said.rsplit_once(",\"hash\":").context("a hash")?;
+        let line = record(&format!("{{\"n\":{},\"prev\":\"{prev}\",\"id\":{said}", index + 1), &prev);
+        let (_, hash) = line.rsplit_once(",\"hash\":\"").context("a hash")?;
+        prev = hash.trim_end_matches("\"}").to_owned();
+        text.push_str(&format!("{line}\n"));
+    }
+    Ok(text)
+}
+
+/// What somebody makes of a ledger without its key. Both programs give the same answer, and the one in Python gives it
+/// without a traceback.
+async fn both_find_what_a_forger_makes(files: &[PathBuf], key: &Path, program: &Path) -> Result<()> {
+    let texts: Vec<_> = files.iter().map(std::fs::read_to_string).collect::<Result<_, _>>()?;
+    let all = || texts.iter().flat_map(|text| text.lines());
+    let records: Vec<_> = all().filter(|line| is_record(line)).collect();
+    let earlier: Vec<_> =
+        records.iter().map(|line| line.replace("\"observed_at\":\"2", "\"observed_at\":\"1")).collect();
+    let rewritten = rechained(earlier.iter().map(String::as_str))?;
+    let mut new = rewritten.lines();
+    let same_roots = all().map(|line| if is_record(line) { new.next().unwrap_or(line) } else { line });
+    let same_roots: String = same_roots.map(|line| format!("{line}\n")).collect();
+    let id =
+        texts[0].split_once("\"ledger\":\"").and_then(|(_, rest)| rest.split('"').next()).context("an id")?;
+    let last = all().rfind(|line| is_record(line)).context("a record")?;
+    let mut many = texts[texts.len() - 1].clone();
+    many.push_str(&behind(last, 3000)?);
+    let alone = |text: &str| {
+        let mut texts = vec![String::new(); texts.len()];
+        texts[0] = text.to_owned();
+        (1, texts)
+    };
+    let with = |at: usize, text: String| {
+        let mut texts = texts.clone();
+        texts[at] = text;
+        (texts.len(), texts)
+    };
+    let mut cases = vec![
+        ("a chain that is rewritten without roots".to_owned(), alone(&rewritten)),
+        ("a chain that is rewritten between its roots".to_owned(), alone(&same_roots)),
+        ("a file twice".to_owned(), with(1, texts[0].clone())),
+        ("a file of another installation".to_owned(), with(0, texts[0].replace(id, &"ab".repeat(16)))),
+        ("many records behind the newest root".to_owned(), with(texts.len() - 1, many)),
+    ];
+    for step in 0..16 {
+        let mut bytes = texts[0].clone().into_bytes();
+        let at = bytes.len() / 16 * step + step;
+        bytes[at] ^= 1 << (step % 7);
+        // Bytes of other than ASCII are what is wrong with the line in both.
+        let text = String::from_utf8(bytes).with_context(|| format!("the flipped bit of byte {at}"))?;
+        cases.push((format!("a flipped bit of byte {at}"), with(0, text)));
+    }
+    for (name, (count, changed)) in cases {
+        for (file, text) in files.iter().zip(&changed) {
+            std::fs::write(file, text)?;
+        }
+        let (code, report) = proved(&files[..count], key, &[]).await?;
+        ensure!(code == Some(3) && report["ok"] == false, "{name}: {report}");
+        let (holds, said) = proved_in_python(program, &files[..count], key)?;
+        ensure!(!holds && said.starts_with("does not hold: "), "{name}: {said}");
+    }
+    for (file, text) in files.iter().zip(&texts) {
+        std::fs::write(file, text)?;
+    }
+    Ok(())
+}
+
+/// So many records that follow this one.
+fn behind(last: &str, count: u64) -> Result<String> {
+    let last: Value = serde_json::from_str(last)?;
+    let (n, mut prev) =
+        (last["n"].as_u64().context("n")?, last["hash"].as_str().context("a hash")?.to_owned());
+    let mut text = String::new();
+    for n in n + 1..=n + count {
+        let line = record(&format!("{{\"n\":{n},\"prev\":\"{prev}\",\"id\":\"forged {n}\""), &prev);
+        let (_, hash) = line.rsplit_once(",\"hash\":\"").context("a hash")?;
+        prev = hash.trim_end_matches("\"}").to_owned();
+        text.push_str(&format!("{line}\n"));
+    }
+    Ok(text)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signed_ledger_that_was_cut_back_is_found_by_what_the_journal_keeps() {
+    in_scratch("seals_journal", async |scratch| {
+        let data = sealed(scratch).await?.1.data;
+        let (files, key, folder) = (trail_files(&data)?, data.join(SEAL_FILE), data.display().to_string());
+        let (code, report) = proved(&files, &key, &["--data", &folder]).await?;
+        ensure!(code == Some(0) && report["compared"] == report["lines"], "{report}");
+        ensure!(report["anchors"] == 0, "the journal's root was not noted elsewhere: {report}");
+        // To its second root. The files behind it are gone.
+        let text = std::fs::read_to_string(&files[0])?;
+        let lines: Vec<_> = text.split_inclusive('\n').collect();
+        let mut roots = (0..lines.len()).filter(|at| !is_record(lines[*at]));
+        let root = roots.nth(1).context("a second root")?;
+        std::fs::write(&files[0], lines[..=root].concat())?;
+        for file in &files[1..] {
+            std::fs::remove_file(file)?;
+        }
+        let (code, report) = proved(&files[..1], &key, &[]).await?;
+        ensure!(code == Some(0) && report["ok"] == true, "its files alone can't show it: {report}");
+        let (code, report) = proved(&files[..1], &key, &["--data", &folder]).await?;
+        let what = report["what"].as_str().unwrap_or_default();
+        ensure!(code == Some(3) && what.contains("the root that the journal keeps"), "{report}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsigned_ledger_that_lacks_its_end_or_a_source_is_found_by_what_the_journal_handed_over() {
+    in_scratch("seals_unsigned", async |scratch| {
+        let config = example_copy(scratch)?;
+        let pods = |data: &Path| {
+            let text = std::fs::read_to_string(data.join("audit/trail.jsonl")).unwrap_or_default();
+            Ok(text.matches("\"source\":\"pods\"").count() > 100)
+        };
+        let (_simulator, options) = written(scratch, config, "records of Pods", pods).await?;
+        let (files, folder) = (trail_files(&options.data)?, options.data.display().to_string());
+        let (code, report) = verified(&files, &["--data", &folder]).await?;
+        ensure!(code == Some(0) && report["compared"] == report["lines"], "{report}");
+        let text = std::fs::read_to_string(&files[0])?;
+        let count = text.lines().count();
+        let jobs = || text.lines().filter(|line| line.contains("\"source\":\"jobs\""));
+        for (name, rewritten) in [
+            ("without its end", rechained(text.lines().take(count - 20))?),
+            ("without its beginning", rechained(text.lines().skip(20))?),
+            ("without Pods", rechained(jobs())?),
+        ] {
+            std::fs::write(&files[0], &rewritten)?;
+            let (code, report) = verified(&files, &[]).await?;
+            ensure!(code == Some(0) && report["ok"] == true, "{name}: its chain is whole: {report}");
+            let (code, report) = verified(&files, &["--data", &folder]).await?;
+            let what = report["what"].as_str().unwrap_or_default();
+            ensure!(
+                code == Some(3) && what.contains("states of the journal are not in the trail"),
+                "{name}: {report}"
+            );
+        }
+        Ok(())
+    })
+    .await;
 }
 
 /// Behind the newest root no signature decides: both programs must read each byte of a record alike.

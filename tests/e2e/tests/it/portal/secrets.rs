@@ -354,6 +354,7 @@ async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets(
     in_scratch("secrets_digest", async |scratch| {
         let (_simulator, options) = with_settings(scratch, "").await?;
         let audit = AUDIT.replace("grants:", "grants:\n  documents: digest");
+        let audit = format!("{audit}\nconfig: {{change: patch}}");
         let config = options.config.as_deref().context("the configuration")?;
         write(config, "audit.yaml", &plugin_manifest("audit", &audit))?;
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
@@ -365,6 +366,8 @@ async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets(
         let trail = options.data.join("audit/trail.jsonl");
         let lines = std::fs::read_to_string(&trail).context("the trail")?;
         let line: Value = serde_json::from_str(lines.lines().next().context("a line")?)?;
+        let patch = line["patch"].to_string();
+        ensure!(patch.contains("redacted:") && !lines.contains(SECRET), "a patch has no secret: {patch}");
         let seq = line["seq"].as_u64().context("the position")?;
         let journal = Journal::open(&options.data.join("journal.db"), JournalOptions::default()).await?;
         let raw = journal.document(seq).await?.context("the document")?;

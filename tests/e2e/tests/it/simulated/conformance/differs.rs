@@ -24,8 +24,8 @@ const DIFFERS: &[Differs] = &[
             "watch",
         ],
         path: "**.managedFields.**",
-        reason: "which manager owns which field is recorded for server-side apply alone: it doubles an object's size \
-                 and nothing here reads it",
+        reason: "which manager owns which field is recorded with the outer fields alone: all of them double an object's \
+                 size, and nothing here reads them",
     },
     Differs {
         transcripts: &["job-lifecycle", "list-pages"],

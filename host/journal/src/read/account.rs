@@ -1,0 +1,72 @@
+//! What a journal keeps of the plugin that writes a ledger, and of the ledger itself.
+
+use std::collections::BTreeSet;
+
+use kubewitness_core::Seq;
+use kubewitness_core::ledger::Reached;
+use kubewitness_core::ports::{JournalError, NOTE, Progress};
+
+use crate::report::OpenError;
+use crate::store::Connection;
+use crate::store::place::Place;
+
+/// In the place of a plugin's name, and no name of one.
+pub(crate) const LEDGERS: &str = ".ledgers";
+
+/// How far a plugin is, and which states it was not handed in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub progress: Progress,
+    /// Positions of its dead letters, parked or dropped, and those that an operator took back.
+    pub letters: BTreeSet<Seq>,
+}
+
+/// Of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// Of the plugin that was asked for, if it has a progress.
+    pub account: Option<Account>,
+    /// Of the ledger that was asked for, if it is signed.
+    pub reached: Option<Reached>,
+}
+
+/// How far this plugin is, and how far this ledger has come.
+pub async fn account_at(place: &Place, plugin: Option<&str>, ledger: &str) -> Result<Accounts, OpenError> {
+    let mut connection = place.open_to_read().await?.connection;
+    let read = read(&mut *connection, plugin, ledger).await;
+    let path = || place.to_string().into();
+    read.map_err(|error| OpenError::Unavailable { path: path(), reason: error.to_string() })
+}
+
+async fn read(
+    connection: &mut dyn Connection,
+    plugin: Option<&str>,
+    ledger: &str,
+) -> Result<Accounts, JournalError> {
+    connection.begin().await?;
+    let rows = connection.rows();
+    let mut accounts = Accounts::default();
+    if let Some(plugin) = plugin
+        && let Some(progress) = rows.progress(plugin).await?
+    {
+        let letters = rows.letters(Some(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
+        accounts.account = Some(Account { progress, letters });
+    }
+    accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;
+    connection.end().await?;
+    Ok(accounts)
+}
+
+/// The key under which it is kept how far this ledger has come.
+pub(crate) fn ledger_key(ledger: &str) -> String {
+    format!("{NOTE}{ledger}")
+}
+
+pub(crate) fn reached(kept: Vec<(String, Vec<u8>)>, ledger: &str) -> Result<Option<Reached>, JournalError> {
+    let key = ledger_key(ledger);
+    let kept = kept.into_iter().find(|(name, _)| *name == key);
+    let read = |(_, value): (_, Vec<u8>)| serde_json::from_slice(&value);
+    kept.map(read).transpose().map_err(|error| {
+        JournalError::Invalid(format!("what it keeps of the ledger `{ledger}` can't be read: {error}"))
+    })
+}

@@ -1,0 +1,135 @@
+//! The plugin that writes a trail: what it subscribes to, and how far it is.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kubewitness_core::State;
+use kubewitness_core::config::{DocumentsGrant, HostSpec, LedgerSpec, Mode, PluginSpec, SubscribeSpec};
+use kubewitness_core::ledger::{Reached, is_closed_file};
+use kubewitness_journal::{Account, Place, account_at};
+
+use super::ELSEWHERE;
+use crate::commands::journal::{hint, host_of};
+use crate::config::last_good::LastGood;
+use crate::config::manifest::{Parsed, parse_plugin};
+
+/// What is known of the plugin that writes a ledger. Where several are granted it, nobody knows which of them do.
+#[derive(Debug, Default)]
+pub struct Writer {
+    /// Sources of which it is not handed every state, or was not at some time.
+    pub selective: BTreeSet<String>,
+    /// It is granted the digests of documents as the API server sent them.
+    pub has_digests: bool,
+    /// How far it is; `None` if that is not known.
+    pub account: Option<Account>,
+    /// How far the ledger had come when the accounts were read.
+    pub reached: Option<Reached>,
+    /// `records` of its `signing`.
+    pub signed_every: Option<u64>,
+}
+
+/// What the plugin did with a state that the trail does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Became {
+    /// It must be in the trail.
+    Finished,
+    Waiting,
+    DeadLetter,
+    /// It is not of the subscription, or a filter or a mode may have held it back.
+    Other,
+}
+
+impl Writer {
+    /// Whether it is known which states were handed over.
+    pub fn is_known(&self) -> bool {
+        self.account.is_some()
+    }
+
+    /// `None` if it is not known.
+    pub fn became(&self, state: &State) -> Option<Became> {
+        let Account { progress, letters } = self.account.as_ref()?;
+        Some(match () {
+            () if !progress.sources.iter().any(|start| start.covers(state)) => Became::Other,
+            () if letters.contains(&state.seq) => Became::DeadLetter,
+            () if !progress.has_finished(state.seq) => Became::Waiting,
+            () if self.selective.contains(&*state.source) => Became::Other,
+            () => Became::Finished,
+        })
+    }
+
+    /// The states that were handed over, each of which left a record; `None` if it is not known.
+    pub fn delivered(&self) -> Option<u64> {
+        self.account.as_ref().map(|account| account.progress.delivered)
+    }
+
+    pub fn why_missing(&self) -> String {
+        let Some(account) = &self.account else {
+            return "they wait, were parked (`kubewitness deadletters list`), or somebody removed them"
+                .to_owned();
+        };
+        let held_back = account.progress.filtered;
+        match held_back {
+            0 => ELSEWHERE.to_owned(),
+            _ => format!("{ELSEWHERE}, or they are among the {held_back} that a filter or a mode held back"),
+        }
+    }
+}
+
+/// What the configuration that was taken last says of the plugin that writes these files, and what the journal keeps of
+/// it. To be asked before the files are read: a plugin that runs appends first, and then says that it did.
+pub async fn writer(data: &Path, files: &[PathBuf], place: &Place) -> Result<Writer> {
+    let Some(host) = host_of(data)? else { return Ok(Writer::default()) };
+    let kept = LastGood::open(data).and_then(|last_good| last_good.plugins());
+    let kept = kept.context("reading the plugins that were taken last")?;
+    let Some(ledger) = ledger_of(&host, data, files) else { return Ok(Writer::default()) };
+    let plugins = kept.values().filter_map(|good| parse_plugin(&good.entry, &host).ok());
+    let plugins: Vec<_> = plugins
+        .filter(|plugin| plugin.spec.grants.ledger.iter().any(|grant| grant.ledger == ledger.name))
+        .collect();
+    let has_digests = |plugin: &Parsed<PluginSpec>| plugin.spec.grants.documents != DocumentsGrant::Redacted;
+    let has_digests = !plugins.is_empty() && plugins.iter().all(has_digests);
+    let name = <&[_; 1]>::try_from(plugins.as_slice()).ok().map(|[plugin]| plugin.name.clone());
+    let is_some =
+        |subscription: &SubscribeSpec| subscription.mode != Mode::Every || subscription.filter.is_some();
+    let subscriptions = plugins.into_iter().flat_map(|plugin| plugin.spec.subscribe);
+    let selective = subscriptions.filter(is_some).map(|subscription| subscription.source).collect();
+    let found = account_at(place, name.as_deref(), &ledger.name).await;
+    let found = found.with_context(|| hint("reading", place))?;
+    let signed_every = ledger.signing.as_ref().map(|signing| signing.records);
+    // A progress of an older version does not say where its sources begin.
+    let account = found.account.filter(|account| !account.progress.sources.is_empty());
+    let mut writer = Writer { selective, has_digests, account, reached: found.reached, signed_every };
+    if let Some(account) = &writer.account {
+        // What was on its way when a source was unsubscribed is held back.
+        let ended = account.progress.sources.iter().filter(|start| start.until.is_some());
+        writer.selective.extend(ended.map(|start| start.source.to_string()));
+    }
+    Ok(writer)
+}
+
+/// The ledger that these files are of: by their place, or by their names if only one has them.
+fn ledger_of<'h>(host: &'h HostSpec, data: &Path, files: &[PathBuf]) -> Option<&'h LedgerSpec> {
+    let same = |one: &Path, other: &Path| {
+        one.canonicalize().ok().is_some_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+    };
+    let is_named = |open: &Path, file: &PathBuf| {
+        file.file_name().is_some_and(|name| {
+            Some(name) == open.file_name() || is_closed_file(open, &open.with_file_name(name))
+        })
+    };
+    let folder = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let is_there =
+        |open: &Path, file: &PathBuf| is_named(open, file) && same(&folder(open), &folder(file).join("."));
+    let of = |is_it: &dyn Fn(&Path, &PathBuf) -> bool| -> Vec<_> {
+        let has = |ledger: &&LedgerSpec| {
+            let open = data.join(&ledger.path);
+            files.iter().any(|file| is_it(&open, file))
+        };
+        host.ledgers.iter().filter(has).collect()
+    };
+    match (of(&is_there).as_slice(), of(&is_named).as_slice()) {
+        ([ledger], _) | ([], [ledger]) => Some(*ledger),
+        _ => None,
+    }
+}

@@ -1,0 +1,191 @@
+//! Changes that are drawn: every one is found with the key and a noted root.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+
+/// One change of the files. The places are drawn from all that there are.
+#[derive(Clone, Debug)]
+enum Change {
+    Bit(Index, u8),
+    Remove(Index),
+    Repeat(Index, Index),
+    Swap(Index),
+    Add(Index),
+    Cut(Index),
+    /// So many records behind the last line, chained rightly.
+    Append(usize),
+    /// A file with other records, behind the same files before it and signed with the same key.
+    Fork(Index),
+    /// All files anew, with correct hashes: with the same key, with another one, or with none.
+    Rewrite(u8),
+    /// A file of another ledger with the same records, with the same key or with another one.
+    OfAnother(Index, bool),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let index = any::<Index>;
+    prop_oneof![
+        4 => (index(), 0..8u8).prop_map(|(at, bit)| Change::Bit(at, bit)),
+        1 => index().prop_map(Change::Remove),
+        1 => (index(), index()).prop_map(|(from, to)| Change::Repeat(from, to)),
+        1 => index().prop_map(Change::Swap),
+        1 => index().prop_map(Change::Add),
+        1 => index().prop_map(Change::Cut),
+        1 => prop_oneof![1..5usize, 1020..1030usize].prop_map(Change::Append),
+        1 => index().prop_map(Change::Fork),
+        1 => (0..3u8).prop_map(Change::Rewrite),
+        1 => (index(), any::<bool>()).prop_map(|(at, same)| Change::OfAnother(at, same)),
+    ]
+}
+
+/// A ledger and what it was made of.
+struct Scene {
+    key: Ed25519KeyPair,
+    count: usize,
+    every: usize,
+    each_file: usize,
+}
+
+impl Scene {
+    fn made(&self, id: &str, records: &[String], key: Option<&Ed25519KeyPair>) -> Vec<Vec<String>> {
+        ledger(id, records, self.every, self.each_file, key)
+    }
+
+    fn files(&self) -> Vec<Vec<String>> {
+        self.made(ID, &records(self.count), Some(&self.key))
+    }
+
+    /// As many records as there are, others from this one on.
+    fn others(&self, from: usize) -> Vec<String> {
+        let id = |number| format!("{} {number}", if number < from { "state" } else { "other" });
+        let ids: Vec<_> = (0..self.count).map(id).collect();
+        chain_signed(&ids.iter().map(String::as_str).collect::<Vec<_>>(), false)
+    }
+
+    /// None as [`changed`] does.
+    fn changed(&self, change: &Change) -> Option<Vec<Vec<u8>>> {
+        let mut files = self.files();
+        let last = files.len() - 1;
+        match change {
+            Change::Append(more) => files[last].extend(records(self.count + more).split_off(self.count)),
+            Change::Fork(at) => {
+                let at = at.index(files.len());
+                let is_root =
+                    |line: &String| is_statement(line.as_bytes()) && !line.contains(r#"ledger":"head""#);
+                if at == last && !files[last].iter().any(is_root) {
+                    return None;
+                }
+                files[at] = self.made(ID, &self.others(at * self.each_file), Some(&self.key)).swap_remove(at);
+            }
+            Change::Rewrite(how) => {
+                let other = key();
+                let key = [Some(&self.key), Some(&other), None][usize::from(*how)];
+                files = self.made(ID, &self.others(0), key);
+            }
+            Change::OfAnother(at, same) => {
+                let (at, other) = (at.index(files.len()), key());
+                let key = if *same { &self.key } else { &other };
+                files[at] = self.made(&ID.replace('0', "f"), &records(self.count), Some(key)).swap_remove(at);
+            }
+            _ => return changed(&files, change),
+        }
+        Some(bytes(&files))
+    }
+}
+
+/// Gives none where the change makes no difference, or none that anybody could notice.
+fn changed(files: &[Vec<String>], change: &Change) -> Option<Vec<Vec<u8>>> {
+    if let Change::Bit(at, bit) = change {
+        let mut files = bytes(files);
+        let total = files.iter().map(Vec::len).sum();
+        let mut at = at.index(total);
+        let file = files.iter_mut().find(|file| {
+            let is_here = at < file.len();
+            at -= if is_here { 0 } else { file.len() };
+            is_here
+        })?;
+        file[at] ^= 1 << bit;
+        return Some(files);
+    }
+    let mut files = files.to_vec();
+    let total: usize = files.iter().map(Vec::len).sum();
+    let place = |index: &Index, files: &[Vec<String>]| {
+        let mut at = index.index(total);
+        let file = files.iter().position(|lines| {
+            let is_here = at < lines.len();
+            at -= if is_here { 0 } else { lines.len() };
+            is_here
+        });
+        (file.unwrap(), at)
+    };
+    let last = files.len() - 1;
+    let newest = files[last].iter().rposition(|line| is_statement(line.as_bytes())).map_or(0, |at| at + 1);
+    match change {
+        Change::Bit(..)
+        | Change::Append(_)
+        | Change::Fork(_)
+        | Change::Rewrite(_)
+        | Change::OfAnother(..) => {}
+        Change::Remove(index) => {
+            let (file, at) = place(index, &files);
+            if (file, at + 1) == (last, files[last].len()) && at >= newest {
+                return None;
+            }
+            files[file].remove(at);
+        }
+        Change::Repeat(from, to) => {
+            let ((file, at), (other, to)) = (place(from, &files), place(to, &files));
+            let line = files[file][at].clone();
+            files[other].insert(to, line);
+        }
+        Change::Swap(index) => {
+            let (file, at) = place(index, &files);
+            if at + 1 == files[file].len() {
+                return None;
+            }
+            files[file].swap(at, at + 1);
+        }
+        Change::Add(index) => {
+            let (file, at) = place(index, &files);
+            files[file].insert(at, chain(&["forged"]).remove(0));
+        }
+        Change::Cut(index) => {
+            let (file, at) = place(index, &files);
+            // All that the noted root covers is still there.
+            if file == last && at + 1 >= newest {
+                return None;
+            }
+            files[file].truncate(at);
+        }
+    }
+    Some(bytes(&files))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    #[test]
+    fn every_change_is_found_with_the_key_and_a_noted_root(
+        count in 1..30usize, every in 1..5usize, each_file in 3..12usize, change in change()
+    ) {
+        let scene = Scene { key: key(), count, every, each_file };
+        let files = bytes(&scene.files());
+        let demands = |anchors| Demands {
+            keys: public(&scene.key), anchors, signed_every: Some(every as u64), ..Demands::default()
+        };
+        let whole = proved(&files, &demands(Vec::new()));
+        let Some(newest) = &whole.newest_root else { return Ok(()) };
+        prop_assert!(whole.ok, "{whole}");
+        let anchors = vec![newest.anchor.parse::<Anchor>().unwrap().into()];
+        let Some(changed) = scene.changed(&change).filter(|changed| *changed != files) else { return Ok(()) };
+        let report = proved(&changed, &demands(anchors));
+        // Without the newest root itself nothing is lost but that root, and the proof says so. So it does of records
+        // behind it.
+        let is_told = !report.ok || report.open > whole.open;
+        prop_assert!(is_told, "{change:?} was not found: {report}");
+        if let Change::Append(more) = change {
+            prop_assert_eq!(report.ok, whole.open as usize + more <= every + 1024);
+        }
+    }
+}

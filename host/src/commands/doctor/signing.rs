@@ -1,0 +1,82 @@
+//! Checks that a ledger is signed where the host has a key that nothing else uses.
+
+use kubewitness_core::config::{Fault, HostSpec};
+
+use super::codes;
+use super::findings::{Findings, Outcome};
+use crate::cli::DoctorArgs;
+use crate::commands::check::host_warnings;
+use crate::commands::journal::host_of;
+use crate::config::folder;
+use crate::config::last_good::LastGood;
+use crate::config::manifest::{parse_host, parse_plugin};
+
+/// Settings that can't be read are told by other checks.
+pub fn examine(args: &DoctorArgs, found: &mut Findings) {
+    match settings(args) {
+        Some((host, warnings)) => tell(&host, warnings, found),
+        None => {
+            let why = "no settings were read: name them with --config, or the data folder with --data";
+            found.add(&codes::SIGNING, Outcome::NotChecked, why);
+        }
+    }
+}
+
+fn settings(args: &DoctorArgs) -> Option<(HostSpec, Vec<Fault>)> {
+    if let Some(path) = &args.config {
+        let snapshot = folder::read(path).ok()?;
+        let host = parse_host(snapshot.host().ok()?).ok()?.spec;
+        let warnings = host_warnings(&host, &snapshot, true);
+        return Some((host, warnings));
+    }
+    let data = args.data.as_ref()?;
+    let host = host_of(data).ok()??;
+    let kept = LastGood::open(data).and_then(|last_good| last_good.plugins()).ok()?;
+    let plugins: Vec<_> =
+        kept.values().map(|good| parse_plugin(&good.entry, &host)).collect::<Result<_, _>>().ok()?;
+    let warnings = host.warnings(plugins.iter().map(|plugin| &plugin.spec));
+    Some((host, warnings))
+}
+
+fn tell(host: &HostSpec, warnings: Vec<Fault>, found: &mut Findings) {
+    if warnings.is_empty() {
+        let signed = host.ledgers.iter().filter(|ledger| ledger.signing.is_some()).count();
+        let detail =
+            format!("{} ledgers, {signed} of them signed, {} keys", host.ledgers.len(), host.keys.len());
+        found.add(&codes::SIGNING, Outcome::Fine, detail);
+    }
+    for Fault { field, message } in warnings {
+        found.add(&codes::SIGNING, Outcome::Warning, format!("{field} {message}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_ledger_that_an_idle_key_could_sign_is_told() {
+        let told = |signing: serde_json::Value| {
+            let ledger = json!({"name": "trail", "path": "t.jsonl", "signing": signing});
+            let keys = json!([{"name": "seal", "valueFrom": {"env": "SEAL"}}]);
+            let host = json!({"sources": [], "ledgers": [ledger], "keys": keys});
+            let host: HostSpec = serde_json::from_value(host).unwrap();
+            let mut found = Findings::default();
+            tell(&host, host.warnings(std::iter::empty()), &mut found);
+            let finding = found.0.remove(0);
+            (finding.outcome, finding.detail)
+        };
+        let (outcome, detail) = told(serde_json::Value::Null);
+        assert_eq!(outcome, Outcome::Warning);
+        assert!(
+            detail.contains("spec.ledgers[0].signing") && detail.contains("the ledger `trail`"),
+            "{detail}"
+        );
+        assert_eq!(
+            told(json!({"key": "seal"})),
+            (Outcome::Fine, "1 ledgers, 1 of them signed, 1 keys".to_owned())
+        );
+    }
+}
