@@ -77,7 +77,7 @@ pub enum Command {
     Timeline(TimelineArgs),
     /// Shows what changed between two states of one object, as a unified diff of YAML
     Diff(DiffArgs),
-    /// Waits until an object has ended, and prints the phase in which it ended
+    /// Waits until an object is finished or deleted, and prints its last phase
     Wait(WaitArgs),
     /// Creates a Job from a template, in your name
     Submit(SubmitArgs),

@@ -68,7 +68,7 @@ pub struct ListArgs {
     /// for two hours ago
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["index", "gone", "watch"])]
     pub at: Option<Moment>,
-    /// Objects that are gone, the newest end first. `--gone=too` also lists those that exist
+    /// Objects that are gone, the newest deletion first. `--gone=too` also lists those that exist
     #[arg(
         long,
         value_enum,
@@ -79,16 +79,16 @@ pub struct ListArgs {
         conflicts_with_all = ["index", "watch"]
     )]
     pub gone: Option<WhichGone>,
-    /// With --gone: only objects that ended at this time or later. With --was: that were in the phase at this time or
+    /// With --gone: only objects that were deleted at this time or later. With --was: that were in the phase at this time or
     /// later. Times are written as for --at; 7d is a week ago
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub since: Option<Moment>,
-    /// With --gone: only objects that ended before this time. With --was: that were in the phase before this time
+    /// With --gone: only objects that were deleted before this time. With --was: that were in the phase before this time
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub until: Option<Moment>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
-    /// source, kind, namespace and name. Of objects that are gone, `changed` is when they ended; any other order sorts
-    /// the 2,000 of them that ended last
+    /// source, kind, namespace and name. Of objects that are gone, `changed` is when they were deleted; any other order sorts
+    /// the 2,000 of them that were deleted last
     #[arg(long, visible_alias = "sort-by", value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many

@@ -26,7 +26,7 @@ const NARROWEST: usize = 12;
 const TIMES: [&str; 14] = [
     "AT",
     "CHANGED",
-    "ENDED",
+    "DELETED",
     "FIRST SEEN",
     "LAST",
     "LAST EVENT",
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_keeps_names_whole_and_goes_without_spare_columns() {
-        let header = ["PHASE", "NAMESPACE", "NAME", "ATTEMPT", "READY", "REASON", "ENDED"];
+        let header = ["PHASE", "NAMESPACE", "NAME", "ATTEMPT", "READY", "REASON", "DELETED"];
         let mut table = Table::new(&header).spare(&["READY", "ATTEMPT"]);
         let name = "llama-70b-464h-ab";
         let reason = "BackoffLimitExceeded";
@@ -404,7 +404,7 @@ mod tests {
         for (within, has_attempt) in [(85, true), (80, false)] {
             table.within = Some(within);
             let text = table.render();
-            assert!(text.contains(name) && text.contains("ENDED") && !text.contains("READY"), "{text}");
+            assert!(text.contains(name) && text.contains("DELETED") && !text.contains("READY"), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= within), "{text}");
             assert_eq!(text.contains("ATTEMPT"), has_attempt, "{text}");
         }
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_gets_both_ends_of_long_cells() {
-        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "ENDED"]);
+        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON", "DELETED"]);
         let name = "llama-70b-finetune-with-a-long-name-r7k2x";
         table.row([
             "team-vision".into(),

@@ -121,7 +121,7 @@ fn denied<T>() -> Result<T, GrantError> {
 #[async_trait]
 impl Session for Nothing {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        Ok(ShownState { state: state.clone(), document_digest: None, has_subscribed_owner: None })
+        Ok(ShownState { state: state.clone(), document_digest: None, has_subscribed_owner: true })
     }
 
     fn applied(&self) -> &HashSet<Seq> {

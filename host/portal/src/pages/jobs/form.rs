@@ -86,7 +86,7 @@ fn times(asked: &JobsQuery) -> Markup {
                         @for phase in PHASES { option value=(phase) selected[asked.was == Some(phase)] { (phase) } }
                     }
                 }
-                label { span { @if asked.was.is_some() { "Was so in" } @else { "Ended in" } }
+                label { span { @if asked.was.is_some() { "Was so in" } @else { "Deleted in" } }
                     select name="range" {
                         @for (value, name) in RANGES { option value=(value) selected[asked.range == value] { (name) } }
                     }

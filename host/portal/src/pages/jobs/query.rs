@@ -72,6 +72,8 @@ impl JobsQuery {
         let until = params.owned("until");
         let (was, at) = (params.phase("was")?, params.owned("at"));
         let gone = match params.gone()? {
+            // What lives has not ended before any time.
+            Gone::No if was.is_none() && until.is_some() => Gone::Only,
             // What was asks for those that have ended, and so does a time of the end.
             Gone::No if was.is_some() || !range.is_empty() || since.is_some() || until.is_some() => Gone::Too,
             gone => gone,

@@ -103,7 +103,7 @@ impl List<'_> {
             }
             (order) ". "
             @if self.asked.has_order() && self.asked.gone != Gone::No && self.asked.order.by == By::Changed {
-                "Objects that are gone are ordered by their ends. "
+                "Objects that are gone are ordered by the time of their deletion. "
             }
             span.hint #no-order { (self.why_no_order()) }
         }

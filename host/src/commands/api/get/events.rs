@@ -14,7 +14,7 @@ pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
     let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
     header.extend(match when {
         When::Now => &[][..],
-        When::Gone => &["ENDED"],
+        When::Gone => &["DELETED"],
         When::InPhase => &["SINCE", "UNTIL"],
         When::At(_) => &["OBSERVED", "KNOWN"],
     });

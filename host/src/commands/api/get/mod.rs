@@ -100,7 +100,12 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
 
 /// What a question finds, in its order.
 async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
-    let Listed { rows: mut objects, more } = list(client, &asked.query, asked.limit).await?;
+    let mut query = asked.query.clone();
+    if asked.when == When::Now && query.sort.is_none() && query.index.is_none() {
+        // Pages in the order of changes would miss what changes between two of them.
+        query.sort = Some("created".into());
+    }
+    let Listed { rows: mut objects, more } = list(client, &query, asked.limit).await?;
     if more {
         eprintln!("kubewitness: only the first {} are shown; raise --limit to see more", asked.limit);
     }

@@ -146,7 +146,7 @@ impl GetQuery {
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {
             When::Now => &["CHANGED"][..],
-            When::Gone => &["ENDED"],
+            When::Gone => &["DELETED"],
             When::InPhase => &["SINCE", "UNTIL"],
             When::At(_) => &["OBSERVED", "KNOWN"],
         });

@@ -5,7 +5,7 @@ use kubewitness_core::views::{CallsView, PluginView};
 use crate::cli::Zone;
 use crate::commands::print::{Table, remarks};
 
-const HEADER: [&str; 16] = [
+const HEADER: [&str; 17] = [
     "PLUGIN",
     "CALLS",
     "STATES",

@@ -167,7 +167,7 @@ async fn commands_find_it(lab: &Lab<'_>, then: &str) -> Result<()> {
     let newest = lab.ask(&[&gone[..], &["-o", "name", "--limit", "1"]].concat()).await?;
     ensure!(newest == "job.batch/past-1\n", "{newest}");
     let table = lab.ask(&["jobs", "--gone=too", "--search", "AST-2", "--until", "2100-01-01"]).await?;
-    ensure!(table.contains("ENDED") && table.contains("past-2") && table.lines().count() == 2, "{table}");
+    ensure!(table.contains("DELETED") && table.contains("past-2") && table.lines().count() == 2, "{table}");
     let yaml = lab.ask(&["get", "job/past-2", "-n", "default", "--at", then, "-o", "yaml"]).await?;
     ensure!(yaml.contains(": before\n") && yaml.contains("kind: Job"), "{yaml}");
 
