@@ -139,7 +139,8 @@ fn wrong_retention(retention: &RetentionSpec) -> Option<&'static str> {
 impl HostSpec {
     /// Settings that are valid but probably not meant, beside these plugins: all that the host has.
     pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
-        ledgers::unsigned(self, plugins)
+        let keys: Vec<&str> = self.keys.iter().map(|key| key.name.as_str()).collect();
+        ledgers::unsigned(&self.ledgers, &keys, plugins)
     }
 
     /// The stores that are files: databases first.
@@ -339,7 +340,7 @@ impl PluginSpec {
             );
             fault(format!("spec.subscribe[{index}].resync"), message)
         };
-        asks.map(warning).chain(cut).chain(ledgers::signed_by_plugin(&self.grants, host)).collect()
+        asks.map(warning).chain(cut).chain(ledgers::signed_by_plugin(&self.grants, &host.ledgers)).collect()
     }
 
     /// Settings that are valid but probably not meant beside this other plugin.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::ship::ShipSpec;
 use super::values::unknown;
-use super::{Bytes, Duration, GrantsSpec, HostSpec, KeyGrant, LedgerGrant, PluginSpec};
+use super::{Bytes, Duration, GrantsSpec, KeyGrant, LedgerGrant, PluginSpec};
 use crate::ledger::{Rotation, Schedule, Signing, is_closed_file};
 use crate::model::fault::{Fault, fault};
 
@@ -187,19 +187,21 @@ pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], fa
 
 /// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all that
 /// the host has.
-pub(super) fn unsigned<'p>(host: &HostSpec, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
-    let signs = host.ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
+pub(super) fn unsigned<'p>(
+    ledgers: &[LedgerSpec],
+    keys: &[&str],
+    plugins: impl Iterator<Item = &'p PluginSpec>,
+) -> Vec<Fault> {
+    let signs = ledgers.iter().filter_map(|ledger| ledger.signing.as_ref());
     let mut used: BTreeSet<_> = signs.map(|signing| signing.key.as_str()).collect();
     used.extend(plugins.flat_map(|plugin| &plugin.grants.keys).map(|grant| grant.key.as_str()));
-    let Some(idle) = host.keys.iter().find(|key| !used.contains(key.name.as_str())) else {
-        return Vec::new();
-    };
-    let ledgers = host.ledgers.iter().enumerate().filter(|(_, ledger)| ledger.signing.is_none());
+    let Some(idle) = keys.iter().find(|key| !used.contains(*key)) else { return Vec::new() };
+    let ledgers = ledgers.iter().enumerate().filter(|(_, ledger)| ledger.signing.is_none());
     let warning = |(index, ledger): (usize, &LedgerSpec)| {
         let message = format!(
             "is left out, so the ledger `{}` is not signed, and nothing uses the key `{1}`: write `signing: {{key: {1}}}`, or \
              remove the key",
-            ledger.name, idle.name
+            ledger.name, idle
         );
         fault(format!("spec.ledgers[{index}].signing"), message)
     };
@@ -207,9 +209,9 @@ pub(super) fn unsigned<'p>(host: &HostSpec, plugins: impl Iterator<Item = &'p Pl
 }
 
 /// A plugin that may sign what it appends, where the host does not sign.
-pub(super) fn signed_by_plugin(grants: &GrantsSpec, host: &HostSpec) -> Option<Fault> {
+pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<Fault> {
     let own = |grant: &&LedgerGrant| {
-        host.ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
+        ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
     };
     let ledger = grants.ledger.iter().find(own).filter(|_| !grants.keys.is_empty())?;
     let message = format!(
@@ -225,6 +227,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::HostSpec;
 
     fn host(ledgers: &serde_json::Value) -> HostSpec {
         let keys = json!([{"name": "seal", "valueFrom": {"file": "/secrets/seal"}}]);
