@@ -30,8 +30,11 @@ const ASKING: [&str; 11] = [
     "resume",
     "deadletters",
 ];
-/// An object that pages ask for by name: the seed gives it.
-const KNOWN: [&str; 4] = ["timeline", "job/bert-distill-6ptc", "-n", "team-vision"];
+/// Objects that pages ask for by name, and what becomes of them: the seed gives them.
+const KNOWN: [([&str; 4], &str); 2] = [
+    (["timeline", "job/bert-distill-6ptc", "-n", "team-vision"], "Succeeded"),
+    (["timeline", "job/mixtral-align-wmmf", "-n", "team-search"], "BackoffLimitExceeded"),
+];
 
 /// A playground, and a shell beside it.
 struct Lab<'a> {
@@ -48,10 +51,12 @@ impl<'a> Lab<'a> {
         command.current_dir(scratch.path()).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
         let process = Process::start("playground", command.env("HOME", scratch.path()), scratch.path())?;
         let lab = Self { scratch, server: format!("http://{address}"), process };
-        let asked = [&KNOWN[..], &["--server", &lab.server]].concat();
         until_ok(WITHIN, "the playground to have the objects that pages name", async || {
-            let (code, stdout, stderr) = self::command(&asked).await?;
-            ensure!(code == Some(0) && stdout.contains("Succeeded"), "{code:?}: {stdout}{stderr}");
+            for (known, end) in KNOWN {
+                let asked = [&known[..], &["--server", &lab.server]].concat();
+                let (code, stdout, stderr) = self::command(&asked).await?;
+                ensure!(code == Some(0) && stdout.contains(end), "{code:?}: {stdout}{stderr}");
+            }
             Ok(())
         })
         .await
