@@ -246,7 +246,7 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     let snapshot = Snapshot { hosts: vec![host], plugins: vec![quick.clone()], ..Snapshot::default() };
     let is_held_up = |control: &Control| {
         let told = control.shared.message("quick").unwrap_or_default();
-        control.plugins.is_running("quick") && told.contains("its component for its shadow is being fetched")
+        control.plugins.is_running("quick") && told.contains("component for its shadow is being fetched")
     };
     while !is_held_up(&control) {
         control.reconcile(&snapshot, &CancellationToken::new()).await;

@@ -32,7 +32,9 @@ fn quick(name: &str, more: &str) -> String {
 /// Its message, while it is compiled.
 fn compiling(status: &StatusView) -> Option<&str> {
     let slow = plugin(status, "slow").filter(|slow| slow.state == "starting")?;
-    slow.message.as_deref().filter(|message| message.starts_with("its component is being compiled (since "))
+    slow.message
+        .as_deref()
+        .filter(|message| message.starts_with("the plugin's component is being compiled (since "))
 }
 
 fn is(status: &StatusView, name: &str, state: &str) -> bool {
