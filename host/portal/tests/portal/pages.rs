@@ -396,7 +396,10 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
     ] {
         assert!(text.contains(&row), "{row}: {text}");
     }
-    assert!(text.contains("calls of 7 states have ended, 1 s each on average"), "{text}");
+    assert!(
+        text.contains("7 states were in calls that ended. Such a call took 1 s for each state on average."),
+        "{text}"
+    );
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
     let field = "<tr><th scope=\"row\"><code>table</code></th><td><code>&quot;kw_states&quot;</code></td><td>text</td>\
                  <td><code>&quot;states&quot;</code></td><td>Where &lt;rows&gt; go.</td></tr>";
@@ -524,7 +527,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
     ] {
         assert_eq!(send(body, from).await.status.as_u16(), status, "{body}");
     }
-    assert!(get(&portal, "/mutes").await.text.contains("Nothing is muted"));
+    assert!(get(&portal, "/mutes").await.text.contains("No mutes"));
     let done = send("do=mute&uid=uid-train&to=research&who=ada+%3Cb%3E", own).await;
     assert_eq!((done.status.as_u16(), done.header("location")), (303, "/objects/uid-train"));
     assert_eq!(send("do=mute&namespace=&to=", own).await.header("location"), "/mutes");
@@ -537,7 +540,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
     assert!(mutes.text.contains("Job/llm-train-7 in research") && mutes.text.contains("Everything"));
     assert_eq!(send("do=unmute&uid=uid-train&to=research", own).await.status.as_u16(), 303);
     assert_eq!(send("do=unmute&namespace=&to=", own).await.status.as_u16(), 303);
-    assert!(get(&portal, "/mutes").await.text.contains("Nothing is muted"));
+    assert!(get(&portal, "/mutes").await.text.contains("No mutes"));
 }
 
 #[tokio::test]
@@ -638,7 +641,10 @@ async fn where_nobody_signs_in_each_page_says_so() {
         ["/", "/objects/uid-train", "/states/1", "/plugins", "/sources", "/deadletters", "/gaps", "/none"]
     {
         let page = get(&portal, path).await.text;
-        assert!(page.contains("No sign-in: whoever reaches this address sees everything."), "{path}");
+        assert!(
+            page.contains("No sign-in: anyone who reaches this address sees and changes everything."),
+            "{path}"
+        );
         assert!(!page.contains("Log out"), "{path}");
     }
     assert_eq!(get(&portal, "/login").await.status, 404);
