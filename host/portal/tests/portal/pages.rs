@@ -145,7 +145,12 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
         text.contains("href=\"/?kind=Job&amp;gone=true&amp;sort=-changed\""),
         "the order keeps the question"
     );
-    assert!(text.contains("newest change first. Objects that are gone are ordered by their ends."), "{text}");
+    assert!(
+        text.contains(
+            "newest change first. Objects that are gone are ordered by the time of their deletion."
+        ),
+        "{text}"
+    );
     let by_name = get(&portal, "/?gone=true&sort=name").await.text;
     assert!(by_name.contains("objects, by name. <") && by_name.contains("sort=-name"), "{by_name}");
     let range = get(&portal, "/?range=hour").await.text;
