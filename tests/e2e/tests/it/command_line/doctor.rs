@@ -96,7 +96,7 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         ensure!(is(&found, "KW-D003", "failed"), "a kind that the server does not have: {found:#}");
 
         let (code, text, _) = command(&[&["doctor"], &line[..]].concat()).await?;
-        ensure!(code == Some(3) && text.contains("✗ KW-D003 the rights for a source: source pods"), "{text}");
+        ensure!(code == Some(3) && text.contains("✗ KW-D003 rights for a source: source pods"), "{text}");
         ensure!(text.contains("  Add the resource to the rules"), "{text}");
         let (code, _, stderr) = command(&["doctor", "--pre", "--account", "host"]).await?;
         ensure!(code == Some(2) && stderr.contains("NAMESPACE/NAME"), "{stderr}");
