@@ -49,7 +49,7 @@ const ZSH: [(&str, &str); 3] = [
     ),
     (
         "        [[ -n $other ]] && _describe -V 'values' other\n",
-        "        [[ -n $other ]] && _describe -V 'values' other\n        [[ -n $names ]] && _describe -V 'values' names -S ''\n",
+        "        [[ -n $other ]] && _describe -V 'values' other\n        if [[ -n $names ]]; then\n            _describe -V 'values' names -S ''\n        fi\n",
     ),
 ];
 

@@ -120,9 +120,9 @@ async fn a_bench_tells_what_a_state_costs_beside_the_plugins_that_come_with_the_
         let told = runs(&bench, 0).await?;
         for part in [
             "mail 1.00",
-            "time of persistence, ",
-            "time of notification, ",
-            "time of audit, ",
+            "time of the shipped persistence, ",
+            "time of the shipped notification, ",
+            "time of the shipped audit, ",
             "Up to 8 states a call",
         ] {
             ensure!(told.contains(part), "{part}: {told}");
