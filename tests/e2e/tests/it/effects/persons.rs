@@ -142,7 +142,7 @@ async fn an_erasure_without_names_beside_the_files_says_where_it_belongs() {
         std::fs::write(&file, "")?;
         let (code, _, errors) =
             command(&["audit", "erase", "--person", ADA, &file.display().to_string()]).await?;
-        ensure!(code == Some(1) && errors.contains("where the host keeps the ledger"), "{errors}");
+        ensure!(code == Some(1) && errors.contains("where the controller keeps the ledger"), "{errors}");
         Ok(())
     })
     .await;
