@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::super::client::Client;
+use super::super::client::{Client, Refused};
 use crate::cli::DashboardArgs;
 use crate::commands::reach::SHOW_A_TOKEN;
 use crate::commands::{End, Ended, print};
@@ -39,7 +39,10 @@ pub async fn dashboard(args: DashboardArgs) -> Ended {
     let login = match has_token {
         true => Some(one_time_login(&client).await?).filter(|login| !login.code.is_empty()),
         // An address at which nothing answers is not opened.
-        false => client.bytes("login").await.map(|_| None)?,
+        false => match client.bytes("login").await {
+            Err(error) if !error.is::<Refused>() => return Err(error),
+            _ => None,
+        },
     };
     let url = match &login {
         Some(login) => once(&portal, Some(&login.code))?,
