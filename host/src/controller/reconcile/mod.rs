@@ -69,6 +69,8 @@ pub struct Control {
     /// Ships closed files of ledgers.
     shipping: Option<JoinHandle<()>>,
     refused: bool,
+    /// A look has asked for something after it had waited for answers.
+    look_again: bool,
     /// What of the configuration is not taken, and was told.
     untaken: BTreeSet<String>,
     /// At the last look.
@@ -112,6 +114,7 @@ impl Control {
             tending: None,
             shipping: None,
             refused: false,
+            look_again: false,
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
         })
@@ -166,6 +169,8 @@ impl Control {
                 }
                 // Its change, or one that came since, has waited for this.
                 () = self.plugins.has_drained() => {}
+                // What a look has asked for late.
+                () = std::future::ready(()), if std::mem::take(&mut self.look_again) => {}
                 // Its plugin has waited for this.
                 () = self.examinations.answered() => {}
                 () = version_decided => {

@@ -117,6 +117,8 @@ impl Control {
                         Ok(Standing::Runs) => {}
                         Ok(Standing::Asked(number)) => {
                             self.waiting.push(Waiting { name, number, refusal: None });
+                            // The answer may come while this look still goes on.
+                            self.look_again = true;
                         }
                     }
                 }
