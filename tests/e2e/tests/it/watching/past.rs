@@ -409,14 +409,13 @@ async fn preempt(simulator: &Simulator, name: &str, is_preempted: bool) -> Resul
     let path = format!("{JOBS}/{name}");
     let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
     job["spec"]["suspend"] = json!(is_preempted);
+    let (status, mut job) = simulator.request(Method::PUT, &path, Some(&job)).await?;
+    ensure!(status == 200, "changing {name} answered {status}: {job}");
     job["status"]["conditions"] = match is_preempted {
         true => json!([{"type": "Suspended", "status": "True", "reason": "Preempted"}]),
         false => json!([]),
     };
-    let (status, answer) = simulator.request(Method::PUT, &path, Some(&job)).await?;
-    ensure!(status == 200, "changing {name} answered {status}: {answer}");
-    let path = format!("{path}/status");
-    let (status, answer) = simulator.request(Method::PUT, &path, Some(&answer)).await?;
-    ensure!(status == 200 || status == 404, "changing the status of {name} answered {status}: {answer}");
+    let (status, answer) = simulator.request(Method::PUT, &format!("{path}/status"), Some(&job)).await?;
+    ensure!(status == 200, "changing the status of {name} answered {status}: {answer}");
     Ok(())
 }
