@@ -426,7 +426,7 @@ async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
         fact("Traps", "5"),
         fact("Time-outs", "4"),
         fact("Unavailable", "1"),
-        fact("Time in the plugin", "1 s, and 1 m 30 s in the host for it"),
+        fact("Time in the plugin", "1 s, and 1 m 30 s in the controller for it"),
         fact("Peak memory", "3.0 of 64 MiB"),
     ] {
         assert!(text.contains(&fact), "{fact} is not in {text}");
