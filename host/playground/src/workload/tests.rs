@@ -178,7 +178,7 @@ async fn a_refusal_for_good_ends_it_with_what_was_refused_and_why() {
     let (url, _server) = serve_with(Server { forbids: true, ..Server::default() }).await;
     let error = run(fast(&url, 1), Arc::default(), CancellationToken::new()).await.expect_err("refused");
     let text = error.to_string();
-    assert!(text.contains("/jobs was refused with 403: Forbidden"), "{text}");
+    assert!(text.contains("/jobs?fieldManager=kubectl-create was refused with 403: Forbidden"), "{text}");
 }
 
 #[tokio::test]

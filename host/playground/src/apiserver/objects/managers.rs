@@ -105,12 +105,12 @@ mod tests {
         assert_eq!(entries[0]["manager"], "kubectl");
         assert_eq!(entries[0]["fieldsV1"], json!({"f:metadata": {"f:labels": {}}, "f:spec": {}}));
         let mut running = made.clone();
-        running["status"] = json!({"n": 1});
+        running.insert("status".into(), json!({"n": 1}));
         let running = noted(&made, running, "kubelet", true);
         let entries = running["metadata"]["managedFields"].as_array().unwrap();
         assert_eq!((entries.len(), &entries[1]["subresource"]), (2, &json!("status")));
         let mut changed = running.clone();
-        changed["data"] = json!(1);
+        changed.insert("data".into(), json!(1));
         let changed = noted(&running, changed, "kubectl", false);
         let entries = changed["metadata"]["managedFields"].as_array().unwrap();
         assert_eq!(entries.len(), 2);
