@@ -157,6 +157,10 @@ async fn jobs_that_are_gone_are_in_the_list_with_how_they_went() {
     assert!(range.contains("deleted-yesterday"), "a time of the end asks for those that are gone");
     let custom = get(&portal, "/?range=custom&since=2026-11-20+11:00&until=2026-11-20+13:00").await.text;
     assert!(custom.contains("deleted-yesterday") && custom.contains("value=\"custom\" selected"), "{custom}");
+    assert!(
+        range.contains("llm-train-7") && !custom.contains("llm-train-7"),
+        "what lives was deleted at no time"
+    );
     assert!(custom.contains("value=\"2026-11-20 11:00\"") && custom.contains("value=\"2026-11-20 13:00\""));
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use kubewitness_core::submit::{ParameterSpec, ParameterType};
 use kubewitness_core::views::{ObjectView, PluginView, StatusView, TemplateView};
-
 use serde_json::Value;
 
 use super::client::Client;

@@ -144,7 +144,7 @@ pub const LEDGERS: Code = Code {
 
 pub const SIGNING: Code = Code {
     code: "KW-D016",
-    title: "ledgers are signed where there is a key",
+    title: "signing of ledgers",
     meaning: "The command looks at the settings of --config, or at those in the data folder of --data. The line is a warning \
               for each ledger without `signing` while nothing uses a key of the host. Whoever can write such a ledger can \
               rewrite it with correct hashes.",

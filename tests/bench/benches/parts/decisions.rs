@@ -1,10 +1,10 @@
 //! Whom the notification plugin tells of a state: decisions a second, of outcomes and of progress. The peer, in the same
 //! run, is a plugin that decides nothing: the call alone.
 
-#[path = "../shared/granted.rs"]
+#[path = "../fixtures/granted.rs"]
 mod granted;
 #[allow(dead_code, reason = "each benchmark uses its part")]
-#[path = "../shared/support.rs"]
+#[path = "../fixtures/support.rs"]
 mod support;
 
 use std::sync::Arc;

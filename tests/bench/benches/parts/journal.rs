@@ -2,9 +2,9 @@
 //! on each store beside that store's own bulk insert of the same states; and reading back what a
 //! source starts from where each object has lived for some versions.
 
-#[path = "../shared/bulk.rs"]
+#[path = "../fixtures/bulk.rs"]
 mod bulk;
-#[path = "../shared/servers.rs"]
+#[path = "../fixtures/servers.rs"]
 mod servers;
 
 use std::sync::Arc;

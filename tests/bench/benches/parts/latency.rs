@@ -1,7 +1,7 @@
 //! An idle system, and one change at a time: from the moment at which the API server sends it to the
 //! moment at which the plugin is called with it, over loopback TCP and a journal that syncs.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
 
 use std::sync::Arc;

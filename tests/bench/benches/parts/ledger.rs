@@ -1,7 +1,7 @@
 //! Records of an audit trail into a ledger of the host, a batch a call: signed, not signed, and beside them a plain append
 //! of the same bytes with a sync for each batch.
 
-#[path = "../shared/granted.rs"]
+#[path = "../fixtures/granted.rs"]
 mod granted;
 
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
 //! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
 
-#[path = "../shared/granted.rs"]
+#[path = "../fixtures/granted.rs"]
 mod granted;
 
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! witness that only numbers the states, and lanes from which a worker takes them. In the same
 //! run, on the same stream: kube-runtime's reflector, and client-go where it is installed.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
-#[path = "../shared/peers.rs"]
+#[path = "../fixtures/peers.rs"]
 mod peers;
 
 use std::sync::atomic::{AtomicU64, Ordering};

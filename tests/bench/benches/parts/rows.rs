@@ -1,14 +1,14 @@
 //! The plugin `persistence`: states a second into each database, each as a row of two tables and with its changes of
 //! phase in a third, beside that database's own bulk insert of the same states as one short row.
 
-#[path = "../shared/bulk.rs"]
+#[path = "../fixtures/bulk.rs"]
 mod bulk;
-#[path = "../shared/granted.rs"]
+#[path = "../fixtures/granted.rs"]
 mod granted;
-#[path = "../shared/servers.rs"]
+#[path = "../fixtures/servers.rs"]
 mod servers;
 #[allow(dead_code, reason = "each benchmark uses its part")]
-#[path = "../shared/support.rs"]
+#[path = "../fixtures/support.rs"]
 mod support;
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Single stages, each beside a peer in the same run: projecting a frame, a delta, appending to
 //! the journal, lane operations, and a component call against the same function called natively.
 
-#[path = "../shared/support.rs"]
+#[path = "../fixtures/support.rs"]
 mod support;
 
 use std::borrow::Cow;

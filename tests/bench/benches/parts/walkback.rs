@@ -2,7 +2,7 @@
 //! lists. The peer is the bare client that makes the same requests, as many at once, and looks at
 //! nothing but the version that it needs to go on.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
 
 use std::collections::HashSet;

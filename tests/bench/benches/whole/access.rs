@@ -2,7 +2,7 @@
 //! kept for seconds, and the same list with `--auth none`. Both hosts are the real binary, and take turns. The person may
 //! see one namespace.
 
-#[path = "../shared/host.rs"]
+#[path = "../fixtures/host.rs"]
 mod host;
 
 use std::path::Path;

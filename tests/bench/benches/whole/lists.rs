@@ -3,9 +3,9 @@
 //! host is the real binary, and eight clients ask at once. The peer, in the same run, is the plain first page: the newest
 //! changes, without what their states tell.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
-#[path = "../shared/host.rs"]
+#[path = "../fixtures/host.rs"]
 mod host;
 
 use std::sync::Arc;

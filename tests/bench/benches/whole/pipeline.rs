@@ -5,13 +5,13 @@
 //! the same kind of database. By turns with SQLite: what client-go does with the same stream and no sink at
 //! all.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
-#[path = "../shared/host.rs"]
+#[path = "../fixtures/host.rs"]
 mod host;
-#[path = "../shared/peers.rs"]
+#[path = "../fixtures/peers.rs"]
 mod peers;
-#[path = "../shared/servers.rs"]
+#[path = "../fixtures/servers.rs"]
 mod servers;
 
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! A warm restart: the real binary with 100,000 objects in its journal, from its start until its
 //! watch is opened, without a list. What it is made of is measured apart, on the same journal.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
-#[path = "../shared/host.rs"]
+#[path = "../fixtures/host.rs"]
 mod host;
 
 use std::sync::atomic::Ordering;

@@ -2,11 +2,11 @@
 //! far the other plugin is behind, and how fast the backlog drains once the sink is back, beside the
 //! speed at which the same sink is fed while it is there.
 
-#[path = "../shared/canned.rs"]
+#[path = "../fixtures/canned.rs"]
 mod canned;
-#[path = "../shared/host.rs"]
+#[path = "../fixtures/host.rs"]
 mod host;
-#[path = "../shared/servers.rs"]
+#[path = "../fixtures/servers.rs"]
 mod servers;
 
 use std::time::{Duration, Instant};

@@ -164,11 +164,11 @@ fn stretches(lane: &Lane, end: u64) -> Vec<Stretch> {
     for state in &lane.states {
         let at = state.observed_ms;
         let phase = (state.change != Change::Gap).then(|| state.status.phase.clone());
+        let from = if phase.is_none() { seen.unwrap_or(at) } else { at };
         if let Some(open) = all.last_mut() {
-            open.to = if phase.is_none() { seen.unwrap_or(at) } else { at }.max(open.from);
+            open.to = from.max(open.from);
         }
         if all.last().is_none_or(|open| open.phase != phase) {
-            let from = if phase.is_none() { seen.unwrap_or(at) } else { at };
             all.push(Stretch { phase, from, to: at });
         }
         seen = Some(at);

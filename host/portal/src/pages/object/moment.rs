@@ -42,7 +42,7 @@ fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
     let found = states.iter().rposition(|state| is_in_turn(state) && state.observed_ms <= at_ms);
     let Some(index) = found else {
         return html! {
-            p.notice role="status" { "No state from before " (at(at_ms)) " is on this page: it was not there yet, its states were taken by retention, or they are older than those that the page has." }
+            p.notice role="status" { "No state from before " (at(at_ms)) " is on this page. It was not there yet, retention took its states, or they are older than those of the page." }
         };
     };
     let state = &states[index];

@@ -102,8 +102,8 @@ fn print_rows(shown: &[(&GetQuery, Vec<ObjectView>)]) -> Result<()> {
 async fn found(client: &Client, asked: &GetQuery) -> Result<Vec<ObjectView>> {
     let mut query = asked.query.clone();
     if asked.when == When::Now && query.sort.is_none() && query.index.is_none() {
-        // Pages in the order of changes would miss what changes between two of them.
-        query.sort = Some("created".into());
+        // As they are shown. Pages in the order of changes would miss what changes between two of them.
+        query.sort = Some("namespace".into());
     }
     let Listed { rows: mut objects, more } = list(client, &query, asked.limit).await?;
     if more {
@@ -219,10 +219,13 @@ pub(super) async fn document(client: &Client, seq: u64, output: GetOutput) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use kubewitness_core::ObjectRef;
     use kubewitness_core::views::ThenView;
 
     use super::*;
+    use crate::commands::api::testing;
 
     fn view(source: &str) -> ObjectView {
         let object = ObjectRef { kind: "Job".into(), name: "x".into(), ..ObjectRef::default() };
@@ -267,5 +270,28 @@ mod tests {
         assert!(known("exact", None).is_ok() && known("missing", Some("It may be another.")).is_ok());
         let told = known("taken", Some("Retention took its states.")).unwrap_err().to_string();
         assert_eq!(told, "job/x: Retention took its states.");
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_asked_for_in_the_order_in_which_it_is_shown_unless_another_is_named() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let heard = asked.clone();
+        let client = testing::client(move |path| {
+            heard.lock().unwrap().push(path.to_owned());
+            serde_json::json!([])
+        });
+        let client = client.await;
+        for line in [
+            &["jobs"][..],
+            &["jobs", "--sort", "-restarts"],
+            &["jobs", "--index", "node=a"],
+            &["jobs", "--gone"],
+        ] {
+            found(&client, &query::tests::asked(line).unwrap()).await.unwrap();
+        }
+        let asked = asked.lock().unwrap();
+        let sorted =
+            asked.iter().map(|path| path.split("sort=").nth(1).and_then(|sort| sort.split('&').next()));
+        assert_eq!(sorted.collect::<Vec<_>>(), [Some("namespace"), Some("-restarts"), None, None]);
     }
 }

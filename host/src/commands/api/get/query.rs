@@ -270,7 +270,7 @@ pub(super) fn concerns(query: &ObjectQuery, source: &str, object: &ObjectRef) ->
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
     use kubewitness_core::Status;
     use kubewitness_core::status::Rules;
@@ -280,7 +280,7 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::commands::api::client::parameters;
 
-    fn asked(arguments: &[&str]) -> Result<GetQuery> {
+    pub fn asked(arguments: &[&str]) -> Result<GetQuery> {
         Ok(all_asked(arguments)?.remove(0))
     }
 

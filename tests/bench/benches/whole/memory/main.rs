@@ -4,7 +4,7 @@
 //! loads them), and compared with its like. In the same run, on the same Jobs: kube-runtime's
 //! reflector.
 
-#[path = "../../shared/host.rs"]
+#[path = "../../fixtures/host.rs"]
 mod host;
 mod jobs;
 mod peer;

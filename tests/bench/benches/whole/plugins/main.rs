@@ -1,15 +1,15 @@
 //! What a plugin costs beyond its states: a new instance, a start with ten cached plugins, the memory of two hundred and by
 //! language, and the pause while one version replaces another. Each stands beside a peer in the same run.
 
-#[path = "../../shared/canned.rs"]
+#[path = "../../fixtures/canned.rs"]
 mod canned;
 mod crowd;
-#[path = "../../shared/host.rs"]
+#[path = "../../fixtures/host.rs"]
 mod host;
 mod instances;
 mod languages;
 #[allow(dead_code, reason = "each benchmark uses its part")]
-#[path = "../../shared/support.rs"]
+#[path = "../../fixtures/support.rs"]
 mod support;
 mod swap;
 

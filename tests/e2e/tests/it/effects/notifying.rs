@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Simulator,
-    command, command_in, in_scratch, project_root, until, until_ok,
+    ADDRESS_SECRET, Chats, Encryption, Kubewitness, MailServer, RunOptions, SIGNING_SECRET, Scratch,
+    Simulator, command, command_in, in_scratch, project_root, until, until_ok,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -195,24 +195,39 @@ config:
   digest: {above: 100}
   portal: https://kubewitness.example.com";
 
-#[tokio::test]
-async fn more_outcomes_than_a_service_takes_in_a_minute_are_all_told_at_its_rate_and_within_its_lengths() {
-    in_scratch("notifying-paced", async |scratch| {
+/// A controller with this manifest of `notification`, beside services and a mail server.
+struct Lab {
+    chats: Chats,
+    _mail: MailServer,
+    simulator: Simulator,
+    options: RunOptions,
+    run: Kubewitness,
+}
+
+impl Lab {
+    async fn start(scratch: &Scratch, manifest: &str) -> Result<Self> {
         let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
-        let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
+        let (simulator, config) = (simulator(scratch).await?, example_copy(scratch)?);
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
         write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
-        write(&config, "notification.yaml", &plugin_manifest("notification", PACED))?;
+        write(&config, "notification.yaml", &plugin_manifest("notification", manifest))?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
+            config: Some(config),
             data: scratch.folder("data")?,
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         run.answers().await?;
+        Ok(Self { chats, _mail: mail, simulator, options, run })
+    }
+}
+
+#[tokio::test]
+async fn more_outcomes_than_a_service_takes_in_a_minute_are_all_told_at_its_rate_and_within_its_lengths() {
+    in_scratch("notifying-paced", async |scratch| {
+        let Lab { chats, simulator, mut run, .. } = Lab::start(scratch, PACED).await?;
         let names: Vec<_> = (0..JOBS_AT_ONCE).map(|n| format!("paced-{n:02}")).collect();
         for name in &names {
             create_job(&simulator, name).await?;
@@ -282,21 +297,7 @@ config: {channels: [{name: hook, kind: webhook}], settle: 1s}";
 #[tokio::test]
 async fn what_a_person_mutes_is_told_to_nobody_also_after_a_restart() {
     in_scratch("muting", async |scratch| {
-        let (chats, mail) = (Chats::start().await?, MailServer::start(Encryption::None, None).await?);
-        let simulator = simulator(scratch).await?;
-        let config = example_copy(scratch)?;
-        let host = std::fs::read_to_string(config.join("host.yaml"))?;
-        let more = destinations(&chats, &mail, &scratch.folder("secrets")?)?;
-        write(&config, "host.yaml", &format!("{}{more}", host.trim_end()))?;
-        write(&config, "notification.yaml", &plugin_manifest("notification", HOOK))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config.clone()),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
-        let mut run = Kubewitness::start("run", &options, scratch.path())?;
-        run.answers().await?;
+        let Lab { chats, simulator, options, mut run, .. } = Lab::start(scratch, HOOK).await?;
         create_job(&simulator, "one").await?;
         create_job(&simulator, "two").await?;
         until_ok(WITHIN, "the job to be muted", async || {

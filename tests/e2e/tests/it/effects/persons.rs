@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_harness::{Kubewitness, RunOptions, Simulator, command, command_json, in_scratch, until};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
+};
 
 use crate::support::{
     AUDIT, SOURCES, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files, write,
@@ -31,24 +33,26 @@ async fn hers(data: &std::path::Path) -> Result<Vec<String>> {
     Ok(records.filter_map(|record| record["name"].as_str().map(str::to_owned)).collect())
 }
 
+/// A controller whose audit trail has the patches of changes.
+async fn with_patches(scratch: &Scratch) -> Result<(Simulator, RunOptions, Kubewitness)> {
+    let (simulator, config) = (simulator(scratch).await?, signed_example_copy(scratch)?);
+    let audit = plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}"));
+    write(&config, "audit.yaml", &audit)?;
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(config),
+        data: scratch.folder("data")?,
+        ..RunOptions::default()
+    };
+    let mut host = Kubewitness::start("run", &options, scratch.path())?;
+    host.listed(SOURCES.len(), WITHIN).await?;
+    Ok((simulator, options, host))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds() {
     in_scratch("persons", async |scratch| {
-        let simulator = simulator(scratch).await?;
-        let config = signed_example_copy(scratch)?;
-        write(
-            &config,
-            "audit.yaml",
-            &plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}")),
-        )?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
-        let mut host = Kubewitness::start("run", &options, scratch.path())?;
-        host.listed(SOURCES.len(), WITHIN).await?;
+        let (simulator, options, mut host) = with_patches(scratch).await?;
         let data = options.data.clone();
         submit(&simulator, "first").await?;
         let named = async || Ok((!hers(&data).await.unwrap_or_default().is_empty()).then_some(()));
@@ -90,18 +94,7 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_names_its_manager_and_the_beginning_of_a_deletion_names_nobody() {
     in_scratch("managers", async |scratch| {
-        let simulator = simulator(scratch).await?;
-        let config = signed_example_copy(scratch)?;
-        let audit = plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}"));
-        write(&config, "audit.yaml", &audit)?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(config),
-            data: scratch.folder("data")?,
-            ..RunOptions::default()
-        };
-        let mut host = Kubewitness::start("run", &options, scratch.path())?;
-        host.listed(SOURCES.len(), WITHIN).await?;
+        let (simulator, options, mut host) = with_patches(scratch).await?;
         let mut held = job("held");
         held["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
         let jobs = "/apis/batch/v1/namespaces/default/jobs";

@@ -59,7 +59,7 @@ impl Lab {
         write(&self.config, "probe.yaml", &manifest(does, self.more))
     }
 
-    /// The version that has worked is kept here.
+    /// The version that was taken last is kept here.
     pub fn taken(&self) -> PathBuf {
         self.data().join("last-good/probe/plugin.yaml")
     }

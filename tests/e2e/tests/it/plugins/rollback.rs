@@ -15,6 +15,15 @@ fn has(status: &StatusView, state: &str, delivered: u64) -> bool {
     probe(status).is_some_and(|it| it.state == state && it.delivered == delivered && it.dead == 0)
 }
 
+/// Waits until a version with this command is kept: it is active a moment before.
+async fn is_taken(lab: &Lab, command: &str) -> anyhow::Result<()> {
+    let kept = lab.taken();
+    until(WITHIN, "the version to be taken", async || {
+        Ok(std::fs::read_to_string(&kept).is_ok_and(|text| text.contains(command)).then_some(()))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_parked() {
     in_scratch("rollback", async |scratch| {
@@ -25,12 +34,7 @@ async fn a_version_that_fails_its_first_calls_is_taken_back_and_no_state_is_park
         run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
 
         lab.version("{command: trap}")?;
-        let taken = lab.taken();
-        until(WITHIN, "the version to be taken", async || {
-            // The first version is active a moment before it is kept.
-            Ok(std::fs::read_to_string(&taken).is_ok_and(|text| text.contains("trap")).then_some(()))
-        })
-        .await?;
+        is_taken(&lab, "trap").await?;
         for name in ["two", "three", "four", "five"] {
             create_job(&lab.simulator, name).await?;
         }
@@ -73,11 +77,7 @@ async fn a_kill_before_the_first_call_does_not_end_the_probation() {
         run.status_when(WITHIN, "the first job", |status| has(status, "active", 1)).await?;
 
         lab.version("{command: trap}")?;
-        let taken = lab.taken();
-        until(WITHIN, "the version to be taken", async || {
-            Ok(std::fs::read_to_string(&taken).is_ok_and(|text| text.contains("trap")).then_some(()))
-        })
-        .await?;
+        is_taken(&lab, "trap").await?;
         ensure!(std::fs::read_to_string(&before)?.contains("done"), "the version before is not kept");
         // It has been called for nothing yet.
         for round in ["killed", "killed-again"] {
@@ -91,7 +91,7 @@ async fn a_kill_before_the_first_call_does_not_end_the_probation() {
         let taken_back =
             |status: &StatusView| has(status, "degraded", 6) && message(status).contains("was taken back");
         run.status_when(WITHIN, "the version before to go on", taken_back).await?;
-        ensure!(std::fs::read_to_string(&taken)?.contains("done"), "the bad version is kept");
+        ensure!(std::fs::read_to_string(lab.taken())?.contains("done"), "the bad version is kept");
 
         // One that works ends it, and nothing is kept beside it.
         lab.version("{command: done again}")?;

@@ -10,6 +10,7 @@ use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, Poi
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
+use crate::store::Past;
 use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, decoded};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::Row;
@@ -67,7 +68,7 @@ impl Session {
     pub(super) async fn read_source_counters(&mut self) -> Answer<Vec<SourceCounters>> {
         let gaps = self.per_stream("SELECT stream, count(*) FROM kw_gaps GROUP BY stream").await?;
         let poison = self.per_stream("SELECT stream, count(*) FROM kw_poison GROUP BY stream").await?;
-        let taken = self.per_stream("SELECT id, taken FROM kw_streams").await?;
+        let taken = self.taken_of_streams().await?;
         let mut sources: BTreeMap<String, SourceCounters> = BTreeMap::new();
         // Epochs ascend, so the last one's checkpoint stays.
         for stream in self.read_streams().await? {
