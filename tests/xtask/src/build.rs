@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -11,6 +11,9 @@ use anyhow::{Context, Result, bail};
 use crate::services::is_root;
 
 const WASM_TARGET: &str = "wasm32-wasip2";
+/// The profile of plugins that people install, and that of plugins for a first look.
+const SMALL: &str = "plugin";
+const QUICK: &str = "playground-plugin";
 /// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
@@ -90,6 +93,10 @@ pub fn step(text: &str) {
 /// Runs a command to its end. The error says which command failed.
 pub fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
+    succeeded(command, status)
+}
+
+fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
         bail!("`cargo {}` failed ({status}); what it printed above says why", args.join(" "));
@@ -98,15 +105,31 @@ pub fn check(command: &mut Command) -> Result<()> {
 }
 
 pub fn everything(host: Host) -> Result<()> {
+    let mut command = cargo();
+    command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
     match host {
-        Host::Playground | Host::Image => build_plugins(&SHIPPED)?,
+        Host::Playground => return playground(&mut command),
+        Host::Image => build_plugins(&SHIPPED)?,
         Host::Tests | Host::Release => plugins()?,
     }
     step("building the host");
-    let mut command = cargo();
-    command.args(["build", "--locked", "--package", "kubewitness"]).args(host.arguments());
     // The binary contains the plugins, so that `kubewitness playground` needs no other file.
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
+/// Builds the plugins and the host at the same time: each alone leaves a core idle at its end. The host finds
+/// the plugins in a folder beside it. With the plugins inside, it would have to wait for them.
+fn playground(host: &mut Command) -> Result<()> {
+    ensure_wasm_target()?;
+    step("building the plugins and the host");
+    let mut plugins = plugins_command(&SHIPPED, QUICK);
+    let mut building = plugins.arg("--quiet").spawn().context("starting the build of the plugins")?;
+    let built = check(host);
+    // Also if the host's build failed: nothing goes on behind the prompt.
+    let status = building.wait().context("waiting for the build of the plugins")?;
+    built?;
+    succeeded(&plugins, status)?;
+    take_plugins(&SHIPPED, QUICK, &target().join("playground").join("plugins"))
 }
 
 /// Builds everything that `cargo test` runs, and the programs that tests start. In one command they share
@@ -127,17 +150,24 @@ pub fn plugins() -> Result<()> {
 fn build_plugins(names: &[&str]) -> Result<()> {
     ensure_wasm_target()?;
     step("building the plugins");
+    check(&mut plugins_command(names, SMALL))?;
+    take_plugins(names, SMALL, &plugins_folder())
+}
+
+fn plugins_command(names: &[&str], profile: &str) -> Command {
     let mut command = cargo();
-    command.args(["build", "--locked", "--target", WASM_TARGET, "--profile", "plugin"]);
+    command.args(["build", "--locked", "--target", WASM_TARGET, "--profile", profile]);
     for plugin in names {
         command.args(["--package", &format!("kubewitness-plugin-{plugin}")]);
     }
-    check(&mut command)?;
-    let folder = plugins_folder();
-    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    command
+}
+
+fn take_plugins(names: &[&str], profile: &str, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     for plugin in names {
         let built =
-            target().join(WASM_TARGET).join("plugin").join(format!("kubewitness_plugin_{plugin}.wasm"));
+            target().join(WASM_TARGET).join(profile).join(format!("kubewitness_plugin_{plugin}.wasm"));
         copy_if_changed(&built, &folder.join(format!("{plugin}.wasm")))?;
     }
     Ok(())

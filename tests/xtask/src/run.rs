@@ -17,12 +17,7 @@ pub fn playground(args: &[String]) -> Result<ExitCode> {
         step(FIRST_BUILD);
     }
     build::everything(Host::Playground)?;
-    replace(
-        Command::new(&binary)
-            .arg("playground")
-            .args(args)
-            .env("KUBEWITNESS_PLUGINS", build::plugins_folder()),
-    )
+    replace(Command::new(&binary).arg("playground").args(args))
 }
 
 /// Replaces this process by the command, so that the command owns the signals and the terminal.
