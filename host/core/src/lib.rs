@@ -5,7 +5,6 @@
 //! be tested alone. Two places touch the machine: [`files`] reads files, makes key files and starts a thread
 //! for each slow read; [`clock::SystemClock`] reads the clock.
 
-pub mod carry;
 pub mod config;
 pub mod files;
 mod find;
@@ -14,8 +13,9 @@ pub mod lanes;
 pub mod ledger;
 mod model;
 pub mod ports;
+pub mod redact;
 pub mod status;
-pub mod submit;
+pub mod stream;
 
 pub use ports::views;
 pub use status::story;
@@ -23,7 +23,7 @@ pub use status::story::{events, mutes, reports};
 
 pub use lanes::bucket;
 
-pub use find::{index, order, redact, search, search_filter, selector};
+pub use find::{index, order, search, search_filter, selector};
 pub use model::fault::shortened;
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version, words};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};

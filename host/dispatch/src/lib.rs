@@ -7,7 +7,6 @@
 //! its own, and it takes the time from a `core` clock and from tokio.
 
 mod handle;
-mod interest;
 mod load;
 mod pacing;
 mod paused;
@@ -15,6 +14,7 @@ mod progress_saver;
 mod reader;
 mod resync;
 mod run;
+mod subscriptions;
 mod verdicts;
 
 use std::sync::Arc;

@@ -8,9 +8,9 @@ use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, holes};
 use kubewitness_core::ports::{Backlog, JournalError, Paused, Progress, Save};
 
-use crate::interest::Interest;
 use crate::reader::{CHUNK, Reader};
 use crate::run::Parts;
+use crate::subscriptions::Interest;
 use crate::{DispatchError, DispatchOptions, Subscription};
 
 /// The pause between tries while the journal can't be read.

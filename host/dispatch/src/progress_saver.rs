@@ -8,8 +8,8 @@ use kubewitness_core::lanes::Lanes;
 use kubewitness_core::limits;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Save};
 
-use crate::interest::Interest;
 use crate::pacing::pause::Pause;
+use crate::subscriptions::Interest;
 
 /// The pause between two saves of a busy plugin. It bounds the plugin's share of the journal's writer, whose
 /// syncs take up to some milliseconds each, and the number of states that are handed over again after a kill.

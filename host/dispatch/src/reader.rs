@@ -7,8 +7,8 @@ use kubewitness_core::lanes::{Behind, Lanes};
 use kubewitness_core::ports::{Backlog, JournalError, Outside, Present};
 use kubewitness_core::{Seq, State};
 
-use crate::interest::{Fitted, Interest};
 use crate::pacing::pause::Pause;
+use crate::subscriptions::{Fitted, Interest};
 
 /// States in one read: enough to make a read cheap, few enough to start calls early.
 pub(crate) const CHUNK: usize = 1024;

@@ -18,7 +18,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::{Act, Command, Letters, Shared, Sources};
-use crate::interest::Interest;
 use crate::load::Loaded;
 use crate::pacing::breaker::{Allowed, Breaker};
 use crate::pacing::ticks::Ticks;
@@ -26,6 +25,7 @@ use crate::paused::{self, Ordered};
 use crate::progress_saver::ProgressSaver;
 use crate::reader::{Answer, Fetch, Reader};
 use crate::resync::Resync;
+use crate::subscriptions::Interest;
 use crate::{DispatchError, DispatchOptions};
 
 /// The time for the last save of a drain.

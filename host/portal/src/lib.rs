@@ -8,10 +8,10 @@ mod access;
 mod answer;
 mod api;
 mod app;
-mod guard;
 mod health;
 mod options;
 mod pages;
+mod request_checks;
 mod scope;
 mod serve;
 mod submit;
@@ -60,7 +60,7 @@ fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken
         .layer(middleware::from_fn(etag::compare))
         .layer(middleware::from_fn(problem::worded))
         .with_state(app);
-    guard::protect(router, gate, options)
+    request_checks::protect(router, gate, options)
 }
 
 /// Serves the API and the pages until `stop`; then streams end, and open requests have
@@ -103,7 +103,7 @@ pub async fn serve_health(
     let app = App::new(views, &options, stop.clone());
     let routes = health::routes().into_iter();
     let router = routes.fold(Router::new(), |router, (path, handler)| router.route(path, handler));
-    let router = guard::for_anybody(router.with_state(app), options.request_timeout);
+    let router = request_checks::for_anybody(router.with_state(app), options.request_timeout);
     let PortalOptions { bounds, traffic, abort, .. } = options;
     let terms = Terms { name: "health", bounds, counts: traffic.health, tls: None, stop, abort };
     serve::serve(listener, router, terms).await;

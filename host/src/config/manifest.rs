@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use kubewitness_core::config::templates::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
 use kubewitness_core::shortened;
-use kubewitness_core::submit::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::config::HostSpec;
+use kubewitness_core::config::templates::TEMPLATES_MOST;
 use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
-use kubewitness_core::submit::TEMPLATES_MOST;
 use kubewitness_watch::Jobs;
 use serde_json::Value;
 

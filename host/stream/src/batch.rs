@@ -2,10 +2,10 @@
 
 use async_nats::jetstream::Message;
 use bytes::Bytes;
-use kubewitness_core::carry::{Arrival, Intake, Taken};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::limits::APPEND_BATCH;
 use kubewitness_core::ports::{Append, Poison, Witnessed};
+use kubewitness_core::stream::{Arrival, Intake, Taken};
 
 use crate::server::Away;
 use crate::session::{Lane, Session};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubewitness_core::carry::{Stood, pack};
 use kubewitness_core::ports::{Backlog, Documents, JournalError, Progress};
+use kubewitness_core::stream::{Stood, pack};
 use kubewitness_core::{Seq, State};
 use thiserror::Error;
 use tokio::time::{Instant, timeout};

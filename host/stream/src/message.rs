@@ -6,8 +6,8 @@ use async_nats::HeaderMap;
 use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_MESSAGE_ID};
 use bytes::{Bytes, BytesMut};
 use kubewitness_core::State;
-use kubewitness_core::carry::{Garbled, Stood, unpack};
 use kubewitness_core::limits::FRAME_BYTES;
+use kubewitness_core::stream::{Garbled, Stood, unpack};
 
 /// The journal's id, the position, and the position before it.
 const STOOD: &str = "Kubewitness-Stood";
@@ -124,7 +124,7 @@ fn part(headers: &HeaderMap) -> Result<Option<(usize, usize)>, Garbled> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubewitness_core::carry::pack;
+    use kubewitness_core::stream::pack;
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
 
     fn state() -> State {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use kubewitness_core::carry::partition;
 use kubewitness_core::config::StreamSpec;
 use kubewitness_core::ports::{Backlog, JournalError, KvWrite, Progress, Save, SourceStart};
+use kubewitness_core::stream::partition;
 use kubewitness_core::{Seq, State};
 
 use crate::acknowledged::Acknowledged;

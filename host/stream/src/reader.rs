@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubewitness_core::Version;
-use kubewitness_core::carry::{Fed, Feed, FeedError, Intake, Places};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::FromSpec;
 use kubewitness_core::ports::Append;
+use kubewitness_core::stream::{Fed, Feed, FeedError, Intake, Places};
 use tokio::time::{Instant, timeout};
 
 use crate::batch::{Batch, BatchBuilder};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures::stream::Stream as _;
-use kubewitness_core::carry::{Arrival, Intake};
+use kubewitness_core::stream::{Arrival, Intake};
 
 use crate::claims::Claims;
 use crate::message::Parts;

@@ -8,13 +8,14 @@ use super::{
     Bytes, DatabaseKind, DatabaseSpec, DeliverySpec, Duration, HostSpec, IndexSpec, ModuleSpec, PluginSpec,
     RateSpec, RetentionSpec, TickSpec, components, destinations, ledgers, places, streams,
 };
-use crate::index::{BUILTIN, NAMED, Pointer};
+use crate::index::{BUILTIN, NAMED};
 use crate::limits::{
     AUDIT_LEAST, BATCH_MOST, CALL_LEAST, HOST_BYTES_LEAST, MEMORY_LEAST, RESYNC_LEAST, TICK_LEAST, TICK_MOST,
     TICK_TIMEOUT_MOST,
 };
 use crate::model::fault::{Fault, fault};
 use crate::model::kinds::is_name;
+use crate::project::Pointer;
 use crate::redact::Redactor;
 use crate::selector::{check_key, check_value};
 use crate::status::Rules;

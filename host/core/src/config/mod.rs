@@ -12,7 +12,7 @@ mod redaction;
 #[cfg(test)]
 mod reference;
 mod streams;
-mod submit;
+pub mod templates;
 mod values;
 
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ pub use crate::find::index::IndexSpec;
 pub use crate::model::fault::Fault;
 pub use crate::model::kinds::is_name;
 pub use components::{
-    CeilingSpec, ComponentsSpec, GrantKind, HostLimitsSpec, ModuleKind, OciReference, config_fields, conform,
-    is_local,
+    CeilingSpec, ComponentsSpec, ConfigField, GrantKind, HostLimitsSpec, ModuleKind, OciReference,
+    config_fields, conform, is_local,
 };
 pub use destinations::*;
 pub use host::*;
@@ -31,7 +31,7 @@ pub use ledgers::{LedgerSpec, RotateSpec, ShipSpec, SigningSpec};
 pub use plugin::*;
 pub use redaction::{RedactedField, RedactionSpec};
 pub use streams::{FromSpec, StreamSpec};
-pub use submit::{Credentials, SubmitSpec};
+pub use templates::{Credentials, SubmitSpec};
 pub use values::{Bytes, Duration};
 
 pub const API_VERSION: &str = "kubewitness.dev/v1alpha1";

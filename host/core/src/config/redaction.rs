@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::SecretRef;
-use crate::find::index::Pointer;
-use crate::find::redact::{self, Field, Redactor};
 use crate::model::fault::{Fault, fault};
+use crate::project::Pointer;
+use crate::redact::{self, Field, Redactor};
 
 /// Names of variables, patterns and fields that are looked for at most: each costs time with every document.
 const RULES_MOST: usize = 256;

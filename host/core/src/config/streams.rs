@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{check_secret, unknown};
 use super::{Bytes, Duration, HostSpec, SecretRef, SourceSpec};
-use crate::carry::PARTITIONS;
+use crate::limits::PARTITIONS;
 use crate::model::fault::{Fault, fault};
 
 /// A smaller stream would not hold one large object and its other messages.

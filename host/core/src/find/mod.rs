@@ -4,7 +4,6 @@
 
 pub mod index;
 pub mod order;
-pub mod redact;
 pub mod search;
 pub mod search_filter;
 pub mod selector;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use crate::find::index::Key;
 pub use crate::find::index::SUBMITTER;
-use crate::find::redact::{Redactor, may_hold_secret};
 use crate::find::search_filter::{Grams, Signature};
+use crate::redact::{Redactor, may_hold_secret};
 
 /// The longest text that is looked for. Names and uids are no longer, and neither are the values of labels.
 pub const TEXT_BYTES: usize = 253;

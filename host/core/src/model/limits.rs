@@ -107,3 +107,6 @@ pub const ERROR_TEXT: usize = 4096;
 /// The most differences from a source's audits that the journal keeps for each epoch, for display. A counter
 /// has them all. A difference takes a few hundred bytes. More of them mean an outage, not a lost event.
 pub const DISCREPANCIES: usize = 100;
+
+/// The most partitions of a stream. A reader reads each of them by itself.
+pub const PARTITIONS: u32 = 64;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::config::ConfigField;
+
 /// For each plugin: observed = delivered + filtered + dead + waiting + taken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Plugin"))]
@@ -351,20 +353,4 @@ pub struct CallFailureView {
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["trapped", "timed-out", "out-of-memory", "invalid", "refused", "unavailable"])))]
     pub end: String,
     pub message: String,
-}
-
-/// One field of a plugin's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ConfigField {
-    /// Its path: `[]` stands for each item of a list, and `*` for each name of a map.
-    pub field: String,
-    /// For people, such as `text` or `list of texts`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub required: bool,
-    /// As JSON; left out where there is none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub default: String,
-    pub meaning: String,
 }

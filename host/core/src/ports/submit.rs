@@ -9,8 +9,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::Person;
-use crate::find::redact::Redactor;
-use crate::submit::{Credentials, ParameterSpec, TemplateSpec};
+use crate::config::templates::{Credentials, ParameterSpec, TemplateSpec};
+use crate::redact::Redactor;
 
 /// In whose name the API server is asked.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ pub struct SubmitRequest {
     pub namespace: String,
     /// By name. A text is read as the parameter's type.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, crate::submit::Scalar>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "BTreeMap<String, crate::config::templates::Scalar>"))]
     pub parameters: BTreeMap<String, Value>,
     /// The channel that the Job's annotation `kubewitness.dev/channel` names: `api` or `cli`. Empty: `api`.
     #[serde(default, skip_serializing_if = "String::is_empty")]

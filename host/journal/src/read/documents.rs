@@ -6,7 +6,7 @@ use kubewitness_core::document::{checksum, restore, unpack};
 use kubewitness_core::limits::DELTA_CHAIN;
 use kubewitness_core::{Change, Seq};
 
-use super::names::Names;
+use super::shared_rows::Names;
 use crate::store::Fetch;
 use crate::store::rows::{Answer, Encoding, Kept, both, damaged};
 

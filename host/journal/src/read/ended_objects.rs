@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kubewitness_core::{Seq, State};
 
-use super::names::{self, Names};
+use super::shared_rows::{self, Names};
 use crate::store::Fetch;
 use crate::store::rows::{Answer, Ends, Placed};
 
@@ -148,7 +148,7 @@ async fn ends(rows: &mut dyn Fetch, names: &Names, tails: &[Seq]) -> Answer<Hash
     }
     let mut seqs: Vec<Seq> = of_tail.values().copied().collect();
     seqs.sort_unstable();
-    let states = names::at(rows, names, &seqs).await?;
+    let states = shared_rows::at(rows, names, &seqs).await?;
     let state = |(tail, seq): (Seq, Seq)| {
         let index = states.binary_search_by_key(&seq, |state| state.seq).ok()?;
         Some((tail, states[index].clone()))

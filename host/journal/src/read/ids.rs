@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Seq, StateId};
 
-use super::names::{Names, at};
+use super::shared_rows::{Names, at};
 use crate::report::OpenError;
 use crate::store::place::Place;
 

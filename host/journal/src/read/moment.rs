@@ -16,7 +16,7 @@ use kubewitness_core::{Change, Seq, State};
 
 use super::documents;
 use super::ended_objects::{Fits, LOOKED, Merge};
-use super::names::{self, Names};
+use super::shared_rows::{self, Names};
 use crate::store::Fetch;
 use crate::store::rows::{Answer, Placed, Step};
 
@@ -265,7 +265,7 @@ async fn judge(
     }
     seqs.sort_unstable();
     let states: HashMap<Seq, Arc<State>> =
-        names::at(rows, names, &seqs).await?.into_iter().map(|state| (state.seq, state)).collect();
+        shared_rows::at(rows, names, &seqs).await?.into_iter().map(|state| (state.seq, state)).collect();
     let mut told = Vec::new();
     for one in found {
         let Some(state) = states.get(&one.state).cloned() else { continue };
@@ -322,7 +322,7 @@ pub(super) async fn stories(
     let mut seqs: Vec<Seq> = of_head.keys().copied().collect();
     seqs.sort_unstable();
     let mut stories: HashMap<Seq, Vec<Arc<State>>> = HashMap::new();
-    for state in names::at(rows, names, &seqs).await? {
+    for state in shared_rows::at(rows, names, &seqs).await? {
         if let Some(head) = of_head.get(&state.seq) {
             stories.entry(*head).or_default().push(state);
         }

@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 
 use super::ended_objects::{EndedPage, EndedQuery};
 use super::moment::{self, Moment, ThenPage, ThenQuery};
-use super::names::{self, Names};
+use super::shared_rows::{self, Names};
 use super::story::Story;
-use super::{documents, ended_objects, story, warm};
+use super::{documents, ended_objects, story, watch_start};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{Answer, Stream, Which, discrepancies, uid};
 use crate::store::{Connection, Fetch, Past, Store};
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
 
     /// `newest`: what was committed before this was asked.
     pub async fn after(mut self, after: Seq, limit: usize, newest: Seq) -> Answer<Vec<Arc<State>>> {
-        let states = names::after(self.connection.rows(), self.names, after, limit).await?;
+        let states = shared_rows::after(self.connection.rows(), self.names, after, limit).await?;
         if states.len() < limit {
             sees(states.last().map(|state| state.seq), newest)?;
         }
@@ -99,14 +99,14 @@ impl<'a> Reader<'a> {
         let seqs = self.rows().outside(after as i64, end as i64, most, namespaces).await?;
         let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
         let looked = seqs.last().copied().filter(|_| seqs.len() >= limit).unwrap_or(end);
-        let states = names::at(self.connection.rows(), self.names, &seqs).await?;
+        let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
         self.connection.end().await?;
         Ok(Outside { states, looked })
     }
 
     pub async fn at(mut self, seqs: &[Seq], newest: Seq) -> Answer<Vec<Arc<State>>> {
         self.begin_at(newest).await?;
-        let states = names::at(self.connection.rows(), self.names, seqs).await?;
+        let states = shared_rows::at(self.connection.rows(), self.names, seqs).await?;
         self.connection.end().await?;
         Ok(states)
     }
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         };
         let seq = seq as u64;
-        let states = names::at(self.connection.rows(), self.names, &[seq]).await?;
+        let states = shared_rows::at(self.connection.rows(), self.names, &[seq]).await?;
         let Some(state) = states.first() else { return Ok(None) };
         let document = documents::document(self.connection.rows(), self.names, seq).await?;
         let before = documents::before(self.connection.rows(), self.names, seq).await?;
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn warm(mut self, source: &str, parts: mpsc::Sender<Vec<Current>>) -> Answer<Warm> {
-        warm::warm(&mut *self.connection, self.names, source, parts).await
+        watch_start::warm(&mut *self.connection, self.names, source, parts).await
     }
 
     /// By the objects' own numbers, so that a part goes on where the one before ended, whatever
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
     ) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
         let letters = self.rows().letters(plugin).await?;
         let seqs: Vec<_> = letters.iter().map(|letter| letter.seq).collect();
-        let states = names::at(self.connection.rows(), self.names, &seqs).await?;
+        let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
         let pair = |letter: DeadLetter| {
             let index = states.binary_search_by_key(&letter.seq, |state| state.seq).ok()?;
             Some((letter, states[index].clone()))

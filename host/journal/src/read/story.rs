@@ -11,7 +11,7 @@ use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State};
 
 use super::documents;
-use super::names::{self, Names};
+use super::shared_rows::{self, Names};
 use crate::store::rows::{Answer, Which, uid};
 use crate::store::{Fetch, Owned};
 
@@ -145,5 +145,5 @@ async fn story(
     }
     let seqs = rows.story(objects, limit as i64).await?;
     let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
-    names::at(rows, names, &seqs).await
+    shared_rows::at(rows, names, &seqs).await
 }

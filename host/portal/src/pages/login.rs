@@ -15,7 +15,7 @@ use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
 use crate::app::{App, Route};
-use crate::guard::is_foreign;
+use crate::request_checks::is_foreign;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use kubewitness_core::config::is_name;
+use kubewitness_core::config::templates::{Marks, TemplateSpec, name, prefix};
 use kubewitness_core::ports::{Acting, Offer, SubmitError, Submitter};
-use kubewitness_core::submit::{Marks, TemplateSpec, name, prefix};
 use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError};
 use kubewitness_core::{Change, shortened};
 use ring::digest::{Context, SHA256};

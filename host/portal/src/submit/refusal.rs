@@ -1,9 +1,9 @@
 //! Turns a refusal of the API server into faults of the fields that it is about.
 
 use axum::http::StatusCode;
+use kubewitness_core::config::templates::is_at;
 use kubewitness_core::ports::{Cause, Offer, SubmitError};
 use kubewitness_core::shortened;
-use kubewitness_core::submit::is_at;
 use kubewitness_core::views::SubmitRequest;
 
 use super::NAMESPACE;

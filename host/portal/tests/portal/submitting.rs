@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use kubewitness_core::Change;
+use kubewitness_core::config::templates::TemplateSpec;
 use kubewitness_core::config::{Credentials, HostSpec};
 use kubewitness_core::ports::{Acting, Cause, Offer, SubmitError, Submitter};
-use kubewitness_core::submit::TemplateSpec;
 use kubewitness_portal::PortalOptions;
 use serde_json::{Value, json};
 

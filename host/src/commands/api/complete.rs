@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use kubewitness_core::submit::{ParameterSpec, ParameterType};
+use kubewitness_core::config::templates::{ParameterSpec, ParameterType};
 use kubewitness_core::views::{ObjectView, PluginView, StatusView, TemplateView};
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! The loop that makes what runs equal to what is configured. It alone starts and stops sources, streams and plugins;
 //! it reads no state and answers no request. It waits for nothing that takes minutes: [`examinations`] do.
 
-mod examinations;
+mod component_checks;
 mod handover;
 mod housekeeping;
 mod plugins;
@@ -33,7 +33,7 @@ use super::submitter::offered;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::Problem;
-use examinations::Examinations;
+use component_checks::Examinations;
 use plugins::Waiting;
 use report::Reporter;
 use rollback::Rollbacks;

@@ -2,7 +2,6 @@
 
 use kubewitness_capability::{Shipping, Uses};
 use kubewitness_core::calendar;
-use kubewitness_core::carry::Places;
 use kubewitness_core::config::{RetentionSpec, SourceSpec, SqlAccess};
 use kubewitness_core::kinds;
 use kubewitness_core::lanes::Histogram;
@@ -10,6 +9,7 @@ use kubewitness_core::order::Order;
 use kubewitness_core::ports::{Current, Paused, Selection, Watched};
 use kubewitness_core::search::{Search, TEXT_BYTES};
 use kubewitness_core::selector::Selector;
+use kubewitness_core::stream::Places;
 use kubewitness_core::views::{
     DiscrepancyView, GrantUseView, HistogramView, LedgerView, ManifestView, ObjectQuery, ObjectView,
     PausedView, PluginView, QueueView, SourceView, TickView, ViewError,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use async_nats::jetstream::{self, stream::Stream};
 use futures::TryStreamExt;
-use kubewitness_core::carry::Feed;
+use kubewitness_core::stream::Feed;
 use kubewitness_harness::{Wire, until};
 
 use crate::support::{WITHIN, World, connect, from, sent, sent_at_once};

@@ -5,8 +5,8 @@ mod support;
 
 use anyhow::Result;
 use async_nats::jetstream;
-use kubewitness_core::carry::Feed;
 use kubewitness_core::config::FromSpec;
+use kubewitness_core::stream::Feed;
 use kubewitness_harness::{MessageServer, until};
 use support::{WITHIN, World, all, connect, from, sent, stories};
 

@@ -212,7 +212,7 @@ impl<'s> Search<'s> {
     pub fn new(selection: &'s Selection, indexes: &'s Indexes) -> Result<Self, IndexError> {
         let key = selection.index.as_ref().map(|(name, key)| indexes.key(name, key)).transpose()?;
         if let (Some(rules), Some((name, _)), Some(key)) = (&selection.rules, &selection.index, &key) {
-            rules.allow(indexes, name, key)?;
+            indexes.allow(rules, name, key)?;
         }
         Ok(Self {
             selection,

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use kubewitness_core::carry::{Fed, Feed, FeedError};
 use kubewitness_core::ports::{Append, Appended, Witnessed};
 use kubewitness_core::state::{Change, ObjectRef};
+use kubewitness_core::stream::{Fed, Feed, FeedError};
 use kubewitness_core::{events, project};
 use tokio::sync::mpsc;
 use tokio::time::sleep;

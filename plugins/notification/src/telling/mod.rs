@@ -6,9 +6,9 @@
 //! Notes are committed with the progress of the states. From then on the book remembers who is still to be told: one
 //! recipient that can't be reached repeats nothing for the others, and holds up no state.
 
-pub mod book;
 mod compose;
 mod note;
+pub mod outbox;
 mod outbox_limits;
 mod parts;
 
@@ -22,9 +22,9 @@ use crate::channels;
 use crate::config::Config;
 use crate::mutes::Mutes;
 use crate::{facts, report};
-use book::{Book, Sending};
 pub use note::handle;
 use note::{COUNTS, Counts, NOTES, Note};
+use outbox::{Book, Sending};
 
 /// Where the book is.
 const BOOK: &str = "book";

@@ -3,8 +3,8 @@
 
 use kubewitness_sdk::{Error, kv};
 
-use super::book::{Book, Outgoing};
 use super::note;
+use super::outbox::{Book, Outgoing};
 use crate::config::Config;
 use crate::facts::{self, text};
 use crate::report::Report;

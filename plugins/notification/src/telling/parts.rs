@@ -4,8 +4,8 @@
 use kubewitness_sdk::{Error, kv, log};
 use serde::{Deserialize, Serialize};
 
-use super::book::Book;
 use super::compose;
+use super::outbox::Book;
 use crate::config::Config;
 use crate::facts::{Facts, clip};
 

@@ -6,7 +6,7 @@
 
 mod client;
 mod killed_journal;
-mod lies;
+mod planted_bugs;
 mod rows;
 mod seeds;
 mod wire;

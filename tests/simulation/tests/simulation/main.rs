@@ -6,7 +6,7 @@
 
 mod bugs;
 mod journal;
-mod lies;
+mod planted_bugs;
 mod plugin;
 mod rows;
 mod seeds;

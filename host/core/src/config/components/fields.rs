@@ -2,10 +2,26 @@
 //!
 //! The schema is a guest's: nothing in it costs more than its bounds.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::fault::shortened;
-use crate::ports::views::ConfigField;
+
+/// One field of a plugin's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ConfigField {
+    /// Its path: `[]` stands for each item of a list, and `*` for each name of a map.
+    pub field: String,
+    /// For people, such as `text` or `list of texts`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub required: bool,
+    /// As JSON; left out where there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub default: String,
+    pub meaning: String,
+}
 
 /// A person reads no more of one plugin.
 const FIELDS: usize = 300;

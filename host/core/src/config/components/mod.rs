@@ -12,7 +12,7 @@ use crate::model::fault::{Fault, fault};
 
 pub use ceiling::{CeilingSpec, GrantKind, ModuleKind};
 pub use conform::conform;
-pub use fields::config_fields;
+pub use fields::{ConfigField, config_fields};
 pub use module::{OciReference, is_local};
 pub(super) use module::{check_module, check_modules};
 

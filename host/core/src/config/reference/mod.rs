@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{AddressRange, Bytes, Duration, HostSpec, Manifest, PluginSpec, Since, conform};
+use crate::config::templates::TemplateSpec;
 use crate::status::OneOrMany;
-use crate::submit::TemplateSpec;
 
 /// Bounds that a JSON Schema can't express. They are given as text.
 const BOUNDS: &str = "x-bounds";

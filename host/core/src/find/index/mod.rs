@@ -12,7 +12,7 @@
 //!
 //! The same scan reads the submitter, which a search looks at and no index has.
 
-mod pointer;
+mod hidden;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +22,7 @@ use std::convert::Infallible;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::project::{Flow, Outline, ProjectError, Scanner};
-
-pub use pointer::Pointer;
+use crate::project::{Flow, Outline, Pointer, ProjectError, Scanner};
 
 /// An index of the cache: objects by the value at one place of their document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@
 
 mod outline;
 mod page;
+mod pointer;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::limits::VERSION_BYTES;
 
 pub use outline::Outline;
 pub use page::{ListPage, list_page};
+pub use pointer::Pointer;
 pub(crate) use scan::{Flow, NESTING, Scanner, Text};
 
 /// The size of most maps of an object. This much room is reserved at once.

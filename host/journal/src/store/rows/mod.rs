@@ -9,8 +9,8 @@ pub(crate) mod discrepancies;
 mod envelope;
 mod found;
 mod key;
+mod operator_actions;
 pub(crate) mod removal;
-mod replay;
 pub(crate) mod uid;
 
 pub(crate) use batch::{
@@ -24,4 +24,4 @@ pub(crate) use found::{
     Stream, Which,
 };
 pub(crate) use key::Key;
-pub(crate) use replay::{Act, Replay};
+pub(crate) use operator_actions::{Act, Replay};

@@ -9,7 +9,7 @@ use std::path::Path;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::schema::VERSION;
-use super::statements::seals;
+use super::statements::checksums;
 use crate::store::format::marked;
 
 /// `STEPS[n]` makes version `n + 2` of version `n + 1`.
@@ -41,7 +41,7 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "CREATE TABLE discrepancies (
          stream INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (stream, number)
      ) STRICT, WITHOUT ROWID;",
-    // 6: every row has a sum, which `seals` fills in.
+    // 6: every row has a sum, which `checksums` fills in.
     "ALTER TABLE streams ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE kinds ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE owned ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
@@ -79,7 +79,7 @@ pub(super) async fn migrate(
         let text = format!("{step} PRAGMA user_version = {format};");
         sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut *transaction).await?;
         if version == SEALED {
-            seals::fill(&mut transaction).await?;
+            checksums::fill(&mut transaction).await?;
         }
         transaction.commit().await?;
     }

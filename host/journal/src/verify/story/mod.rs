@@ -39,8 +39,8 @@ mod name_holders;
 
 use std::cmp::Ordering;
 
-use kubewitness_core::carry::Places;
 use kubewitness_core::limits::VERSION_BYTES;
+use kubewitness_core::stream::Places;
 use kubewitness_core::{Change, Gap, State, StateId, Version, project};
 
 pub(crate) use self::name_holders::NameHolders;

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::submit::{ParameterSpec, ParameterType, TemplateSpec};
+use kubewitness_core::config::templates::{ParameterSpec, ParameterType, TemplateSpec};
 use kubewitness_core::views::{SubmitRequest, SubmitView};
 use maud::{Markup, html};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use kubewitness_core::submit::ParameterSpec;
+use kubewitness_core::config::templates::ParameterSpec;
 use kubewitness_core::views::{SubmitRequest, SubmitView, TemplateView};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The statements of the journal, in texts that every server understands. They know tables and columns,
 //! and nothing of locks, seats or what rows mean.
 
-mod answers;
+mod checksums;
 mod fetch;
 pub(super) mod lookup;
 mod moments;
@@ -9,5 +9,5 @@ mod past;
 mod read;
 mod remove;
 mod save;
-mod seals;
+mod saved;
 mod write;

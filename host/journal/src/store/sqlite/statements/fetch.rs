@@ -9,7 +9,7 @@ use kubewitness_core::{Gap, Seq};
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{backlog, findings, proof, query, read, seals};
+use super::{backlog, checksums, findings, proof, query, read};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::checksum::{Cell, Table};
 use crate::store::rows::{
@@ -257,7 +257,7 @@ impl Fetch for SqliteConnection {
     }
 
     async fn sealed(&mut self, table: &Table, after: i64, limit: i64) -> Answer<Vec<Vec<Cell>>> {
-        seals::sealed(self, table, after, limit).await
+        checksums::sealed(self, table, after, limit).await
     }
 
     async fn misowned(&mut self) -> Answer<Vec<(i64, i64)>> {

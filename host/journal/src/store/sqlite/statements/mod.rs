@@ -2,6 +2,7 @@
 //! rows mean.
 
 mod backlog;
+pub(super) mod checksums;
 pub(super) mod fetch;
 mod findings;
 pub(super) mod lookup;
@@ -10,5 +11,4 @@ mod proof;
 mod query;
 mod read;
 pub(super) mod remove;
-pub(super) mod seals;
 pub(super) mod write;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::carry::tests::state;
+use crate::stream::tests::state;
 
 fn intake(partitions: &[u32]) -> Intake {
     Intake::new("jobs".into(), "platform".into(), partitions, None, Places::default())

@@ -23,9 +23,6 @@ use crate::ports::Append;
 use crate::state::{ObjectRef, Seq, State};
 use crate::version::Version;
 
-/// The most partitions of a stream. A reader reads each of them by itself.
-pub const PARTITIONS: u32 = 64;
-
 /// The partition of an object's states. Hosts of every version must agree on it, so it never changes.
 pub fn partition(object: &ObjectRef, partitions: u32) -> u32 {
     let name = [object.namespace.as_bytes(), b"/", object.name.as_bytes()].concat();

@@ -1,7 +1,7 @@
 //! Finds the parameter that a refusal of the API server is about. The API server names a field as
 //! `spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]`, and a parameter's place is a JSON pointer.
 
-use crate::find::index::Pointer;
+use crate::project::Pointer;
 
 /// Whether the field is this place, or something within it.
 pub fn is_at(field: &str, place: &str) -> bool {

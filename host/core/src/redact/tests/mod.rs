@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::RedactionSpec;
-use crate::find::index::Pointer;
+use crate::project::Pointer;
 
 fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> Redactor {
     let field = |(kind, path): &(Option<&str>, &str)| Field {

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::parameter::ParameterSpec;
 use super::{CHOICES_MOST, PARAMETERS_MOST, PLACES_MOST, TEXT_BYTES};
-use crate::find::index::Pointer;
-use crate::find::redact::Redactor;
 use crate::model::fault::{Fault, shortened};
 use crate::model::kinds::is_name;
+use crate::project::Pointer;
+use crate::redact::Redactor;
 
 /// The host decides about these.
 const KEPT: [&str; 5] =

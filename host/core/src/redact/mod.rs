@@ -26,7 +26,7 @@ use crate::project::{Flow, ProjectError, Scanner};
 
 pub use events::about;
 pub use quoted::Secrets;
-pub(crate) use revealing_queries::may_hold_secret;
+pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
 pub use rules::{Field, Redactor};
 use walk::Search;
 

@@ -1,6 +1,6 @@
 //! What counts as a secret: names of environment variables, and places in documents.
 
-use crate::find::index::Pointer;
+use crate::project::Pointer;
 
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]

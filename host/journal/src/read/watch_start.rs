@@ -15,7 +15,7 @@ use kubewitness_core::{Seq, State, Version};
 use tokio::sync::mpsc;
 
 use super::documents::{self, put_together};
-use super::names::Names;
+use super::shared_rows::Names;
 use crate::store::rows::{Answer, CurrentRow, Encoding, Kept, StoredDocument, damaged};
 use crate::store::{Connection, Fetch};
 

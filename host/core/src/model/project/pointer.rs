@@ -29,7 +29,7 @@ impl Pointer {
     }
 
     /// Makes a pointer from tokens that are known to be valid.
-    pub(super) fn of(tokens: &[&str]) -> Self {
+    pub(crate) fn of(tokens: &[&str]) -> Self {
         Self(tokens.iter().map(|token| (*token).to_owned()).collect())
     }
 

@@ -10,7 +10,7 @@ mod job;
 mod parameter;
 mod template;
 
-pub use credentials::Credentials;
+pub use credentials::{Credentials, SubmitSpec};
 pub use field::is_at;
 pub use job::{Marks, TEMPLATE, name, prefix};
 #[cfg(feature = "schema")]

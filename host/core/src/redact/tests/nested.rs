@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::hostile::computed;
 use crate::config::RedactionSpec;
-use crate::find::redact::{Redactor, Secrets, Withheld};
+use crate::redact::{Redactor, Secrets, Withheld};
 
 const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// A quarter of what a thread of the host has.

@@ -1,6 +1,16 @@
-//! In whose name the API server is asked.
+//! The setting `submit`: with which credentials the API server is asked to create a Job.
 
 use serde::{Deserialize, Serialize};
+
+/// How Jobs are submitted from templates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SubmitSpec {
+    /// With which credentials the API server is asked to create a Job.
+    #[serde(default)]
+    pub credentials: Credentials,
+}
 
 /// With which credentials the API server is asked to create a Job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

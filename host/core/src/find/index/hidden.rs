@@ -1,0 +1,72 @@
+//! Refuses questions to an index whose answer would tell what redaction hides.
+
+use super::{IndexError, Indexes, Key, SUBMITTER};
+use crate::redact::{Redactor, names_an_address};
+
+impl Indexes {
+    /// Whether the index `name` may be asked for `key`.
+    pub fn allow(&self, rules: &Redactor, name: &str, key: &Key<'_>) -> Result<(), IndexError> {
+        let is_hidden = match key {
+            Key::Namespace(_) => false,
+            Key::Owner(_) => rules.hides(None, &["metadata", "ownerReferences", "0", "uid"]),
+            Key::Node(_) => rules.hides(None, &["spec", "nodeName"]),
+            Key::Label(label, _) => rules.hides(None, &["metadata", "labels", label]),
+            Key::Submitter(_) => rules.hides(None, &["metadata", "annotations", SUBMITTER]),
+            Key::Named(number, key) => {
+                let path: Vec<_> = self.path(*number).iter().map(String::as_str).collect();
+                rules.hides(None, &path) || names_an_address(key)
+            }
+        };
+        if is_hidden { Err(IndexError::Hidden { index: name.into() }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{HostSpec, RedactedField, RedactionSpec};
+    use crate::find::index::IndexSpec;
+
+    fn rules(pointers: &[&str]) -> Redactor {
+        let mut redaction = RedactionSpec::default();
+        redaction.fields.extend(
+            pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
+        );
+        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
+    }
+
+    #[test]
+    fn an_index_over_a_hidden_place_is_refused_by_name_and_others_answer() {
+        let rules = rules(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
+        let asked = |pointer: &str, key: &str| {
+            let indexes = Indexes::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
+            indexes.allow(&rules, "it", &indexes.key("it", key).unwrap())
+        };
+        for pointer in [
+            "/spec/code",
+            "/spec/keys",
+            "/spec/keys/a",
+            "/spec/tree/a/b",
+            "/spec/containers/0/env/0/value",
+            "/spec/containers/0/args",
+            "/spec/containers/0/command/1",
+            "/spec/env/API_KEY",
+            "/spec/env/API_KEY/value",
+            "/spec/args/token",
+            "/data/api-key",
+        ] {
+            let told = asked(pointer, "x").unwrap_err().to_string();
+            assert!(told.contains("the index `it` is of a place that redaction hides"), "{told}");
+        }
+        assert!(asked("/spec/url", "redis://u:hush@h").is_err(), "the key itself has a password");
+        for pointer in ["/spec/schedulerName", "/spec/codes", "/spec/env/EPOCHS"] {
+            assert_eq!(asked(pointer, "x"), Ok(()));
+        }
+        let builtin = Indexes::new(&[]);
+        let builtin = |name: &str, key: &str| builtin.allow(&rules, name, &builtin.key(name, key).unwrap());
+        assert!(builtin("label", "code=a").is_err());
+        for (name, key) in [("label", "team=a"), ("owner", "u"), ("node", "n"), ("namespace", "n")] {
+            assert_eq!(builtin(name, key), Ok(()));
+        }
+    }
+}
