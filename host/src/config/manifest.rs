@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_name_that_yaml_reads_as_something_else_is_told_as_what_it_is() {
         for (name, told) in [
-            ("n", "`n` is the boolean to YAML, and no text: write it in quotes"),
+            ("n", "YAML reads `n` as the boolean, and this field is text: write it in quotes"),
             ("123", "`123` is the number to YAML"),
             ("1e3", "`1e3` is the number"),
             ("null", "`null` is nothing to YAML"),

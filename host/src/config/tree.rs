@@ -126,10 +126,10 @@ impl Tree {
             // What is not there stands nowhere.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
             word if word.parse::<u64>().is_ok() => format!(
-                "`{word}` is the number to YAML, and no text: write it in quotes, or with the unit that a size (64Mi) \
-                 and a time (2s) have"
+                "YAML reads `{word}` as a number, and this field is text: write it in quotes, or with a unit, such as \
+                 64Mi or 2s"
             ),
-            word => format!("`{word}` is {kind} to YAML, and no text: write it in quotes"),
+            word => format!("YAML reads `{word}` as {kind}, and this field is text: write it in quotes"),
         })
     }
 
@@ -263,7 +263,7 @@ mod tests {
             [("n", "the boolean"), ("Yes  # is it?", "the boolean"), ("1e3", "the number"), ("~", "nothing")]
         {
             let word = value.split(' ').next().unwrap();
-            let wanted = format!("`{word}` is {kind} to YAML, and no text: write it in quotes");
+            let wanted = format!("YAML reads `{word}` as {kind}, and this field is text: write it in quotes");
             assert_eq!(told(value).unwrap(), wanted);
         }
         assert_eq!(told("").unwrap(), "is empty");

@@ -184,8 +184,8 @@ impl Destination {
         now.ok_or_else(|| {
             tracing::warn!(
                 destination = self.spec.name,
-                "its address is of another server since it was opened: \
-                change the settings, so that the address is judged again"
+                "its address now leads to another server than when it was opened: change the settings, so that the \
+                 address is checked again"
             );
             GrantError::Unavailable("the destination's address has changed to another server".into())
         })

@@ -79,7 +79,7 @@ impl Ledger {
             Ok(book) => slot.book = Some(book),
             // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
-                tracing::warn!(ledger = spec.name, %error, "the ledger's last append is not decided yet");
+                tracing::warn!(ledger = spec.name, %error, "the ledger's last append depends on a transaction in the database, whose outcome is not known yet");
             }
             Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
         }
@@ -164,7 +164,7 @@ impl Ledger {
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
             return Err(io::Error::other(format!(
-                "its last append is decided by the database `{database}`, which is not open or not in the settings"
+                "its last append depends on a transaction in the database `{database}`, which is not open or not in the settings"
             )));
         };
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());

@@ -317,7 +317,7 @@ mod tests {
         };
         assert!(
             named("n")
-                .contains(":2: metadata.name: `n` is the boolean to YAML, and no text: write it in quotes")
+                .contains(":2: metadata.name: YAML reads `n` as the boolean, and this field is text: write it in quotes")
         );
         assert!(named("1e3").contains("`1e3` is the number"));
         assert!(named("\"\"").contains("`` is not the name of a ConfigMap"));

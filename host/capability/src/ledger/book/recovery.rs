@@ -194,7 +194,7 @@ impl Book {
             (None, Some(turn)) => turn.last(),
             (None, None) if self.records == 0 => Ok(None),
             (None, None) => damaged(format!(
-                "{} was just begun, and its receipts, which have the record before it, are gone: bring them back",
+                "{} is a new file, and its `.receipts` file is missing: restore it",
                 self.path.display()
             )),
         }
