@@ -1,4 +1,4 @@
-//! The key that people's sessions are sealed with: from a file of the operator, or made once in the data folder.
+//! The key that people's sessions are encrypted with: from a file of the operator, or made once in the data folder.
 
 use std::io;
 use std::path::Path;

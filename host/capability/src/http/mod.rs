@@ -427,10 +427,10 @@ fn tls_refusal(error: &reqwest::Error) -> Option<String> {
     })?;
     Some(match found {
         rustls::Error::AlertReceived(alert) => {
-            format!("the destination refuses the host over TLS: {alert:?}")
+            format!("the destination refuses the controller over TLS: {alert:?}")
         }
         rustls::Error::InvalidCertificate(_) => "the destination's certificate is not trusted".into(),
-        _ => "the destination and the host do not agree on TLS".into(),
+        _ => "the destination and the controller do not agree on TLS".into(),
     })
 }
 

@@ -239,9 +239,9 @@ fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
     tracing::error!(ledger, %error, "the ledger {} can't be used", path.display());
     match error.kind() {
         io::ErrorKind::InvalidData => {
-            GrantError::Unavailable("the ledger is damaged; the host's log says how".into())
+            GrantError::Unavailable("the ledger is damaged; the controller's log says how".into())
         }
-        _ => GrantError::Unavailable("the ledger can't be written now; the host's log says why".into()),
+        _ => GrantError::Unavailable("the ledger can't be written now; the controller's log says why".into()),
     }
 }
 

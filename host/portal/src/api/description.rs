@@ -170,7 +170,7 @@ fn unchanged() -> Value {
 /// Where people sign in, and nobody has.
 fn unknown() -> Value {
     json!({
-        "description": "Where people sign in: it is not known who asks. The header `WWW-Authenticate` is `Bearer`.",
+        "description": "Where people sign in: the request names no person. The header `WWW-Authenticate` is `Bearer`.",
         "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
         "content": {PROBLEM: {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
     })

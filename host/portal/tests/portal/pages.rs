@@ -425,10 +425,10 @@ async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
         fact("Last good call", "<time datetime=\"2026-11-20T13:46:38.120Z\">2026-11-20 13:46:38</time>"),
         fact(
             "Last error",
-            "<time datetime=\"2026-11-20T13:46:41.000Z\">2026-11-20 13:46:41</time>, a time-out",
+            "<time datetime=\"2026-11-20T13:46:41.000Z\">2026-11-20 13:46:41</time>, a timeout",
         ),
         fact("Traps", "5"),
-        fact("Time-outs", "4"),
+        fact("Timeouts", "4"),
         fact("Unavailable", "1"),
         fact("Time in the plugin", "1 s, and 1 m 30 s in the controller for it"),
         fact("Peak memory", "3.0 of 64 MiB"),

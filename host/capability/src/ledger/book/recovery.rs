@@ -78,7 +78,7 @@ impl Book {
             if identity(&found) != identity(&file.metadata()?) {
                 return damaged(format!(
                     "{} is another file than the one that was open: bring that one back in its place. Moving or \
-                     replacing a ledger while the host runs is not supported",
+                     replacing a ledger while the controller runs is not supported",
                     path.display()
                 ));
             }
