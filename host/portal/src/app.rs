@@ -1,4 +1,4 @@
-//! The state that every handler shares.
+//! Defines `App`, the state that axum gives to every handler: views, rights, options and places of streams.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! In whose name the API server is asked.
+//! The setting `submit.credentials`: in whose name the API server is asked.
 
 use serde::{Deserialize, Serialize};
 
