@@ -1,4 +1,4 @@
-//! Defines `App`, the state that axum gives to every handler: views, rights, options and places of streams.
+//! Defines `App`, the state that axum gives to every handler: the views, the gate, and the places of live streams.
 
 use std::sync::Arc;
 

@@ -35,7 +35,10 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let kept = kept.await.with_context(|| format!("keeping the session key in {}", place.display()));
     let (key, origin) = kept?;
     if origin == Origin::MadeAnew {
-        warn!("{} was damaged or open to others: the controller has made a new key, and everybody has to sign in again", place.display());
+        warn!(
+            "{} was damaged or open to others: the controller has made a new key, and everybody has to sign in again",
+            place.display()
+        );
     }
     Ok(key)
 }

@@ -360,7 +360,9 @@ async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen()
 #[tokio::test]
 async fn health_is_one_page_with_a_verdict() {
     let text = get(&portal(Fake::default()), "/health").await.text;
-    for words in ["Something needs attention", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"] {
+    for words in
+        ["Something needs attention", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"]
+    {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
 }

@@ -315,10 +315,9 @@ mod tests {
             );
             read_one(&text).problems[0].to_string()
         };
-        assert!(
-            named("n")
-                .contains(":2: metadata.name: YAML reads `n` as a boolean, and this field is text: write it in quotes")
-        );
+        assert!(named("n").contains(
+            ":2: metadata.name: YAML reads `n` as a boolean, and this field is text: write it in quotes"
+        ));
         assert!(named("1e3").contains("YAML reads `1e3` as a number"));
         assert!(named("\"\"").contains("`` is not the name of a ConfigMap"));
     }

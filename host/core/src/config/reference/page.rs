@@ -219,7 +219,7 @@ pub fn sections(schema: &Value, examples: &[Value]) -> String {
     }
     let types = types(schema);
     let titles: BTreeSet<_> = types.iter().map(|(name, _)| title(name).to_lowercase()).collect();
-    assert_eq!(titles.len(), types.len(), "two types have one title: every link would lead to the first of them");
+    assert_eq!(titles.len(), types.len(), "two types have one title: links lead to the first of them");
     for (name, uses) in types {
         let of = &schema["$defs"][&name];
         let about = of["description"].as_str().unwrap_or_default();
