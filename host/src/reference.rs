@@ -109,10 +109,10 @@ fn exit(end: End) -> &'static str {
 fn cause(broken: &Broken) -> &'static str {
     match broken {
         Broken::Cut => {
-            "The host was killed or the disk was full while it wrote the line, or somebody cut the file."
+            "The controller was killed or the disk was full while it wrote the line, or somebody cut the file."
         }
         Broken::NotText | Broken::Unreadable(_) | Broken::NoHash => {
-            "Something else than the host wrote the line."
+            "Something else than the controller wrote the line."
         }
         Broken::NoTrail(_) => "Another plugin writes the ledger, or somebody changed its first line.",
         Broken::Number(_) => "The file lacks a line, has one too many, or has lines in another order.",
@@ -125,7 +125,7 @@ fn cause(broken: &Broken) -> &'static str {
         Broken::NoHead | Broken::Miscounted | Broken::OtherRoot => {
             "Somebody edited the file, or the disk lost bytes. It was so before the line was written."
         }
-        Broken::BehindSeal => "Somebody added the line: the host writes nothing behind a seal.",
+        Broken::BehindSeal => "Somebody added the line: the controller writes nothing behind a seal.",
         Broken::Unsigned => {
             "`signing` was taken out of the settings meanwhile, or somebody without the key wrote the line."
         }

@@ -101,7 +101,7 @@ impl Tasks {
                 }
             }
         })?;
-        begun.recv().with_context(|| format!("the task `{name}` ended before it began"))?
+        begun.recv().with_context(|| format!("the task `{name}` ended before it was ready"))?
     }
 
     fn supervised<F>(

@@ -1,4 +1,4 @@
-//! The state that every handler shares.
+//! Defines `App`, the state that axum gives to every handler: the views, the gate, and the places of live streams.
 
 use std::sync::Arc;
 

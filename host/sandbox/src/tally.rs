@@ -309,6 +309,15 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_of_metrics_names_each_capability() {
+        let page = include_str!("../../../docs/reference/metrics.md");
+        let line = page.lines().find(|line| line.contains("`kubewitness_plugin_host_calls_total`")).unwrap();
+        for (_, name) in CAPABILITIES {
+            assert!(line.contains(&format!("`{name}`")), "add {name} to HOST_CALLS in the portal's tests");
+        }
+    }
+
+    #[test]
     fn a_long_message_of_a_failure_is_cut() {
         let tally = Tally::default();
         tally.ended(&Err(CallError::Trap("x".repeat(1 << 20))));

@@ -1,4 +1,4 @@
-//! The key that people's sessions are sealed with: from a file of the operator, or made once in the data folder.
+//! The key that people's sessions are encrypted with: from a file of the operator, or made once in the data folder.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +35,10 @@ pub async fn of_data(data: &Path) -> Result<SessionKey> {
     let kept = kept.await.with_context(|| format!("keeping the session key in {}", place.display()));
     let (key, origin) = kept?;
     if origin == Origin::MadeAnew {
-        warn!("{} was damaged or open to others: it is a new key, and people sign in again", place.display());
+        warn!(
+            "{} was damaged or open to others: the controller has made a new key, and everybody has to sign in again",
+            place.display()
+        );
     }
     Ok(key)
 }

@@ -47,7 +47,7 @@ pub use values::{Moment, Secret, Zone};
     disable_help_subcommand = true,
     after_help = "Begin with `kubewitness playground`: a simulated cluster that needs nothing else.\n\
                   Exit codes: 0 fine, 1 error, 2 usage, 3 a check or an object failed, 4 warnings only,\n\
-                  5 time-out."
+                  5 timeout."
 )]
 pub struct Cli {
     #[command(subcommand)]

@@ -190,7 +190,7 @@ pub struct DiffArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 Succeeded, 3 Failed, Cancelled or Deleted, 5 time-out.")]
+#[command(after_help = "Exit codes: 0 Succeeded, 3 Failed, Cancelled or Deleted, 5 timeout.")]
 pub struct WaitArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid. An object that is already gone counts with its last
     /// phase

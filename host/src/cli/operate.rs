@@ -85,7 +85,7 @@ pub struct MuteArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The API server decides whether you may create the Job. Exit codes with --watch: 0 Succeeded,\n\
-                  3 Failed, Cancelled or Deleted, 5 time-out."
+                  3 Failed, Cancelled or Deleted, 5 timeout."
 )]
 pub struct SubmitArgs {
     /// The name of the template, as --list shows it

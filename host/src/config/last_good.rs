@@ -203,9 +203,9 @@ fn told(path: &Path, error: &io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound => String::new(),
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            "; a folder is expected there: remove what lies there, and the host makes it again".into()
+            "; a folder is expected there: remove what lies there, and the controller makes it again".into()
         }
-        _ => "; the host keeps its last good configuration there: mend the disk, or remove what lies there"
+        _ => "; the controller keeps its last good configuration there: repair the disk, or remove what lies there"
             .to_owned(),
     };
     io::Error::new(error.kind(), format!("{}: {error}{what}", path.display()))

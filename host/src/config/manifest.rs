@@ -333,10 +333,10 @@ mod tests {
     #[test]
     fn a_name_that_yaml_reads_as_something_else_is_told_as_what_it_is() {
         for (name, told) in [
-            ("n", "`n` is the boolean to YAML, and no text: write it in quotes"),
-            ("123", "`123` is the number to YAML"),
-            ("1e3", "`1e3` is the number"),
-            ("null", "`null` is nothing to YAML"),
+            ("n", "YAML reads `n` as a boolean, and this field is text: write it in quotes"),
+            ("123", "YAML reads `123` as a number"),
+            ("1e3", "YAML reads `1e3` as a number"),
+            ("null", "YAML reads `null` as nothing"),
         ] {
             let head = "apiVersion: kubewitness.dev/v1alpha1\nkind: Plugin\n";
             let spec = "spec: {module: {file: a.wasm}, subscribe: [{source: jobs}]}\n";
@@ -345,7 +345,7 @@ mod tests {
             assert!(problems[0].to_string().starts_with(&format!("plugins.yaml:12: metadata.name: {told}")));
         }
         let source = plugin_problems("  module: {file: a.wasm}\n  subscribe:\n    - source: off\n");
-        assert!(source[0].contains("subscribe[0].source: `off` is the boolean"), "{source:?}");
+        assert!(source[0].contains("subscribe[0].source: YAML reads `off` as a boolean"), "{source:?}");
     }
 
     #[test]

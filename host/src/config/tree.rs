@@ -115,8 +115,8 @@ impl Tree {
             Node::List(_) => return Some("is a list".into()),
             Node::Scalar(Value::String(_)) => return None,
             Node::Scalar(Value::Null) => "nothing",
-            Node::Scalar(Value::Bool(_)) => "the boolean",
-            Node::Scalar(_) => "the number",
+            Node::Scalar(Value::Bool(_)) => "a boolean",
+            Node::Scalar(_) => "a number",
         };
         let line = source.lines().nth(self.line.saturating_sub(1)).unwrap_or_default();
         let rest = line.chars().skip(self.column.saturating_sub(1));
@@ -126,10 +126,10 @@ impl Tree {
             // What is not there stands nowhere.
             word if is_nothing && !matches!(word, "~" | "null" | "Null" | "NULL") => "is empty".into(),
             word if word.parse::<u64>().is_ok() => format!(
-                "`{word}` is the number to YAML, and no text: write it in quotes, or with the unit that a size (64Mi) \
-                 and a time (2s) have"
+                "YAML reads `{word}` as a number, and this field is text: write it in quotes, or with a unit, such as \
+                 64Mi or 2s"
             ),
-            word => format!("`{word}` is {kind} to YAML, and no text: write it in quotes"),
+            word => format!("YAML reads `{word}` as {kind}, and this field is text: write it in quotes"),
         })
     }
 
@@ -260,10 +260,10 @@ mod tests {
             Tree::parse(&text).unwrap()[0].get("name").unwrap().other_than_text(&text)
         };
         for (value, kind) in
-            [("n", "the boolean"), ("Yes  # is it?", "the boolean"), ("1e3", "the number"), ("~", "nothing")]
+            [("n", "a boolean"), ("Yes  # is it?", "a boolean"), ("1e3", "a number"), ("~", "nothing")]
         {
             let word = value.split(' ').next().unwrap();
-            let wanted = format!("`{word}` is {kind} to YAML, and no text: write it in quotes");
+            let wanted = format!("YAML reads `{word}` as {kind}, and this field is text: write it in quotes");
             assert_eq!(told(value).unwrap(), wanted);
         }
         assert_eq!(told("").unwrap(), "is empty");

@@ -77,7 +77,7 @@ impl Opening {
             let away = match opened {
                 Ok(journal) => {
                     if is_told {
-                        info!("the journal is there: {place}");
+                        info!("the journal is open: {place}");
                     }
                     return Ok(Some(journal));
                 }

@@ -66,8 +66,8 @@ fn told(index: &PhaseIndex, went: Result<(), JournalError>) -> bool {
     let before = index.trouble();
     let now = went.err().map(|error| error.to_string());
     match (&before, &now) {
-        (None, Some(error)) => warn!("objects can't be found by the phases that they were in: {error}"),
-        (Some(_), None) => info!("objects are found by the phases that they were in again"),
+        (None, Some(error)) => warn!("the index of phases can't be used: {error}"),
+        (Some(_), None) => info!("the index of phases is usable again"),
         _ => {}
     }
     let goes_on = now.is_none();

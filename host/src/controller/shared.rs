@@ -24,7 +24,7 @@ kubewitness_core::words! {
         Starting = "starting",
         /// The plugin takes states.
         Active = "active",
-        /// A newer configuration was refused. The plugin goes on with the last good one.
+        /// The plugin runs. Its newest configuration was refused, or its last calls failed; the message says which.
         Degraded = "degraded",
         /// The plugin does not run, because it has no good configuration.
         Failed = "failed",

@@ -92,7 +92,7 @@ impl<'a> BatchBuilder<'a> {
             }
             Taken::Over(gap) => self.batch.append.gaps.push(*gap),
             Taken::Foreign => {
-                let why = "empty the data folder of this host, so that it begins with the new journal";
+                let why = "empty the data folder of this controller, so that it begins with the new journal";
                 let what = "it carries a new journal, in an epoch that has ended here";
                 return Err(self.session.away(what, why));
             }

@@ -184,7 +184,7 @@ impl Carrier {
             }
             Some((held, _)) if spec.take_over.as_ref() != Some(&held.line) => {
                 let why = format!(
-                    "`{0}`; give each host that witnesses a stream of its own; if that journal is gone for \
+                    "`{0}`; give each controller that witnesses a stream of its own; if that journal is gone for \
                      good, write `takeOver: {0}` here, and let its readers begin with empty data folders",
                     held.line
                 );

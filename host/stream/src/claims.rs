@@ -99,9 +99,9 @@ impl Claims {
             Some(Found { text: holder, .. }) if Some(holder.as_str()) != take_over => {
                 let why = format!(
                     "partition {partition} of `{source}` is read by `{holder}`: give each partition to one \
-                     host; if that one no longer reads it, write `takeOver: {holder}` here"
+                     controller; if that one no longer reads it, write `takeOver: {holder}` here"
                 );
-                return Err(self.server.away("another host reads it", why));
+                return Err(self.server.away("another controller reads it", why));
             }
             _ => {}
         }

@@ -81,7 +81,7 @@ impl Server {
         let client = client.map_err(|error| match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 let why = "check the user and the password in the secret of `urlFrom`, or `credentialsFrom`";
-                self.away("its server does not let this host in", why)
+                self.away("its server does not let this controller in", why)
             }
             _ => self.away("its server can't be reached", error),
         })?;
@@ -111,7 +111,7 @@ impl Server {
         let (client, context) = self.connect().await?;
         let stream = context.get_stream(self.name()).await.map_err(|error| {
             let what =
-                "it can't be opened on its server (is JetStream on?); the host that carries to it creates it";
+                "it can't be opened on its server (is JetStream on?); the controller that carries to it creates it";
             self.away(what, error)
         })?;
         self.check(stream.cached_info())?;

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `connect` | connects to the API server and sends bounded requests |
 //! | `cache` | holds the objects that exist now: one writer, many readers |
-//! | `source` | holds what the tasks of one source share: messages, jobs, figures, the handle |
+//! | `source` | holds what the tasks of one source share: messages, rounds, landmarks, the handle |
 //! | `judge` | decides what an event means and which states it makes |
 //! | `write` | makes states durable, then shows them in the cache |
 //! | `repair` | finds missed versions and reads them back |

@@ -85,7 +85,7 @@ fn concealed(config: &Config, seq: u64) -> Result<BTreeMap<String, String>, Erro
 
 /// Different names that are concealed in one patch, and what stands in the place of one more.
 const NAMES: usize = 8;
-const MORE: &str = "one name more than are concealed";
+const MORE: &str = "a name (not recorded: the patch has more than 8)";
 
 /// The patch with digests in the place of names. Its own digest is made of that: whoever has the digest of a patch could
 /// try all names that they know.

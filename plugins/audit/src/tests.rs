@@ -251,7 +251,7 @@ fn of_one_patch_only_some_names_are_concealed_and_each_of_them_once() {
         (name(0), name(7), name(20)),
         ("digest of 1".into(), "digest of 8".into(), "digest of 1".into())
     );
-    assert_eq!(name(8), "one name more than are concealed");
+    assert_eq!(name(8), "a name (not recorded: the patch has more than 8)");
     // The person of the object itself is one more.
     assert_eq!(host.concealed.borrow().len(), 9);
 }

@@ -129,7 +129,8 @@ pub async fn open_ledgers<'a>(
         let opening = async move {
             let key = match &spec.signing {
                 Some(signing) => Some(keys.get(&signing.key).cloned().ok_or_else(|| {
-                    let message = format!("the key `{}` can't be had: its own entry says why", signing.key);
+                    let message =
+                        format!("the key `{}` can't be read: see the entry of that key", signing.key);
                     ("signing.key".to_owned(), message)
                 })?),
                 None => None,

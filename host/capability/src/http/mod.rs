@@ -184,8 +184,8 @@ impl Destination {
         now.ok_or_else(|| {
             tracing::warn!(
                 destination = self.spec.name,
-                "its address is of another server since it was opened: \
-                change the settings, so that the address is judged again"
+                "its address now leads to another server than when it was opened: change the settings, so that the \
+                 address is checked again"
             );
             GrantError::Unavailable("the destination's address has changed to another server".into())
         })
@@ -427,10 +427,10 @@ fn tls_refusal(error: &reqwest::Error) -> Option<String> {
     })?;
     Some(match found {
         rustls::Error::AlertReceived(alert) => {
-            format!("the destination refuses the host over TLS: {alert:?}")
+            format!("the destination refuses the controller over TLS: {alert:?}")
         }
         rustls::Error::InvalidCertificate(_) => "the destination's certificate is not trusted".into(),
-        _ => "the destination and the host do not agree on TLS".into(),
+        _ => "the destination and the controller do not agree on TLS".into(),
     })
 }
 

@@ -89,7 +89,7 @@ impl Guard {
             tracing::warn!(
                 destination,
                 %address,
-                "the host does not connect: the destination's name resolves to {kind}; if this is meant, name the \
+                "the controller does not connect: the destination's name resolves to {kind}; if this is meant, name the \
                  address under {setting}"
             );
         }

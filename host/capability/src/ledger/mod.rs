@@ -79,7 +79,7 @@ impl Ledger {
             Ok(book) => slot.book = Some(book),
             // Only calls that need the ledger wait for the database.
             Err(error) if error.kind() == UNDECIDED => {
-                tracing::warn!(ledger = spec.name, %error, "the ledger's last append is not decided yet");
+                tracing::warn!(ledger = spec.name, %error, "the ledger's last append depends on a transaction in the database, whose outcome is not known yet");
             }
             Err(error) => return Err(format!("{} can't be opened: {error}", ledger.path.display())),
         }
@@ -164,7 +164,7 @@ impl Ledger {
         let Some(Decider { database, token }) = &intent.decided_by else { return Ok(book) };
         let Some(engine) = databases.get(database) else {
             return Err(io::Error::other(format!(
-                "its last append is decided by the database `{database}`, which is not open or not in the settings"
+                "its last append depends on a transaction in the database `{database}`, which is not open or not in the settings"
             )));
         };
         let undecided = |error: GrantError| io::Error::new(UNDECIDED, error.to_string());
@@ -239,9 +239,9 @@ fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
     tracing::error!(ledger, %error, "the ledger {} can't be used", path.display());
     match error.kind() {
         io::ErrorKind::InvalidData => {
-            GrantError::Unavailable("the ledger is damaged; the host's log says how".into())
+            GrantError::Unavailable("the ledger is damaged; the controller's log says how".into())
         }
-        _ => GrantError::Unavailable("the ledger can't be written now; the host's log says why".into()),
+        _ => GrantError::Unavailable("the ledger can't be written now; the controller's log says why".into()),
     }
 }
 

@@ -311,7 +311,7 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
     });
     let place = path.display();
     let (key, origin) = kept.await.map_err(|error| {
-        format!("{place}: {error}. Move away what is there, or make it readable: without a file the host makes a key")
+        format!("{place}: {error}. Move away what is there, or make it readable: without a file the controller makes a key")
     })?;
     match origin {
         Origin::Kept => {}

@@ -29,10 +29,9 @@ use crate::{log, sql};
 const FORGET_EVERY: Seq = 4096;
 
 /// Positions count from 1 in each journal, and a row that is newer there looks newer here too.
-const ELSEWHERE: &str = "its database has receipts of states that this journal has not got to: another journal \
-    is or was handed to a plugin of this name there. What the newest state of an object replaces \
-    (`object_status`) may stay as the other one left it: give each journal a database of its own, or, where \
-    the other is gone, empty that table and the plugin's rows of `kubewitness_receipts`";
+const ELSEWHERE: &str = "the database has receipts of states that this journal does not have: another journal \
+    wrote to it under this plugin's name. `object_status` may keep that journal's rows. Give each journal its own \
+    database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
 
 /// What outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]

@@ -44,8 +44,7 @@ use outbound::{Next, Outbound};
 use post::{Mail, Post, Request};
 
 /// What a receiver lacks that is told nothing twice.
-const SAYS_NO_ID: &str = "the receiver is `repeat: never`, and a request of a tick is known again by its id alone: send \
-    one as `Idempotency-Key`";
+const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
 
 /// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
 /// begin with the same states.

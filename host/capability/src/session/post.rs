@@ -1,4 +1,4 @@
-//! What a call sends: a request over HTTP or a message by e-mail, and what its answer is kept as.
+//! What a call sends: a request over HTTP or a message by e-mail, and the note of its answer.
 
 use async_trait::async_trait;
 use kubewitness_core::intents::requests::{Answer, Repeat};

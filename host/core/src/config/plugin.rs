@@ -268,7 +268,7 @@ pub struct SqlGrant {
     pub name: String,
     /// What the host calls the database.
     pub database: String,
-    /// What the plugin may do with the database.
+    /// What the plugin may do with the database. Left out: `schema`.
     #[serde(default, skip_serializing_if = "SqlAccess::is_all")]
     pub access: SqlAccess,
 }

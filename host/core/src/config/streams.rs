@@ -117,7 +117,7 @@ fn check_stream(place: &str, stream: &StreamSpec, host: &HostSpec, faults: &mut 
             None => faults.push(fault(field, unknown("source", name, &sources))),
             Some(source) if source.from.is_some() => {
                 let message =
-                    format!("`{name}` is not witnessed here: carry it from the host that witnesses it");
+                    format!("`{name}` is not witnessed here: carry it from the controller that witnesses it");
                 faults.push(fault(field, message));
             }
             Some(_) if stream.carry[..index].contains(name) => {
@@ -166,7 +166,7 @@ fn check_from(
             faults.push(fault(field, format!("{partition} occurs twice: keep one")));
         }
     }
-    let witness = "belongs to the host that witnesses the source: leave it out here";
+    let witness = "belongs to the controller that witnesses the source: leave it out here";
     let not_here = [
         ("namespace", source.namespace.is_some()),
         ("matchLabels", !source.match_labels.is_empty()),

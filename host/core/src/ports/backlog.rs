@@ -83,7 +83,7 @@ pub struct DeadLetter {
     /// Whether it is back in its lane and not yet finished again.
     #[serde(default)]
     pub replaying: bool,
-    /// Whether an operator dropped it. It stays in the accounts and can't be taken back.
+    /// Whether an operator dropped it. It stays counted as dead and can't be replayed.
     #[serde(default)]
     pub dropped: bool,
     /// The newest tries, oldest first.

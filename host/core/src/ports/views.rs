@@ -385,7 +385,7 @@ pub struct TimelineView {
     pub cut: bool,
 }
 
-/// Which dead letters are taken back or dropped. Everything that is given must hold; where nothing
+/// Which dead letters are replayed or dropped. Everything that is given must hold; where nothing
 /// is, all of the plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,4 +1,4 @@
-//! What a program would quote of a secret.
+//! Lists the forms in which a message may quote a secret.
 
 use serde_json::Value;
 

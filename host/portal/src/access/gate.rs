@@ -112,7 +112,7 @@ impl Gate {
         if !is_page(uri.path()) || headers.contains_key(header::AUTHORIZATION) {
             let message = match headers.contains_key(header::AUTHORIZATION) {
                 true => "The API server does not know this token, or no longer.",
-                false => "It is not known who asks.",
+                false => "The request names no person.",
             };
             return unauthorised(Problem::new(StatusCode::UNAUTHORIZED, message, TOKEN_FROM), uri);
         }

@@ -26,7 +26,7 @@ pub(crate) use reviews::{Known, Unanswered};
 pub(crate) use session::Transport;
 pub(crate) use viewer::{Act, Viewer};
 
-/// Bytes of a key that sessions are sealed with.
+/// Bytes of a key that sessions are encrypted with.
 pub const SESSION_KEY_BYTES: usize = 32;
 /// Tokens of some providers list every group of a person. More than this is none.
 const TOKEN_BYTES: usize = 16 * 1024;

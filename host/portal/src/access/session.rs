@@ -1,4 +1,4 @@
-//! Sessions: a person's token, sealed into a cookie. The portal keeps none of them.
+//! Sessions: a person's token, encrypted in a cookie. The portal keeps none of them.
 //!
 //! ```text
 //! pieces of base64 (nonce of 12 bytes, AES-256-GCM of:

@@ -123,7 +123,7 @@ impl Viewer {
                 "Jobs are created with the controller's own rights here, which are not for people who sign in.",
                 "An operator sets `submit.credentials` to `token` or `impersonation` in the host's settings.",
             ),
-            (Self::Nobody, _) => ("It is not known who asks.", "Sign in first."),
+            (Self::Nobody, _) => ("The request names no person.", "Sign in first."),
         };
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }

@@ -40,7 +40,7 @@ codes! {
     NOT_WITNESSED = "not-witnessed" BAD_REQUEST, "Nobody watches this":
         "No source has this name, or no source witnesses this kind.",
         "Take a source or a kind that `hint` lists, or add a source to the host's settings.";
-    UNAUTHENTICATED = "unauthenticated" UNAUTHORIZED, "It is not known who asks":
+    UNAUTHENTICATED = "unauthenticated" UNAUTHORIZED, "The request names no person":
         "People sign in here, and the request has no token, or one that the API server does not know.",
         "Send a token of Kubernetes as `Authorization: Bearer TOKEN`.";
     FORBIDDEN = "forbidden" FORBIDDEN, "This is not allowed":
@@ -90,7 +90,7 @@ codes! {
         "Try again; where `hint` says that the API server refuses, give the controller its role.";
     TOO_MANY_STREAMS = "too-many-streams" SERVICE_UNAVAILABLE, "There are too many live streams":
         "All places for live streams are taken, or all that one person may have.",
-        "Close another window of the portal, or start the host with a larger `--streams`.";
+        "Close another window of the portal, or start the controller with a larger `--streams`.";
     TOO_MANY_LOGINS = "too-many-logins" SERVICE_UNAVAILABLE, "There are too many one-time logins":
         "All places for one-time logins are taken.",
         "Try again in a minute, or sign in with a token at `/login`.";

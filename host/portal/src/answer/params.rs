@@ -76,7 +76,7 @@ impl Params {
             Some("only") => Ok(Gone::Only),
             Some(other) => Err(Problem::invalid(
                 format!("`{other}` is not known for `gone`."),
-                "There are true, for objects that are gone, too, and only, for no others.",
+                "Use `true` to include objects that are gone, or `only` to list only them.",
             )),
         }
     }

@@ -67,12 +67,13 @@ impl Description {
         self.operation("get", path, id, summary)
     }
 
-    /// What changes something. A page of another site can't.
-    fn post(&mut self, path: &'static str, id: &str, summary: &str) -> Operation<'_> {
+    /// What changes something. A page of another site can't. `right` is what a person who signs in needs.
+    fn post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> Operation<'_> {
         let mut operation = self.operation("post", path, id, summary).refuses(&[403, 404, 413, 415, 422]);
-        let told = "Refused (403) where the request's Origin or Sec-Fetch-Site says that another site's page sent it, and \
-                    where people sign in and this one has no right to it: the verb, on `plugins` of the group \
-                    `kubewitness.dev`, for the plugin's name.";
+        let told = format!(
+            "Refused (403) if the request's `Origin` or `Sec-Fetch-Site` names another site. If people sign in: refused \
+             (403) if the person lacks the verb {right}."
+        );
         operation.told.insert("description".into(), told.into());
         operation
     }
@@ -127,7 +128,7 @@ impl Description {
     }
 }
 
-/// A problem, with the fields that clients of before read.
+/// A problem, with the fields that older clients read.
 fn problem() -> Value {
     let text = json!({"type": "string"});
     let fields = json!({
@@ -153,7 +154,7 @@ fn problem() -> Value {
             "fields": fields,
             "error": {
                 "type": "object",
-                "description": "The same once more, for clients of before.",
+                "description": "`code`, `message` and `hint` again, for older clients.",
                 "required": ["code", "message", "hint"],
                 "properties": {"code": code, "message": text, "hint": text, "fields": fields},
             },
@@ -169,7 +170,7 @@ fn unchanged() -> Value {
 /// Where people sign in, and nobody has.
 fn unknown() -> Value {
     json!({
-        "description": "Where people sign in: it is not known who asks. The header `WWW-Authenticate` is `Bearer`.",
+        "description": "Where people sign in: the request names no person. The header `WWW-Authenticate` is `Bearer`.",
         "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
         "content": {PROBLEM: {"schema": {"$ref": format!("#{SCHEMAS}/Problem")}}},
     })
@@ -354,11 +355,11 @@ impl Operation<'_> {
         let mut answer = json!({"description": text, "content": {media: {"schema": schema}}});
         let mut responses = Map::new();
         if self.method == "get" && self.path.starts_with("/api/") && media != "text/event-stream" {
-            let about =
-                "An `ETag` of an answer before. Where it is still the answer, there is 304 and no body.";
+            let about = "The `ETag` of an earlier answer. If the answer is unchanged, the status is 304 and there is \
+                         no body.";
             self = self.parameter("header", "If-None-Match", about, &self::text());
-            answer["headers"] =
-                json!({"ETag": {"description": "Of this answer to this person.", "schema": self::text()}});
+            let of = "The tag of this answer, for this person.";
+            answer["headers"] = json!({"ETag": {"description": of, "schema": self::text()}});
             responses.insert("304".into(), json!({"$ref": "#/components/responses/Unchanged"}));
         }
         responses.insert("200".into(), answer);
@@ -432,7 +433,7 @@ fn describe() -> Value {
         .parameter(
             "header",
             "Last-Event-ID",
-            "As `after`, and goes before it: what a browser sends when it comes back.",
+            "Like `after`, and takes precedence. A browser sends it when it reconnects.",
             &number(),
         )
         .gives(
@@ -461,22 +462,34 @@ fn describe_pauses(api: &mut Description) {
         "/api/v1/plugins/{name}/pause",
         "pause",
         "Pauses a plugin: it gets no states until it is resumed",
+        &on_plugin("pause"),
     )
     .parameter("path", "name", name, &text())
     .changes_named(super::pausing::pause, told);
-    api.post("/api/v1/plugins/{name}/resume", "resume", "Resumes a plugin: it goes on from where it was")
-        .parameter("path", "name", name, &text())
-        .changes_named(super::pausing::resume, told);
+    api.post(
+        "/api/v1/plugins/{name}/resume",
+        "resume",
+        "Resumes a plugin: it goes on from where it was",
+        &on_plugin("resume"),
+    )
+    .parameter("path", "name", name, &text())
+    .changes_named(super::pausing::resume, told);
+}
+
+/// The right to change something of one plugin.
+fn on_plugin(verb: &str) -> String {
+    format!("`{verb}` on `plugins` of `kubewitness.dev`, for the plugin's name")
 }
 
 fn describe_mutes(api: &mut Description) {
-    api.get("/api/v1/mutes", "mutes", "What people have muted: who is not told of what")
+    let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
+    api.get("/api/v1/mutes", "mutes", "The mutes: whom no message reaches, and about what")
         .answers(super::muting::mutes, "The mutes that the person may undo, newest first.");
     let told = "Whether that changed anything, and the mute.";
-    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything")
+    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)
         .refuses(&[404])
         .changes(super::muting::mute, told);
-    api.post("/api/v1/unmute", "unmute", "Undoes a mute")
+    api.post("/api/v1/unmute", "unmute", "Undoes a mute", right)
         .refuses(&[404])
         .changes(super::muting::unmute, told);
 }
@@ -515,16 +528,16 @@ fn describe_letters(api: &mut Description) {
         .limit()
         .refuses(&[404])
         .answers(super::dead_letters, "The dead letters.");
-    api.post("/api/v1/deadletters/replay", "replay", "Takes dead letters back into their lanes")
-        .changes(super::replay, "What was, or with `dry_run` would be, replayed.");
-    api.post("/api/v1/deadletters/drop", "drop", "Lets dead letters go for good").changes(
+    api.post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
+        .changes(super::replay, "The dead letters that were replayed, or with `dry_run` would be.");
+    api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop")).changes(
         super::drop_letters,
-        "What was, or with `dry_run` would be, dropped. Dropped letters stay in the accounts as dead.",
+        "The dead letters that were dropped, or with `dry_run` would be. Dropped letters stay counted as dead.",
     );
     api.get(
         "/api/v1/deadletters/records",
         "letterRecords",
-        "Who took dead letters back or dropped them, newest first",
+        "Who replayed or dropped dead letters, newest first",
     )
     .parameter("query", "plugin", plugin, &text())
     .limit()
@@ -538,10 +551,10 @@ fn describe_itself(api: &mut Description) {
     description.refusals.clear();
     description.gives("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");
     api.get("/healthz", "healthz", "Whether the process runs").gives("text/plain", &text(), "It does.");
-    let mut ready = api.get("/readyz", "readyz", "Whether states are taken in and kept");
-    let not = json!({"description": "They are not, and why.", "content": {"text/plain": {"schema": text()}}});
+    let mut ready = api.get("/readyz", "readyz", "Whether the controller is ready");
+    let not = json!({"description": "It is not, and why.", "content": {"text/plain": {"schema": text()}}});
     ready.told.insert("responses".into(), json!({"503": not}));
-    ready.gives("text/plain", &text(), "They are.");
+    ready.gives("text/plain", &text(), "It is.");
     api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[403, 503]).gives(
         "text/plain",
         &text(),

@@ -113,7 +113,7 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
     if !blind.is_empty() {
         return empty(
             "No gaps so far",
-            &html! { "Not all is seen now: the page " a href="/sources" { "Sources" } " tells what holds up " b { (blind.join(", ")) } "." },
+            &html! { "Some sources are not up to date: the page " a href="/sources" { "Sources" } " tells what holds up " b { (blind.join(", ")) } "." },
         );
     }
     empty(

@@ -56,7 +56,7 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
         @if !status.restricted {
             p.verdict.wrong[!is_well] {
                 @if is_well { "✓ Every source is up to date, and each plugin accounts for every state." }
-                @else { "✗ Not all is well. What follows says what to do." }
+                @else { "✗ Something needs attention. The list below says what to do." }
             }
             ul.summary {
                 @if behind > 0 { li { (figure(behind)) " of " (status.sources.len()) " sources not up to date" } }

@@ -67,7 +67,7 @@ fn form(next: &str, said: Option<Markup>) -> Page {
             div.hint #token-help {
                 p { "A token of Kubernetes. For a service account, this command makes one:" }
                 pre tabindex="0" { code { "kubectl create token NAME -n NAMESPACE --audience kubewitness.dev" } }
-                p { "It stays in your browser, sealed, until it ends or you log out, and for 8 hours at most." }
+                p { "It stays in your browser, encrypted, until it ends or you log out, and for 8 hours at most." }
             }
         }
     };
@@ -112,7 +112,7 @@ fn begin(
     let cookies = control.begin(token, known, transport).ok_or_else(|| {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "The session could not be sealed.",
+            "The session could not be encrypted.",
             "Try again; the machine has no random numbers now.",
         )
     })?;

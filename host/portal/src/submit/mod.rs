@@ -182,7 +182,7 @@ impl Desk {
         } else if !template.namespaces.is_empty() && !template.namespaces.contains(namespace) {
             let message = match open.get(request.template.as_str()) {
                 Some(theirs) => format!("is not one of {}", theirs.join(", ")),
-                None => "is none to which you may submit this template".to_owned(),
+                None => "does not accept this template, or you may not create Jobs in it".to_owned(),
             };
             faults.push(FieldFault { field: NAMESPACE.into(), message });
         }

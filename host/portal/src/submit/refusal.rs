@@ -52,7 +52,7 @@ pub(super) fn of(error: SubmitError, offer: &Offer, request: &SubmitRequest) -> 
         404 => (StatusCode::UNPROCESSABLE_ENTITY, "Choose a namespace that exists."),
         400 | 422 => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            "Change the values that are named; where none is, the template's author mends the template.",
+            "Change the values that are named; where none is, the template's author repairs the template.",
         ),
         _ => (StatusCode::CONFLICT, "The message says why. Send it again, or ask an operator."),
     };

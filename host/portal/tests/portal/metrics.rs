@@ -234,8 +234,8 @@ async fn figures_are_those_of_the_status() {
     assert_eq!(value(&families, "kubewitness_configuration_problems", &[]), Some(3.0));
 }
 
-/// Labels whose values are the operator's own names.
-const NAMES: [&str; 5] = ["source", "plugin", "name", "stream", "replica"];
+/// Labels whose values are the operator's own names, or hold one.
+const NAMES: [&str; 7] = ["source", "plugin", "name", "stream", "replica", "ledger", "holder"];
 
 /// The labels of a family: those with few values together with these.
 fn labels(family: &Family) -> String {

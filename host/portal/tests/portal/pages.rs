@@ -108,7 +108,7 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
     }
     let disabled = "<span role=\"link\" aria-disabled=\"true\" aria-describedby=\"no-order\"";
     assert_eq!(text.matches(disabled).count(), 2, "times that grow order nothing");
-    assert!(text.contains("id=\"no-order\">Waited and Ran can't be sorted"), "{text}");
+    assert!(text.contains("id=\"no-order\">The columns Waited and Ran can't be sorted"), "{text}");
     let text = get(&portal, "/?sort=name").await.text;
     assert!(text.contains("objects, by name"), "{text}");
     assert!(text.contains("aria-sort=\"ascending\"><a href=\"/?kind=Job&amp;sort=-name\""), "{text}");
@@ -117,8 +117,8 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
         "a filter keeps the order"
     );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
-    assert!(text.contains("first those that have ended since then") && !text.contains("sort="), "{text}");
-    assert!(text.contains("id=\"no-order\">What was there at a moment can't be sorted."), "{text}");
+    assert!(text.contains("objects that have ended since then first") && !text.contains("sort="), "{text}");
+    assert!(text.contains("id=\"no-order\">A list of a moment can't be sorted."), "{text}");
     assert_eq!(text.matches(disabled).count(), 8, "every head that is a link otherwise, and the two times");
 }
 
@@ -176,7 +176,7 @@ async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
         "2026-11-20 12:00:00</time> <span class=\"note\">for 4 m 0 s</span>",
         "deleted-yesterday",
         "first those that are in the phase still",
-        "What was in a phase can't be sorted.",
+        "A list by phase can't be sorted.",
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
@@ -360,7 +360,9 @@ async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen()
 #[tokio::test]
 async fn health_is_one_page_with_a_verdict() {
     let text = get(&portal(Fake::default()), "/health").await.text;
-    for words in ["Not all is well", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"] {
+    for words in
+        ["Something needs attention", "Plugins", "Sources", "Held beyond retention", "Observed = delivered"]
+    {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
 }
@@ -425,10 +427,10 @@ async fn plugins_show_the_last_good_call_the_last_error_and_what_calls_cost() {
         fact("Last good call", "<time datetime=\"2026-11-20T13:46:38.120Z\">2026-11-20 13:46:38</time>"),
         fact(
             "Last error",
-            "<time datetime=\"2026-11-20T13:46:41.000Z\">2026-11-20 13:46:41</time>, a time-out",
+            "<time datetime=\"2026-11-20T13:46:41.000Z\">2026-11-20 13:46:41</time>, a timeout",
         ),
         fact("Traps", "5"),
-        fact("Time-outs", "4"),
+        fact("Timeouts", "4"),
         fact("Unavailable", "1"),
         fact("Time in the plugin", "1 s, and 1 m 30 s in the controller for it"),
         fact("Peak memory", "3.0 of 64 MiB"),

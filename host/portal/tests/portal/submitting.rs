@@ -470,7 +470,7 @@ async fn nobody_learns_the_namespaces_of_others_from_a_template() {
     let red = ("authorization", "Bearer red");
     for (template, told) in [
         ("both", "is not one of red."),
-        ("theirs", "is none to which you may submit"),
+        ("theirs", "does not accept this template, or you may not create Jobs in it"),
         ("none", "The templates are both, open."),
     ] {
         let body = json!({"template": template, "namespace": "green", "parameters": {}}).to_string();

@@ -216,8 +216,8 @@ fn none(
     }
     if !sees_all {
         return format!(
-            "no gap{about} that you may see; others are recorded that are of other objects, or that only people see who may \
-             list the kind in the whole cluster, or that retention took ({since})\n"
+            "no gap{about} that you may see. Other gaps are recorded: of other objects, or of whole sources, which only \
+             people see who may list the kind in the whole cluster, or retention removed them ({since})\n"
         );
     }
     let blind = named(&|source| blind(source).is_some());

@@ -30,7 +30,7 @@ pub(super) async fn namespace(given: Option<&str>, reach: &ReachArgs) -> Result<
     let options = ConnectOptions { kubeconfig: reach.kubeconfig.clone(), context: reach.context.clone() };
     let named = kubewitness_watch::namespace(&options).await;
     let named =
-        named.context("which namespace is meant is not known: name it with -n, or mend the kubeconfig")?;
+        named.context("which namespace is meant is not known: name it with -n, or repair the kubeconfig")?;
     Ok(named.unwrap_or_else(|| NAMESPACE.to_owned()))
 }
 

@@ -19,6 +19,9 @@ use crate::config::manifest::{Entry, Parsed, Problem, parse_host, parse_plugin};
 use crate::config::{Snapshot, component, folder, rules};
 use crate::controller::{self, offered, plugins, trial};
 
+/// The finding of files and documents that are not read. It is neither good nor bad.
+const NOT_USED: &str = "not used";
+
 /// What was looked at, and what does not fit.
 #[derive(Serialize)]
 pub(super) struct Finding {
@@ -137,7 +140,8 @@ impl Finding {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{} {}", mark(self.ok), clean(&self.what));
+        let sign = if self.what == NOT_USED { "-" } else { mark(self.ok) };
+        let mut text = format!("{sign} {}", clean(&self.what));
         if !self.detail.is_empty() {
             text.push_str(&format!(" ({})", clean(&self.detail)));
         }
@@ -188,7 +192,7 @@ fn read(path: &Path) -> Result<Read> {
 fn untaken(snapshot: &Snapshot) -> Option<Finding> {
     let (warnings, notes) = (texts(&snapshot.slips), snapshot.untaken());
     let is_any = !warnings.is_empty() || !notes.is_empty();
-    is_any.then(|| Finding { warnings, notes, ..Finding::new("not used".into(), String::new(), Vec::new()) })
+    is_any.then(|| Finding { warnings, notes, ..Finding::new(NOT_USED.into(), String::new(), Vec::new()) })
 }
 
 /// The settings that a plugin's names are held against, and what to say about them.
@@ -218,7 +222,7 @@ async fn check_snapshot(
     } else {
         let (finding, host) = check_host(snapshot, path.is_dir());
         findings.push(finding);
-        let detail = if host.is_some() { "" } else { "the host's names are not checked" };
+        let detail = if host.is_some() { "" } else { "not compared with the host manifest" };
         Against { host, detail: detail.into() }
     };
     let mut names = BTreeMap::new();
@@ -269,7 +273,7 @@ fn beside(path: &Path) -> Against {
     let folder = parent.unwrap_or(Path::new("."));
     let unchecked = |why: &str| Against {
         host: None,
-        detail: format!("the host's names are not checked: {why} in {}", folder.display()),
+        detail: format!("not compared with the host manifest: {why} in {}", folder.display()),
     };
     let Ok(snapshot) = folder::read(folder) else { return unchecked("nothing can be read") };
     match snapshot.hosts.as_slice() {
@@ -425,7 +429,7 @@ mod tests {
         let found = findings(&folder.path().join("p.yaml")).await;
         let [plugin] = found.as_slice() else { panic!("{} findings", found.len()) };
         assert!(
-            plugin.detail.contains("names are not checked: there is no host document"),
+            plugin.detail.contains("not compared with the host manifest: there is no host document"),
             "{}",
             plugin.detail
         );

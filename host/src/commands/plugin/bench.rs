@@ -36,7 +36,7 @@ pub async fn bench(args: BenchPluginArgs) -> Ended {
     let mut peers = Vec::new();
     for name in SHIPPED {
         let peer = subject::shipped(name, args.plugins.as_deref(), &subject.engine).await;
-        peers.push(peer.with_context(|| format!("the plugin `{name}`, which comes with the host"))?);
+        peers.push(peer.with_context(|| format!("the plugin `{name}`, which comes with the controller"))?);
     }
     let subjects: Vec<_> = std::iter::once(subject).chain(peers).collect();
     let figures = measured(&subjects, &replies, &objects, batch).await?;

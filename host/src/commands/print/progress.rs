@@ -1,5 +1,5 @@
 //! A bar on standard error while something long goes on. It is there for a person at a terminal: a file, a pipe or a
-//! log gets none of it.
+//! log gets none of it. It is one line, for which `print` knows the terminal and its width, so no crate draws it.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;

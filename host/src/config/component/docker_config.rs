@@ -1,4 +1,6 @@
 //! Names and passwords of registries, as `docker login` writes them. Pure.
+//!
+//! It is read here and by no crate, because helpers are programs, which are not run, and no error may quote the text.
 
 use std::collections::BTreeMap;
 

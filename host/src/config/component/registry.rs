@@ -1,5 +1,8 @@
 //! Fetches a component from an OCI registry, as `wkg oci push` leaves it there: a manifest with one layer, the
 //! component. What is fetched is what its digests say, whoever answers.
+//!
+//! No client crate of registries is used: every connection has to go through `Network`, which judges the address and
+//! bounds time and size. Of the protocol, a manifest, a layer and a token are enough.
 
 use std::collections::BTreeMap;
 

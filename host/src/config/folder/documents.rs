@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(entry.shown_as(), "document.a.yaml.1", "`check` and the controller call it the same");
         assert_eq!(read_one(PLUGIN).plugins[0].shown_as(), "notify");
         let told = parse_plugin(entry, &Default::default()).unwrap_err();
-        assert!(told[0].to_string().contains("metadata.name: `n` is the boolean to YAML"), "{told:?}");
+        assert!(told[0].to_string().contains("metadata.name: YAML reads `n` as a boolean"), "{told:?}");
     }
 
     #[test]
@@ -315,11 +315,10 @@ mod tests {
             );
             read_one(&text).problems[0].to_string()
         };
-        assert!(
-            named("n")
-                .contains(":2: metadata.name: `n` is the boolean to YAML, and no text: write it in quotes")
-        );
-        assert!(named("1e3").contains("`1e3` is the number"));
+        assert!(named("n").contains(
+            ":2: metadata.name: YAML reads `n` as a boolean, and this field is text: write it in quotes"
+        ));
+        assert!(named("1e3").contains("YAML reads `1e3` as a number"));
         assert!(named("\"\"").contains("`` is not the name of a ConfigMap"));
     }
 

@@ -224,7 +224,7 @@ fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text
     };
     assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
     assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
-    assert!(told("5").starts_with("p.yaml:1: kind: `5` is the number to YAML"), "{}", told("5"));
+    assert!(told("5").starts_with("p.yaml:1: kind: YAML reads `5` as a number"), "{}", told("5"));
     assert!(told("[a]").starts_with("p.yaml:1: kind: is a list: Kubewitness reads"), "{}", told("[a]"));
     assert!(told("Secret").starts_with("p.yaml:1: is a Secret: Kubewitness reads"), "{}", told("Secret"));
 }

@@ -18,7 +18,7 @@ use crate::controller::plugins::{Candidate, Stopped, Wanted};
 use crate::controller::shared::{Phase, PluginState};
 
 const UNREAD: &str = "a part of the configuration can't be read, and what can be read does not name this plugin. Its \
-                      last good version goes on: mend what `kubewitness status` shows under `configuration`";
+                      last good version goes on: repair what `kubewitness status` shows under `configuration`";
 
 /// A plugin whose component is still examined.
 pub(super) struct Waiting {

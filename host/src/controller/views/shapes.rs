@@ -76,7 +76,7 @@ pub fn doubt(last: Option<&DiscrepancyView>) -> String {
     let at = last.map(|found| format!(" at {}", calendar::rfc3339(found.found_ms))).unwrap_or_default();
     format!(
         "an audit found a change that the watch did not deliver{at}, and no later audit was clean: events get lost \
-         between the server and this host. Missed versions are read back, or lie in a gap"
+         between the server and this controller. Missed versions are read back, or lie in a gap"
     )
 }
 

@@ -160,7 +160,7 @@ async fn a_wrong_password_and_a_server_without_jetstream_are_told_with_what_to_d
     let right = std::mem::take(&mut world.address);
     world.address = format!("nats://kubewitness:wrong-8472@{}", world.server.address());
     let said = world.refusal(&journal).await?;
-    assert!(said.contains("does not let this host in: check the user and the password"), "{said}");
+    assert!(said.contains("does not let this controller in: check the user and the password"), "{said}");
     assert!(!said.contains("wrong-8472"), "{said}");
 
     world.address = right;

@@ -1,4 +1,5 @@
-//! Computes pauses: exponential, with jitter, never shorter than the server asked for. Pure.
+//! Computes pauses: exponential, with jitter, never shorter than the server asked for. Pure. No crate does it here: the
+//! server's wish is a bound of each pause, and a seed repeats a run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -129,7 +129,10 @@ fn start(config: &ExecConfig) -> Result<Child, String> {
     let is_interactive = config.interactive_mode != Some(ExecInteractiveMode::Never);
     let mut spec = serde_json::json!({"interactive": is_interactive});
     if config.provide_cluster_info {
-        let cluster = config.cluster.as_ref().ok_or("the kubeconfig has no cluster to provide")?;
+        let cluster = config
+            .cluster
+            .as_ref()
+            .ok_or("`provideClusterInfo` is set, and the kubeconfig has no cluster")?;
         spec["cluster"] = serde_json::to_value(cluster).map_err(|error| error.to_string())?;
     }
     let info = serde_json::json!({"apiVersion": config.api_version, "kind": "ExecCredential", "spec": spec});

@@ -9,7 +9,8 @@
 //! | `history` | the server may have another history: landmarks, census, newest common version |
 //! | `report` | the order in which the writer learns it, and when a hole becomes a gap |
 //! | `rounds` | the work that a list left behind |
-//! | `missed` | an event proves that something is missing |
+//! | `single_objects` | an event proves that something is missing |
+//! | `lookup` | asks whether one object exists, or how it ended |
 //! | `audit` | the watch lost something that no event proves |
 //!
 //! It writes nothing itself. It sends what it finds to the writer as messages.

@@ -205,7 +205,7 @@ impl Shared {
         let mut live = self.live();
         live.last_audit_ms = Some(now_ms);
         if agrees && std::mem::take(&mut live.disagrees) {
-            tracing::info!(source = %self.name, "the audit found no difference any more");
+            tracing::info!(source = %self.name, "the audit finds no difference again: events are complete");
         }
     }
 

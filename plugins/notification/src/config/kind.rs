@@ -1,4 +1,4 @@
-//! The services that channels speak to.
+//! The field `kind` of a channel: the services that it can speak to.
 
 use serde::Deserialize;
 

@@ -42,7 +42,7 @@ pub fn tick(config: &Config) -> Result<(), String> {
     let now_ms = clock::now_ms();
     let stored = kv::get(BOOK)?;
     let mut book = match &stored {
-        Some(bytes) => facts::read(bytes).map_err(|error| format!("the book can't be read: {error}"))?,
+        Some(bytes) => facts::read(bytes).map_err(|error| format!("the outbox can't be read: {error}"))?,
         None => Book::default(),
     };
     book.set_back(now_ms);

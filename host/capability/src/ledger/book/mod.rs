@@ -99,7 +99,7 @@ fn identity(found: &Metadata) -> (u64, u64) {
 fn missing(path: &Path, sidecar: &Path) -> io::Error {
     let message = format!(
         "{} is gone, and records of this ledger are known: bring the file back from where it was moved; to begin a \
-         new ledger, stop the host, and move both the old file and {} away",
+         new ledger, stop the controller, and move both the old file and {} away",
         path.display(),
         sidecar.display()
     );

@@ -78,7 +78,7 @@ impl Book {
             if identity(&found) != identity(&file.metadata()?) {
                 return damaged(format!(
                     "{} is another file than the one that was open: bring that one back in its place. Moving or \
-                     replacing a ledger while the host runs is not supported",
+                     replacing a ledger while the controller runs is not supported",
                     path.display()
                 ));
             }
@@ -194,7 +194,7 @@ impl Book {
             (None, Some(turn)) => turn.last(),
             (None, None) if self.records == 0 => Ok(None),
             (None, None) => damaged(format!(
-                "{} was just begun, and its receipts, which have the record before it, are gone: bring them back",
+                "{} is a new file, and its `.receipts` file is missing: restore it",
                 self.path.display()
             )),
         }

@@ -190,7 +190,7 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     drop(book);
     std::fs::remove_file(files.sidecar()).unwrap();
     let told = Book::open(&files.data(), None, Opening::First).err().unwrap().to_string();
-    assert!(told.contains("receipts") && told.contains("bring them back"), "{told}");
+    assert!(told.contains("its `.receipts` file is missing: restore it"), "{told}");
 }
 
 #[test]

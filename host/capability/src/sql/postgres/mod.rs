@@ -207,7 +207,7 @@ impl Link for Postgres {
 
     fn keep(receipt: &Receipt) -> String {
         let text = receipt_text(receipt, |hex| format!("'\\x{hex}'::bytea"));
-        // A transaction that failed would take a lone COMMIT for a roll-back, without a word.
+        // A transaction that failed would take a lone COMMIT for a rollback, without a word.
         format!("{}COMMIT", if text.is_empty() { "SELECT 1; " } else { &text })
     }
 

@@ -273,7 +273,7 @@ impl<L: Link> Transaction for Open<L> {
         match in_time::<L, _>(self.remote.pool.patience.answer, link.run("ROLLBACK")).await {
             Ok(()) => self.held.give_back(link),
             // It is closed, which is as good.
-            Err(fault) => tracing::debug!(error = %fault.into_error(), "a roll-back was not answered"),
+            Err(fault) => tracing::debug!(error = %fault.into_error(), "a rollback was not answered"),
         }
     }
 }

@@ -113,8 +113,8 @@ impl Writer {
         self.open = false;
         tracing::warn!(
             path = %self.path.display(),
-            "the database's file was removed or replaced while it was in use: what was written to it is gone \
-             with it. What comes now goes to the file of that name; a resync tells how each object is"
+            "the database's file was removed or replaced while it was open: its rows are lost. New rows go to the \
+             file that is there now. A resync writes the present state of each object again"
         );
         true
     }
@@ -185,7 +185,7 @@ impl Writer {
         if let Err(fault) = self.run("ROLLBACK") {
             // Closing a connection rolls back as well; it fails here where SQLite already did.
             let error = fault.into_error();
-            tracing::debug!(%error, "a roll-back was refused; the connection is replaced");
+            tracing::debug!(%error, "a rollback was refused; the connection is replaced");
             self.connection = None;
         }
         self.open = false;

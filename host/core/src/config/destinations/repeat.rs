@@ -1,4 +1,4 @@
-//! Whether what may have been sent is sent again.
+//! The setting `repeat`: whether a request in doubt is sent again.
 
 use serde::{Deserialize, Serialize};
 

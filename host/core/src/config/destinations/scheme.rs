@@ -48,6 +48,7 @@ pub struct Unsigned {}
 /// A scheme with a signature, for robots that demand one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "SchemeSigning"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Signing {
     /// Where the signing secret of the robot is. Left out: requests are not signed.

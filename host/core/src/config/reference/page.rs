@@ -1,5 +1,7 @@
 //! Renders a schema as a page for people: one section for each type, one row for each field.
 
+use std::collections::BTreeSet;
+
 use kubewitness_harness::cell;
 use serde_json::Value;
 
@@ -215,7 +217,10 @@ pub fn sections(schema: &Value, examples: &[Value]) -> String {
     for (name, field) in fields(schema) {
         text.push_str(&row(name, name, field, schema, examples));
     }
-    for (name, uses) in types(schema) {
+    let types = types(schema);
+    let titles: BTreeSet<_> = types.iter().map(|(name, _)| title(name).to_lowercase()).collect();
+    assert_eq!(titles.len(), types.len(), "two types have one title: links lead to the first of them");
+    for (name, uses) in types {
         let of = &schema["$defs"][&name];
         let about = of["description"].as_str().unwrap_or_default();
         text.push_str(&format!("\n## {}\n\n", title(&name)));

@@ -104,7 +104,7 @@ impl TemplateSpec {
             return Some(why);
         }
         if KEPT.contains(&place) || place.starts_with(OURS) {
-            return Some(format!("`{place}` is set by the host: choose another place"));
+            return Some(format!("`{place}` is set by the controller: choose another place"));
         }
         match self.manifest.pointer(place) {
             None => Some(format!(
@@ -302,8 +302,8 @@ mod tests {
         let place = |place: &str| json!([{"name": "a", "type": "int", "places": [place]}]);
         for (parameters, field, told) in [
             (place("/spec/nothing"), "spec.parameters[0].places[0]", "has nothing at"),
-            (place("/metadata/name"), "spec.parameters[0].places[0]", "set by the host"),
-            (place("/kind"), "spec.parameters[0].places[0]", "set by the host"),
+            (place("/metadata/name"), "spec.parameters[0].places[0]", "set by the controller"),
+            (place("/kind"), "spec.parameters[0].places[0]", "set by the controller"),
             (place("spec"), "spec.parameters[0].places[0]", "not a JSON pointer"),
             (place("/spec/template"), "spec.parameters[0].places[0]", "stands an object"),
             (place("/spec/suspend"), "spec.parameters[0].places[0]", "stands true or false"),

@@ -1,4 +1,5 @@
-//! Times and sizes, as operators write them.
+//! Times and sizes, as operators write them. They are parsed here and by no crate: a value is one whole number and one
+//! unit, and a refusal says what to write.
 
 use std::fmt;
 

@@ -1,8 +1,7 @@
 //! Writes small deltas as a list of edits: keep some bytes of the base, leave some out, and put others in.
 //!
-//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds these, in a
-//! fraction of the time that a compressor takes to learn the base. The compressor handles every other
-//! difference better.
+//! Two versions of an object mostly differ in a few numbers and times. One walk over both finds these. A compressor
+//! handles every other difference.
 //!
 //! The format repeats one record: kept, left out, put in (each a LEB128 number), and the bytes put in. The
 //! rest of the base after the last record is kept.

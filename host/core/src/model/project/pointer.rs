@@ -1,4 +1,5 @@
-//! JSON pointers (RFC 6901).
+//! JSON pointers (RFC 6901). They are parsed here and by no crate: their depth is bounded, and a refusal tells an operator
+//! what to write.
 
 use std::fmt;
 

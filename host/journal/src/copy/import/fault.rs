@@ -18,7 +18,7 @@ pub enum ImportError {
     NotEmpty(u64),
 }
 
-const GO_ON: &str = "once you have mended that, run `journal import` with the same file and --continue";
+const GO_ON: &str = "once you have repaired that, run `journal import` with the same file and --continue";
 pub(super) const AGAIN: &str = "go on with --continue and an unchanged copy of the file; or throw the import away \
                      with `journal import --discard`, export again, and begin anew";
 pub(super) const DOCUMENTS: &str = "export with --documents, and begin again";

@@ -1,4 +1,4 @@
-//! What an operator does with a plugin: dead letters that are replayed or dropped, and pauses.
+//! Defines the record of an operator's action on a plugin: a replay or drop of dead letters, a pause, a resume.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;

@@ -70,7 +70,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         @if !dropped.is_empty() {
             p.hint {
                 (figure(dropped.len() as u64)) " " (plural(dropped.len() as u64, "state was", "states were"))
-                " dropped: " (plural(dropped.len() as u64, "it stays", "they stay")) " in the accounts as dead."
+                " dropped: " (plural(dropped.len() as u64, "it stays", "they stay")) " counted as dead."
             }
         }
         @if !records.is_empty() { (done_before(&records)) }
@@ -82,14 +82,14 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
 fn outcome(params: &Params) -> Result<Option<String>, Problem> {
     if let Some(count) = params.number("replayed")? {
         let noun = plural(count, "state was", "states were");
-        return Ok(Some(format!("{} {noun} taken back into their lanes.", figure(count))));
+        return Ok(Some(format!("{} {noun} replayed.", figure(count))));
     }
     if let Some(count) = params.number("dropped")? {
         let noun = plural(count, "state was", "states were");
         return Ok(Some(format!("{} {noun} dropped, for good.", figure(count))));
     }
     let tried = params.number("tried")?;
-    Ok(tried.map(|count| format!("{} would be taken; nothing was changed.", figure(count))))
+    Ok(tried.map(|count| format!("{} would be replayed or dropped; nothing was changed.", figure(count))))
 }
 
 /// How far replays are: what was taken back and is not finished. The script looks again.

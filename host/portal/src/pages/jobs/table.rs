@@ -88,7 +88,7 @@ impl List<'_> {
 
     fn caption(&self) -> Markup {
         let order = match self.asked.at {
-            Some(_) => "first those that have ended since then",
+            Some(_) => "objects that have ended since then first",
             None if self.asked.was.is_some() => {
                 "first those that are in the phase still, then those that left it last"
             }
@@ -111,10 +111,10 @@ impl List<'_> {
 
     fn why_no_order(&self) -> &'static str {
         match self.asked.at {
-            Some(_) => "What was there at a moment can't be sorted.",
-            None if self.asked.was.is_some() => "What was in a phase can't be sorted.",
+            Some(_) => "A list of a moment can't be sorted.",
+            None if self.asked.was.is_some() => "A list by phase can't be sorted.",
             None if self.asked.is_of_events() => "",
-            None => "Waited and Ran can't be sorted: while objects wait and run, these times grow.",
+            None => "The columns Waited and Ran can't be sorted, because their values grow with time.",
         }
     }
 

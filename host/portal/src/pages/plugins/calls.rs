@@ -53,10 +53,10 @@ fn last_good(calls: &CallsView) -> Markup {
     }
 }
 
-/// Traps and time-outs are always told: that there are none is worth a look. The others are told where there are some.
+/// Traps and timeouts are always told: that there are none is worth a look. The others are told where there are some.
 fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
     let ended = &calls.ended;
-    let always = [("Traps", ended.trapped), ("Time-outs", ended.timed_out)];
+    let always = [("Traps", ended.trapped), ("Timeouts", ended.timed_out)];
     let others = [
         ("Out of memory", ended.out_of_memory),
         ("Invalid answers", ended.invalid),
@@ -70,7 +70,7 @@ fn failures(calls: &CallsView) -> impl Iterator<Item = (&'static str, u64)> {
 fn words(end: &str) -> String {
     match end {
         "trapped" => "a trap".into(),
-        "timed-out" => "a time-out".into(),
+        "timed-out" => "a timeout".into(),
         other => other.replace('-', " "),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
             @match &manifest.config {
                 None => p {
                     "Its configuration is not shown. It takes the verb " code { "get" } " on " code { "plugins" } " in "
-                    code { "kubewitness.dev" } ", and a host that has its redaction key."
+                    code { "kubewitness.dev" } ", and a controller that has its redaction key."
                 }
                 Some(config) if config.is_empty() => p { "It has no configuration of its own." },
                 Some(config) => pre.document tabindex="0" aria-label={ "Configuration of " (plugin) } { (text(config)) },

@@ -225,7 +225,7 @@ fn shadow() -> ShadowView {
 }
 
 /// Of every capability, so that the reference of metrics names all of them.
-const HOST_CALLS: [(&str, u64); 10] = [
+const HOST_CALLS: [(&str, u64); 11] = [
     ("clock", 3),
     ("config", 1),
     ("documents", 40),
@@ -235,6 +235,7 @@ const HOST_CALLS: [(&str, u64); 10] = [
     ("lister", 8),
     ("log", 12),
     ("mail", 2),
+    ("persons", 4),
     ("sql", 9),
 ];
 

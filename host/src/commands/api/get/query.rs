@@ -133,8 +133,8 @@ impl GetQuery {
         };
         let namespace = self.query.namespace.as_deref().unwrap_or("NAMESPACE");
         format!(
-            "{kind}/{name} {is}{place}, does not match, or you may not list it: `kubewitness timeline {kind}/{name} -n {namespace}` \
-             tells whether it was"
+            "{kind}/{name} {is}{place}, or the filter excludes it, or you may not list it: \
+             `kubewitness timeline {kind}/{name} -n {namespace}` shows whether it ever existed"
         )
     }
 

@@ -1,5 +1,8 @@
 //! The live stream of states. A stream that is cut goes on after the last position that it had, so that no state
 //! is missing and none comes twice, also when the controller restarts.
+//!
+//! No client crate of server-sent events is used: a line has a bound, and each new connection may go to another pod, which
+//! `Client` finds.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ async fn order(args: MuteArgs, verb: &str) -> Ended {
     let MuteArgs { object, namespace, all, list, to, who, query } = args;
     if object.is_empty() && namespace.is_none() && !all && !list {
         return Err(Usage::error(format!(
-            "say what to {verb}: an object such as job/train-7, a namespace with -n, or --all"
+            "name what to {verb}: an object such as job/train-7, a namespace with -n, or --all. `--list` shows the mutes"
         )));
     }
     let client = Client::reach(&query.reach).await?;

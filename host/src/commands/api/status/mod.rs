@@ -103,9 +103,9 @@ fn held_text(held: &HeldView) -> String {
 
 fn replicas_text(this: &ReplicaView) -> String {
     let named = |name: &String| match (name == &this.name, Some(name) == this.dispatcher.as_ref()) {
-        (true, true) => format!("{} (this one, dispatches)", clean(name)),
+        (true, true) => format!("{} (this one, leader)", clean(name)),
         (true, false) => format!("{} (this one)", clean(name)),
-        (false, true) => format!("{} (dispatches)", clean(name)),
+        (false, true) => format!("{} (leader)", clean(name)),
         (false, false) => clean(name).into_owned(),
     };
     let names: Vec<_> = this.replicas.iter().map(named).collect();

@@ -250,7 +250,7 @@ impl Elector {
             match failure {
                 None => tracing::info!(namespace, name, "the Lease is released"),
                 Some(failure) => {
-                    tracing::warn!(namespace, name, %failure, "the Lease is not released, it has to run out");
+                    tracing::warn!(namespace, name, %failure, "the Lease could not be released: it expires by itself");
                 }
             }
         }

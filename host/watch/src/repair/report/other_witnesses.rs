@@ -60,13 +60,13 @@ impl OtherWitnesses {
                     return Waited::Seen(why);
                 }
                 Ok(Look::Watched(other)) if torn && looks >= LOOKS_AT_TORN => {
-                    tracing::info!(%source, %listed, other, "another replica does not bring what the server has: the objects wait no longer");
+                    tracing::info!(%source, %listed, other, "no other replica has delivered this version in time: the source goes on without it");
                     return Waited::Behind;
                 }
                 Ok(Look::Watched(other)) => {
                     alone = 0;
                     if waited_for.as_ref() != Some(&other) {
-                        tracing::info!(%source, %listed, other, "versions that were missed and can't be read back are left to another replica, whose watch goes on");
+                        tracing::info!(%source, %listed, other, "versions that this replica missed and can't read back are left to another replica");
                         waited_for = Some(other);
                     }
                 }

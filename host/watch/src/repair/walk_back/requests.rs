@@ -87,7 +87,8 @@ impl OldVersions {
             }
             halving.found(middle, gone);
         }
-        tracing::debug!(source = %self.parts.spec.name, up_to = %self.compaction.gone(), "compaction has been here");
+        let (source, up_to) = (&self.parts.spec.name, self.compaction.gone());
+        tracing::debug!(%source, "compaction has removed versions up to {up_to}");
         true
     }
 

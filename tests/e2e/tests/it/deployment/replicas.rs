@@ -470,7 +470,7 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
 
         let address = format!("http://{}", runs[1 - leads].address());
         let (code, told, _) = command(&["status", "--server", &address]).await?;
-        let line = format!("{name} (dispatches)");
+        let line = format!("{name} (leader)");
         ensure!(code == Some(0) && told.contains(&line) && told.contains(LEASE), "{told}");
         let (_, metrics) = runs[1 - leads].get("/metrics").await?;
         ensure!(

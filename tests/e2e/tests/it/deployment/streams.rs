@@ -184,7 +184,7 @@ async fn what_one_host_witnesses_reaches_the_plugins_of_two_others_each_object_a
         let mut third = world.start("three", &world.dispatcher("three", "[0]")?)?;
         let refused = third.status_when(WITHIN, "a refusal", |status| {
             let said = source(status, "jobs").and_then(|source| source.condition.clone()).unwrap_or_default();
-            said.contains("another host reads it: partition 0 of `jobs`") && said.contains("takeOver: ")
+            said.contains("another controller reads it: partition 0 of `jobs`") && said.contains("takeOver: ")
         });
         refused.await?;
         third.stop().await?;

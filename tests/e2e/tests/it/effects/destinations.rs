@@ -162,7 +162,7 @@ async fn a_server_that_asks_for_a_certificate_gets_requests_once_the_host_shows_
         run.status_when(WITHIN, "the lack of a certificate", told("over TLS: CertificateRequired")).await?;
         let folder = secret.display();
         known(&format!(", certificate: {folder}/tls.crt, keyFrom: {{file: {folder}/tls.key}}"))?;
-        run.status_when(WITHIN, "a strange certificate", told("refuses the host over TLS: ")).await?;
+        run.status_when(WITHIN, "a strange certificate", told("refuses the controller over TLS: ")).await?;
         ensure!(progress.received.load(Relaxed) == 0, "a client was not asked for the right certificate");
         // Rotated: the settings stay.
         shown(&own)?;

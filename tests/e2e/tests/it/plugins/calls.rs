@@ -65,7 +65,7 @@ async fn seen(run: &mut Kubewitness) -> Result<()> {
     }
 
     let (_, page) = run.get("/plugins").await?;
-    for told in ["Last good call", "a trap", "a time-out", "Peak memory", " of 32 MiB"] {
+    for told in ["Last good call", "a trap", "a timeout", "Peak memory", " of 32 MiB"] {
         ensure!(page.contains(told), "{told} is not in {page}");
     }
 

@@ -219,9 +219,9 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
             let told = async || Ok(browser.text().await?.contains(wanted).then_some(()));
             until(WITHIN, wanted, told).await
         };
-        press("[name=dry_run]", "1 would be taken; nothing was changed").await?;
+        press("[name=dry_run]", "1 would be replayed or dropped; nothing was changed").await?;
         ensure!(named(&list().await?, "traps")["attempts"] == 2, "nothing was changed");
-        press("button.strong", "1 state was taken back").await?;
+        press("button.strong", "1 state was replayed").await?;
         let text = browser.text().await?;
         ensure!(text.contains("What was done") && text.contains("it is mended"), "{text}");
         let again = async || Ok((named(&list().await?, "traps")["attempts"] == 4).then_some(()));

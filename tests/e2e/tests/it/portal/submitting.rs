@@ -249,7 +249,7 @@ async fn each_person_submits_with_their_own_rights_and_the_job_names_them() {
         first(&mut run, &ann).await?;
         is(&submit(&address, &ann, &["train", "-n", "team-b"]).await?, 1, "cannot create resource \"jobs\"")?;
         is(&submit(&address, &bob, &["train", "-n", "team-b", "--key", "k"]).await?, 0, "is created")?;
-        is(&submit(&address, "", &["train", "-n", "team-a"]).await?, 1, "It is not known who asks")?;
+        is(&submit(&address, "", &["train", "-n", "team-a"]).await?, 1, "The request names no person")?;
         // A token for Kubewitness alone is none for the API server, and the refusal says so.
         let alone = lab.token_of("team-a", "ann", &["kubewitness.dev"]).await?;
         let told = submit(&address, &alone, &["train", "-n", "team-a"]).await?;

@@ -1,5 +1,7 @@
 //! The sessions that read. A session that failed, or that has an unread answer, is closed. A session
 //! that was idle is tested first.
+//!
+//! It is not the pool of sqlx: it lends a `Session`, which ends at an unread answer or a silent server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

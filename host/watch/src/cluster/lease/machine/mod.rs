@@ -9,6 +9,9 @@
 //! A Lease that was never seen and does not exist is made at once. Suppose somebody deletes a held Lease, and
 //! a replica that never saw it starts before the holder has made it again. Then two replicas may believe for
 //! a moment that they lead. A Lease is no fence; the store has one.
+//!
+//! No crate elects here: without a clock and a client of its own, the machine is driven by tests through any order of
+//! times and answers.
 
 use tokio::time::Instant;
 
