@@ -33,6 +33,7 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken) -> Self {
         let streams = options.streams.min(options.bounds.connections / 2);
+        let streams = u32::try_from(streams).unwrap_or(u32::MAX);
         let traffic = options.traffic.clone();
         let gate = Gate { access: options.access.clone(), secure: options.tls.is_some() };
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Extension, Router};
@@ -17,6 +17,7 @@ use crate::answer::etag;
 use crate::answer::frame::{self, Reader};
 use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
+use crate::serve::LargeAnswers;
 
 pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
@@ -25,13 +26,14 @@ pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Ro
         let gate = gate.clone();
         move |request: Request, next: Next| gate.clone().admit(request, next)
     };
+    let answers = LargeAnswers::new();
+    let dressed =
+        move |request: Request, next: Next| dressed(gate.stranger(), answers.clone(), request, next);
     let router = router.layer(middleware::from_fn(admit));
     in_time_alone(router.layer(middleware::from_fn(same_origin)), timeout)
         .layer(middleware::from_fn(move |request: Request, next: Next| known_host(local, request, next)))
+        .layer(middleware::from_fn(dressed))
         .layer(middleware::from_fn(headers))
-        .layer(middleware::map_response(move |response: Response| {
-            std::future::ready(frame::dress(response, &gate.stranger()))
-        }))
 }
 
 /// For what anybody may ask.
@@ -138,6 +140,20 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
             problem.answer(&path)
         }
     }
+}
+
+/// Draws pages, and bounds the bytes of answers that are under way.
+async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let response = frame::dress(next.run(request).await, &stranger);
+    answers.hold(response).unwrap_or_else(|| {
+        let problem = Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many large answers are under way.",
+            "Read those that you have asked for to their end, or ask for less, such as a smaller `limit`.",
+        );
+        frame::dress(problem.answer(&path), &stranger)
+    })
 }
 
 /// Styles and scripts come from our own files alone, nothing is framed, nothing is guessed.

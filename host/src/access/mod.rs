@@ -56,7 +56,7 @@ pub async fn doors(
     let streams = args.streams.map(usize::from);
     let tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     if auth == Auth::None {
-        refuse_to_let_everybody_in(listen, connection)?;
+        refuse_to_let_everybody_in(listen, args.auth.is_some() || connection.in_cluster)?;
         if args.session_key_file.is_some() || args.proxy_secret_file.is_some() || args.log_reads {
             bail!(
                 "--session-key-file, --proxy-secret-file and --log-reads are for people who sign in: add \
@@ -98,11 +98,11 @@ pub async fn doors(
     Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
 }
 
-fn refuse_to_let_everybody_in(listen: SocketAddr, connection: &Connection) -> Result<()> {
+fn refuse_to_let_everybody_in(listen: SocketAddr, is_asked_for: bool) -> Result<()> {
     if listen.ip().is_loopback() {
         return Ok(());
     }
-    let asked = if connection.in_cluster { "--auth none" } else { "no --auth" };
+    let asked = if is_asked_for { "--auth none" } else { "no --auth" };
     bail!(
         "others can reach {listen}, and with {asked} each of them sees and does everything: let people sign in with \
          --auth kubernetes, or listen on 127.0.0.1 and let people reach it with `kubectl port-forward`"

@@ -14,6 +14,7 @@ use super::viewer::{Person, Proof};
 use super::{Access, Viewer, proxy, session};
 use crate::answer::frame::{Page, Reader};
 use crate::answer::{Problem, codes};
+use crate::serve::For;
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
@@ -51,10 +52,12 @@ impl Gate {
         match self.recognise(control, request.headers()).await {
             Ok(Some(person)) => {
                 let can_leave = matches!(person.proof, Proof::Session(_));
-                let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
+                let name: Arc<str> = person.known.person.user.as_str().into();
+                let reader = Reader::Person { name: name.clone(), can_leave };
                 request.extensions_mut().insert(Viewer::Person(Arc::new(person)));
                 let mut response = next.run(request).await;
                 response.extensions_mut().insert(reader);
+                response.extensions_mut().insert(For(name));
                 response
             }
             Ok(None) => self.refuse(&request),

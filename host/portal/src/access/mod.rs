@@ -12,6 +12,7 @@ mod known_tokens;
 mod proxy;
 mod reviews;
 mod session;
+mod shares;
 mod viewer;
 
 use std::fmt;

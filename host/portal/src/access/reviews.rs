@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -13,6 +13,7 @@ use super::answers::Answers;
 use super::codes::Codes;
 use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
+use super::shares::Shares;
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
@@ -34,6 +35,9 @@ const NAMESPACES: usize = 8192;
 const TOKEN_REVIEWS: usize = 16;
 const KNOWN_TOKEN_REVIEWS: usize = 16;
 const RIGHT_REVIEWS: usize = 32;
+/// Of these, one person has so many at once, or the service accounts of one namespace: a list over many namespaces asks for
+/// each of them.
+const RIGHT_REVIEWS_OF_ONE: usize = 8;
 /// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
 
@@ -104,6 +108,7 @@ pub struct AccessControl {
     token_reviews: Semaphore,
     known_token_reviews: Semaphore,
     right_reviews: Semaphore,
+    right_shares: Shares,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
 }
@@ -123,6 +128,7 @@ impl AccessControl {
             token_reviews: Semaphore::new(TOKEN_REVIEWS),
             known_token_reviews: Semaphore::new(KNOWN_TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
+            right_shares: Shares::new(RIGHT_REVIEWS_OF_ONE),
             told: Mutex::default(),
         }
     }
@@ -145,7 +151,7 @@ impl AccessControl {
         let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
         let places = if was_known { &self.known_token_reviews } else { &self.token_reviews };
         let ask = async {
-            let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
+            let person = self.reviewed(places, None, self.reviewer.authenticate(token)).await?;
             // Nobody's name is a fault of whoever answers, and would be everybody's.
             Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
         };
@@ -161,8 +167,7 @@ impl AccessControl {
 
     async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
         let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
-        let ask =
-            Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        let ask = Asked::now(self.asked_for(known, self.reviewer.allows(&known.person, attempt)));
         self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
     }
 
@@ -181,24 +186,43 @@ impl AccessControl {
         }
         let name = &attempt.namespace;
         let is_good = |kept: &Asked<_>| kept.at >= right.at;
-        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        let ask = Asked::now(self.asked_for(known, self.reviewer.namespace(name)));
         Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
     }
 
     /// The namespace that has this name now, whatever they may do there.
-    pub(crate) async fn live_namespace(&self, name: &String) -> Result<Option<LiveNamespace>, Unanswered> {
-        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+    pub(crate) async fn live_namespace(
+        &self,
+        known: &Known,
+        name: &String,
+    ) -> Result<Option<LiveNamespace>, Unanswered> {
+        let ask = Asked::now(self.asked_for(known, self.reviewer.namespace(name)));
         Ok(self.namespaces.get(name, |_| NAMESPACE, ask).await?.answer)
     }
 
+    /// What a person may do, and where.
+    async fn asked_for<T>(
+        &self,
+        known: &Known,
+        review: impl Future<Output = Result<T, ReviewError>>,
+    ) -> Result<T, Unanswered> {
+        self.reviewed(&self.right_reviews, Some(&known.person.user), review).await
+    }
+
+    /// `person`: where a share of the places is theirs.
     async fn reviewed<T>(
         &self,
         places: &Semaphore,
+        person: Option<&str>,
         review: impl Future<Output = Result<T, ReviewError>>,
     ) -> Result<T, Unanswered> {
         let in_place = async {
-            let _place =
-                places.acquire().await.map_err(|error| Unanswered::new(false, &error.to_string()))?;
+            let closed = |error: AcquireError| Unanswered::new(false, &error.to_string());
+            let _share = match person {
+                Some(person) => Some(self.right_shares.take(person).await.map_err(closed)?),
+                None => None,
+            };
+            let _place = places.acquire().await.map_err(closed)?;
             Ok(review.await?)
         };
         let answer = match tokio::time::timeout(REVIEW, in_place).await {

@@ -191,7 +191,7 @@ impl Viewer {
         if mute.namespace.is_empty() {
             return Ok(true);
         }
-        let live = person.control.live_namespace(&mute.namespace).await?;
+        let live = person.control.live_namespace(&person.known, &mute.namespace).await?;
         Ok(live.is_some_and(|live| mute.is_of(&live.uid, live.created_ms)))
     }
 

@@ -211,7 +211,7 @@ impl Visibility {
 
     /// Asks for the rights by which a stream may show something, before it shows anything: a stream of which one is
     /// withdrawn ends, however quiet it is. Rights in more namespaces than an answer asks about are noted once they
-    /// show something.
+    /// show something, and so are those in a namespace in which nothing was ever witnessed.
     pub(crate) async fn note_rights(&self) -> Result<(), Problem> {
         if self.is_whole() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Visibility {
         let mut spots = Vec::new();
         for Watched { source, group, kind, .. } in &self.witnessed {
             if self.right(Verb::List, group, kind, "").await? != Right::Everywhere {
-                let names = self.views.namespaces(source, false, NAMESPACES).await?;
+                let names = self.views.namespaces(source, true, NAMESPACES).await?;
                 spots.extend(names.into_iter().map(|name| (group.clone(), kind.clone(), name)));
             }
         }
@@ -232,10 +232,18 @@ impl Visibility {
         rights.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Whether all that was seen so far may still be seen. A stream asks now and then.
+    /// Whether all that was seen so far may still be seen. A stream asks now and then. Where no right is noted, nobody
+    /// could tell that it was withdrawn: the stream ends, and the next one notes what there is by then.
     pub(crate) async fn still_holds(&self) -> Result<bool, Unanswered> {
+        if self.is_whole() {
+            return Ok(true);
+        }
         let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));
-        for (spot, right) in seen.into_iter().filter(|(_, right)| *right != Right::Nowhere) {
+        let rights: Vec<_> = seen.into_iter().filter(|(_, right)| *right != Right::Nowhere).collect();
+        if rights.is_empty() {
+            return Ok(false);
+        }
+        for (spot, right) in rights {
             let Spot { verb, group, kind, namespace } = &spot;
             if self.right(*verb, group, kind, namespace).await? != right {
                 return Ok(false);

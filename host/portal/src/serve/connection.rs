@@ -2,13 +2,15 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -59,8 +61,7 @@ impl Server {
     async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin, place: Place) {
         let place = Arc::new(place);
         let (router, working) = (&self.router, &place);
-        let service =
-            service_fn(move |request| answer(router.clone(), Working::on(working.clone()), request));
+        let service = service_fn(move |request| answer(router.clone(), Working(working.clone()), request));
         let io = TokioIo::new(Stalling::new(stream, self.bounds.stall));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header).max_buf_size(BUFFER);
@@ -96,7 +97,8 @@ async fn answer(
     working: Working,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let response = router.oneshot(request.map(Body::new)).await?;
+    let request = request.map(|body| Body::new(Arriving::new(body, working.0.clone())));
+    let response = router.oneshot(request).await?;
     // What is captured lives as long as the answer's body.
     Ok(response.map(|body| {
         Body::new(body.map_err(move |error| {
@@ -111,15 +113,59 @@ fn is_stalled(error: &hyper::Error) -> bool {
     source.is_some_and(|source| source.kind() == io::ErrorKind::TimedOut)
 }
 
-/// While it is there, the connection has something to do.
-struct Working(Arc<Place>);
+/// The body of a request. Until all of it is there, the connection is one that sends.
+struct Arriving {
+    body: Incoming,
+    place: Option<Arc<Place>>,
+}
 
-impl Working {
-    fn on(place: Arc<Place>) -> Self {
-        place.works();
-        Self(place)
+impl Arriving {
+    fn new(body: Incoming, place: Arc<Place>) -> Self {
+        place.sends();
+        let mut arriving = Self { body, place: Some(place) };
+        arriving.note_end(arriving.body.is_end_stream());
+        arriving
+    }
+
+    fn note_end(&mut self, is_end: bool) {
+        if let Some(place) = self.place.take_if(|_| is_end) {
+            place.works();
+        }
     }
 }
+
+impl hyper::body::Body for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let is_end = frame.is_none() || self.body.is_end_stream();
+        self.note_end(is_end);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Arriving {
+    /// The answer needs no more of it.
+    fn drop(&mut self) {
+        self.note_end(true);
+    }
+}
+
+/// While it is there, the connection has a request or its answer under way.
+struct Working(Arc<Place>);
 
 impl Drop for Working {
     fn drop(&mut self) {

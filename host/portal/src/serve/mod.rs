@@ -6,8 +6,10 @@
 //! a new one needs the place and this one has nothing to do, and at shut-down.
 
 mod connection;
+mod large_answers;
 mod places;
 mod refusal;
+mod room;
 mod stall;
 mod stream_places;
 mod tls;
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use connection::Server;
+pub(crate) use large_answers::{For, LargeAnswers};
 use places::{Peer, Places};
 pub(crate) use stream_places::{StreamPlace, StreamPlaces};
 pub(crate) use tls::Tls;
@@ -54,7 +57,8 @@ pub struct Bounds {
     /// A request's header is complete within this time, and so is a handshake before it. The time begins when
     /// the connection does, and again with each answer: an idle connection is kept no longer either.
     pub header: Duration,
-    /// A client that takes nothing of what is sent to it for this long is closed.
+    /// A client that takes too little of what is sent to it for this long is closed: nothing, or less than any network
+    /// carries.
     pub stall: Duration,
     /// At shut-down, answers that have begun may take this long.
     pub grace: Duration,

@@ -1,9 +1,10 @@
 //! Decides which connections have a place, and which one gives its place up for a new connection.
 //!
-//! A connection waits (for its first request), works (on a request or its answer) or rests (after an
-//! answer). Where there is no place, the new one gets that of one that waits or rests: first of those
-//! that have never asked for anything, and of these the one that has waited longest. So connections that
-//! are only held open never keep a client out; only requests under way do, and those have an end.
+//! A connection waits (for its first request), sends (the body of a request), works (on a request or its answer) or
+//! rests (after an answer). Where there is no place, the new one gets that of one that does not work: first of those
+//! that have never asked for anything, then of those that send, and of these the one that has been at it longest. So
+//! connections that are only held open, or never complete what they send, keep no client out; only requests under way
+//! do, and those have an end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -44,6 +45,7 @@ impl fmt::Display for Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Doing {
     Waits,
+    Sends,
     Rests,
     Works,
 }
@@ -149,6 +151,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The header of a request is there, and its body is not.
+    pub(super) fn sends(&self) {
+        self.does(Doing::Sends);
+    }
+
     pub(super) fn works(&self) {
         self.does(Doing::Works);
     }
@@ -248,6 +255,18 @@ mod tests {
         let half_open = places.take(peer("10.0.0.1")).unwrap();
         let next = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&half_open) && !is_evicted(&known) && !is_evicted(&next));
+    }
+
+    #[test]
+    fn one_whose_body_never_comes_makes_room_before_one_that_was_answered() {
+        let places = places(2, 2);
+        let known = places.take(peer("10.0.0.1")).unwrap();
+        known.works();
+        known.rests();
+        let half_sent = places.take(peer("10.0.0.1")).unwrap();
+        half_sent.sends();
+        let next = places.take(peer("10.0.0.1")).unwrap();
+        assert!(is_evicted(&half_sent) && !is_evicted(&known) && !is_evicted(&next));
     }
 
     #[test]

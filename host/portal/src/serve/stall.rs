@@ -1,9 +1,9 @@
-//! A socket with a deadline for sending. If the client reads nothing for too long, the socket is closed.
+//! A socket with a deadline for sending. If the client reads too little for too long, the socket is closed.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,25 +12,58 @@ use tokio::time::Sleep;
 pub(super) struct Stalling<T> {
     inner: T,
     limit: Duration,
-    /// Runs while the socket takes nothing.
+    /// Runs from when the socket took nothing until it has taken [`LEAST`] bytes, or all there is.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Bytes that it has taken since.
+    taken: usize,
 }
+
+/// A client that takes less within the limit keeps what it asked for in memory, and does not read it. The slowest
+/// network carries more.
+const LEAST: usize = 64 * 1024;
 
 impl<T> Stalling<T> {
     pub(super) fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, stalled: None }
+        Self { inner, limit, stalled: None, taken: 0 }
     }
 
-    fn judge<R>(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+    /// Bytes of what there is.
+    fn judge_write(
+        &mut self,
+        context: &mut Context<'_>,
+        sent: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = sent {
+            self.taken = self.taken.saturating_add(bytes);
+            if self.stalled.is_none() || self.taken >= LEAST {
+                self.stalled = None;
+                return sent;
+            }
+        }
+        if self.stalled.is_none() {
+            self.taken = 0;
+        }
+        if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
+    }
+
+    /// All of what there is.
+    fn judge_rest(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
         if sent.is_ready() {
             self.stalled = None;
             return sent;
         }
+        if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
+    }
+
+    fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
         let limit = self.limit;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        stalled.as_mut().poll(context).is_pending()
     }
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client does not read")
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Stalling<T> {
@@ -50,7 +83,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let sent = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.judge(context, sent)
+        self.judge_write(context, sent)
     }
 
     fn poll_write_vectored(
@@ -59,7 +92,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let sent = Pin::new(&mut self.inner).poll_write_vectored(context, bytes);
-        self.judge(context, sent)
+        self.judge_write(context, sent)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -68,12 +101,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = Pin::new(&mut self.inner).poll_flush(context);
-        self.judge(context, sent)
+        self.judge_rest(context, sent)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.judge(context, sent)
+        self.judge_rest(context, sent)
     }
 }
 
@@ -93,21 +126,49 @@ mod tests {
         assert_eq!((error.kind(), began.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
     }
 
+    /// Reads so much every 20 seconds, until the end or until nothing more comes.
+    async fn read_by(client: &mut tokio::io::DuplexStream, bytes: usize) -> usize {
+        let (mut part, mut all) = (vec![0; bytes], 0);
+        loop {
+            tokio::time::sleep(LIMIT * 2 / 3).await;
+            match client.read(&mut part).await.unwrap() {
+                0 => return all,
+                read => all += read,
+            }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_slow_is_sent_everything() {
+    async fn a_client_that_is_slow_is_sent_everything_and_one_that_only_sips_is_not() {
+        const ALL: usize = 8 * LEAST;
+        let (server, mut client) = tokio::io::duplex(LEAST);
+        let mut server = Stalling::new(server, LIMIT);
+        let sending = async move { server.write_all(&vec![7; ALL]).await };
+        let (sent, read) = tokio::join!(sending, read_by(&mut client, LEAST));
+        sent.unwrap();
+        assert_eq!(read, ALL);
+
+        let (server, mut client) = tokio::io::duplex(LEAST);
+        let mut server = Stalling::new(server, LIMIT);
+        let began = tokio::time::Instant::now();
+        let sending = async move { server.write_all(&vec![7; ALL]).await.map_err(|_| began.elapsed()) };
+        let (sent, _) = tokio::join!(sending, read_by(&mut client, 100));
+        assert!((LIMIT..LIMIT * 2).contains(&sent.unwrap_err()), "{sent:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_in_which_there_is_nothing_to_send_counts_for_nothing() {
         let (server, mut client) = tokio::io::duplex(16);
         let mut server = Stalling::new(server, LIMIT);
-        let sending = async { server.write_all(&[7; 64]).await };
-        let reading = async {
-            let mut all = [0; 64];
-            for part in all.chunks_mut(16) {
-                tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
-                client.read_exact(part).await.unwrap();
-            }
-            all
-        };
-        let (sent, read) = tokio::join!(sending, reading);
-        sent.unwrap();
-        assert_eq!(read, [7; 64]);
+        for _ in 0..3 {
+            let sending = async {
+                server.write_all(&[7; 32]).await?;
+                server.flush().await
+            };
+            let mut bytes = [0; 32];
+            let (sent, read) = tokio::join!(sending, client.read_exact(&mut bytes));
+            sent.and(read.map(|_| ())).unwrap();
+            tokio::time::sleep(LIMIT * 2).await;
+        }
     }
 }

@@ -1,69 +1,38 @@
-//! Places for live streams: a number of them in all, and a share of it for one person.
+//! Places for live streams.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
+use super::room::{Part, Room};
 use super::traffic::Counts;
-use crate::access::party_of;
-
-/// One person holds a quarter of the places at most, so that three others find room.
-const SHARE: usize = 4;
 
 #[derive(Clone)]
 pub(crate) struct StreamPlaces {
-    all: Arc<Semaphore>,
-    a_person: usize,
-    /// By name. It holds no more names than there are places.
-    held: Arc<Mutex<HashMap<String, usize>>>,
+    room: Room,
     counts: Arc<Counts>,
 }
 
 /// A place; it is free again once this is dropped.
 pub(crate) struct StreamPlace {
-    _permit: OwnedSemaphorePermit,
-    held: Arc<Mutex<HashMap<String, usize>>>,
-    person: Option<String>,
+    _part: Part,
     counts: Arc<Counts>,
 }
 
 impl StreamPlaces {
-    pub(crate) fn new(all: usize, counts: Arc<Counts>) -> Self {
-        let a_person = all.div_ceil(SHARE);
-        Self { all: Arc::new(Semaphore::new(all)), a_person, held: Arc::default(), counts }
+    pub(crate) fn new(all: u32, counts: Arc<Counts>) -> Self {
+        Self { room: Room::new(all), counts }
     }
 
-    /// None where all places are taken, or all that one person may hold. Where nobody signs in, nobody is told
-    /// apart.
+    /// None where all places are taken, or all that one person may hold.
     pub(crate) fn take(&self, person: Option<&str>) -> Option<StreamPlace> {
-        let permit = self.all.clone().try_acquire_owned().ok()?;
-        let person = person.map(party_of);
-        if let Some(person) = person {
-            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = held.entry(person.to_owned()).or_default();
-            if *count >= self.a_person {
-                return None;
-            }
-            *count += 1;
-        }
+        let part = self.room.take(person, 1)?;
         self.counts.stream_began();
-        let (held, counts) = (self.held.clone(), self.counts.clone());
-        Some(StreamPlace { _permit: permit, held, person: person.map(str::to_owned), counts })
+        Some(StreamPlace { _part: part, counts: self.counts.clone() })
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         self.counts.stream_ended();
-        let Some(person) = &self.person else { return };
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = held.get_mut(person) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(person);
-            }
-        }
     }
 }
 
@@ -82,9 +51,9 @@ mod tests {
         assert!(of("eva").is_none(), "all are taken");
         drop(ann);
         let eva = of("eva");
-        assert!(eva.is_some() && places.held.lock().unwrap().get("ann").is_none());
+        assert!(eva.is_some());
         drop((others, eva));
-        assert!(places.held.lock().unwrap().is_empty() && places.counts.streams() == 0);
+        assert!(places.room.is_empty() && places.counts.streams() == 0);
         assert_eq!(std::iter::from_fn(|| places.take(None)).collect::<Vec<_>>().len(), 8);
         let robots = ["a", "b", "c"].map(|name| of(&format!("system:serviceaccount:team:{name}")));
         assert_eq!(robots.iter().flatten().count(), 2, "they are one");

@@ -90,6 +90,26 @@ impl Desk {
         Ok(open)
     }
 
+    /// What is open to the viewer, as far as an answer to this request tells it: all of it where the request names
+    /// something else.
+    async fn open_for(
+        &self,
+        viewer: &Viewer,
+        request: &SubmitRequest,
+    ) -> Result<BTreeMap<&str, Vec<String>>, Problem> {
+        if let Some((name, spec)) = self.offer.templates.get_key_value(&request.template) {
+            let namespace = &request.namespace;
+            let theirs = match spec.namespaces.contains(namespace) {
+                true if viewer.may_submit_to(namespace).await? => vec![namespace.clone()],
+                _ => Vec::new(),
+            };
+            if spec.namespaces.is_empty() || !theirs.is_empty() {
+                return Ok([(name.as_str(), theirs)].into());
+            }
+        }
+        self.open_to(viewer).await
+    }
+
     pub(crate) async fn templates(&self, viewer: &Viewer) -> Result<Vec<TemplateView>, Problem> {
         let open = self.open_to(viewer).await?;
         let view = |(name, spec): (&String, &TemplateSpec)| {
@@ -119,11 +139,7 @@ impl Desk {
             None if request.who.trim().is_empty() => channel,
             None => request.who.trim(),
         };
-        let job = match self.filled(request, &BTreeMap::new()) {
-            Ok(job) => job,
-            // The refusal names what is open to them, and nothing else.
-            Err(_) => self.filled(request, &self.open_to(viewer).await?)?,
-        };
+        let job = self.filled(request, &self.open_for(viewer, request).await?)?;
         let digest = digest(&[submitter, key]);
         let (submission, asked) = (hex::encode(digest), hex::encode(content(request)));
         let marks = Marks {
@@ -165,7 +181,9 @@ impl Desk {
     /// The template with the request's values, or what is wrong with them. `open`: what the viewer may submit, and to
     /// which namespaces.
     fn filled(&self, request: &SubmitRequest, open: &BTreeMap<&str, Vec<String>>) -> Result<Value, Problem> {
-        let Some(template) = self.offer.templates.get(&request.template) else {
+        // A template that is not open to them is none to them: no answer tells that it is there, or what is in it.
+        let offered = self.offer.templates.get(&request.template);
+        let Some((template, theirs)) = offered.zip(open.get(request.template.as_str())) else {
             let message = format!("There is no template `{}`.", shortened(&request.template, TOLD));
             let known: Vec<_> = open.keys().copied().collect();
             let hint = match known.is_empty() {
@@ -179,11 +197,8 @@ impl Desk {
         if !is_name(namespace) {
             let message = "is no name of a namespace: give the one that the Job is for".to_owned();
             faults.push(FieldFault { field: NAMESPACE.into(), message });
-        } else if !template.namespaces.is_empty() && !template.namespaces.contains(namespace) {
-            let message = match open.get(request.template.as_str()) {
-                Some(theirs) => format!("is not one of {}", theirs.join(", ")),
-                None => "does not accept this template, or you may not create Jobs in it".to_owned(),
-            };
+        } else if !template.namespaces.is_empty() && !theirs.contains(namespace) {
+            let message = format!("is not one of {}", theirs.join(", "));
             faults.push(FieldFault { field: NAMESPACE.into(), message });
         }
         if request.who.len() > WHO_BYTES {

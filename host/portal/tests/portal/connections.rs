@@ -287,18 +287,36 @@ async fn more_connections_than_places_keep_no_client_out() {
 }
 
 #[tokio::test]
+async fn requests_whose_body_never_comes_keep_no_client_out() {
+    let bounds = Bounds { connections: 2, of_one_peer: 2, ..bounds() };
+    let options = PortalOptions { request_timeout: NEVER, ..options(bounds) };
+    let server = Server::portal(Fake::default(), options);
+    let mut half_sent = Vec::new();
+    for _ in 0..6 {
+        let mut client = server.connect(&HALF_A_BODY.replace("Host", "Expect: 100-continue\r\nHost")).await;
+        client.hears("100 Continue").await;
+        half_sent.push(client);
+        server.connect("").await.is_answered().await;
+    }
+    // One whose body comes in the end is answered.
+    let (header, body) = HALF_A_BODY.split_once("{").unwrap();
+    let whole = r#"{"plugin":"none"}"#;
+    let header = header.replace("1000", &whole.len().to_string());
+    let mut slow = server.connect(&header).await;
+    slow.says(whole).await;
+    assert!(slow.hears("\r\n\r\n").await.starts_with("HTTP/1.1 4"), "{body}");
+    server.ends().await;
+}
+
+#[tokio::test]
 async fn where_all_have_requests_under_way_a_client_is_told_to_come_again() {
     let bounds = Bounds { connections: 2, of_one_peer: 2, ..bounds() };
     let traffic = Traffic::default();
     let options = PortalOptions { traffic: traffic.clone(), request_timeout: NEVER, ..options(bounds) };
-    let server = Server::portal(Fake::default(), options.clone());
+    let server = Server::portal(long_story(), options.clone());
     let health = Server::health(PortalOptions { traffic, ..options });
-    let mut busy = Vec::new();
-    for _ in 0..2 {
-        let mut client = server.connect(&HALF_A_BODY.replace("Host", "Expect: 100-continue\r\nHost")).await;
-        client.hears("100 Continue").await;
-        busy.push(client);
-    }
+    let story = "GET /api/v1/timeline?uid=uid-long&limit=5000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let busy = [unread(&server, story).await, unread(&server, story).await];
     for _ in 0..40 {
         let answer = server.connect("").await.rest().await;
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 2"), "{answer}");

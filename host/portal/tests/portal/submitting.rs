@@ -468,16 +468,22 @@ async fn nobody_learns_the_namespaces_of_others_from_a_template() {
     assert_eq!(listed("guest").await, [(json!("open"), json!([]))]);
     assert_eq!(listed("boss").await.len(), 3);
     let red = ("authorization", "Bearer red");
-    for (template, told) in [
-        ("both", "is not one of red."),
-        ("theirs", "does not accept this template, or you may not create Jobs in it"),
-        ("none", "The templates are both, open."),
-    ] {
-        let body = json!({"template": template, "namespace": "green", "parameters": {}}).to_string();
-        let refused = portal.ask("POST", JOBS, &[red, JSON], &body).await;
-        assert!(refused.status.is_client_error() && refused.text.contains(told), "{}", refused.text);
-        assert!(!refused.text.contains("blue"), "{}", refused.text);
+    let send = async |template: &str, namespace: &str| {
+        let body =
+            json!({"template": template, "namespace": namespace, "parameters": {"zebra": 1}}).to_string();
+        portal.ask("POST", JOBS, &[red, JSON], &body).await
+    };
+    // Of a template that is not open to them, the answers are those of none, whatever is right or wrong about them.
+    for namespace in ["green", "blue", "red"] {
+        let (theirs, none) = (send("theirs", namespace).await, send("none", namespace).await);
+        assert_eq!((theirs.status, none.status), (404.try_into().unwrap(), 404.try_into().unwrap()));
+        assert!(none.text.contains("The templates are both, open."), "{}", none.text);
+        assert_eq!(theirs.text.replace("theirs", "none"), none.text);
     }
+    // And neither does an answer tell which other namespaces a template accepts.
+    let (listed, unlisted) = (send("both", "blue").await, send("both", "green").await);
+    assert!(listed.text.contains("is not one of red"), "{}", listed.text);
+    assert_eq!((listed.status, listed.text.replace("blue", "green")), (unlisted.status, unlisted.text));
     for path in ["/submit", "/submit/both", "/submit/open"] {
         let page = portal.as_token("red", path).await;
         assert!(

@@ -171,7 +171,8 @@ impl TemplateSpec {
         let fault = |parameter: &str, message: String| ValueFault { parameter: parameter.into(), message };
         for name in given.keys().filter(|name| !self.parameters.iter().any(|p| &p.name == *name)) {
             let known: Vec<_> = self.parameters.iter().map(|p| p.name.as_str()).collect();
-            let told = format!("is no parameter of this template; it has {}", known.join(", "));
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let told = format!("is no parameter of this template; it has {known}");
             faults.push(fault(&shortened(name, TOLD), told));
         }
         for parameter in &self.parameters {

@@ -633,6 +633,26 @@ async fn a_namespace_that_was_made_again_has_none_of_the_mutes_of_the_one_before
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_storm_of_questions_about_one_persons_rights_keeps_nobody_else_waiting() {
+    let slow = Some(Duration::from_millis(200));
+    let portal = Portal::with(Server { slow, ..Server::default() }, |options| options);
+    for token in ["red", "blue"] {
+        assert_eq!(portal.as_token(token, "/api/v1/objects").await.status, 200);
+    }
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let storm: Vec<_> = (0..400).map(|number| format!("/api/v1/objects?namespace=ns-{number}")).collect();
+    let storm = futures::future::join_all(storm.iter().map(|path| portal.as_token("red", path)));
+    let theirs = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        portal.as_token("blue", "/api/v1/objects?namespace=blue").await.status.as_u16()
+    };
+    let theirs = tokio::time::timeout(Duration::from_secs(2), theirs);
+    let (storm, theirs) = tokio::join!(storm, theirs);
+    assert_eq!(theirs.expect("they wait for nobody"), 200);
+    assert!(storm.iter().all(|answer| [200, 404, 503].contains(&answer.status.as_u16())));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_in() {
     let slow_with_garbage = Some(Duration::from_secs(1));
     let portal = Portal::with(Server { slow_with_garbage, ..Server::default() }, |options| options);

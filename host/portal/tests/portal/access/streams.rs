@@ -82,6 +82,19 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
     }
 }
 
+/// Their namespace has had no object yet, so no right of theirs is known that could be withdrawn.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_could_show_nothing_ends_within_a_minute_and_opens_again() {
+    let portal = Portal::new();
+    for _ in 0..2 {
+        let mut stream = open(&portal, "guest", 14).await;
+        let (text, ended) = read(&mut stream, MINUTE).await;
+        assert!(ended && !text.contains("event: state"), "{text}");
+    }
+    let mut whole = open(&portal, "boss", 14).await;
+    assert!(!read(&mut whole, 3 * MINUTE).await.1, "who may see everything has a right that is asked for");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_log_out_closes_the_streams_of_its_session_at_once_and_no_others() {
     let portal = Portal::new();

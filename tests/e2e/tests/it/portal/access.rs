@@ -15,6 +15,8 @@ use crate::deployment::cluster::Lab;
 
 const WITHIN: Duration = Duration::from_secs(90);
 const AUDIENCE: &str = "kubewitness.dev";
+/// The phase of a Job that nobody runs.
+const NEW: &str = "Pending";
 
 /// A cluster with two teams, and a controller that asks who somebody is.
 struct World<'a> {
@@ -59,17 +61,21 @@ impl<'a> World<'a> {
     }
 
     /// The jobs that somebody sees, by name.
-    async fn jobs(&self, token: &str) -> Result<Vec<String>> {
-        let (code, stdout, stderr) = self.ask(token, &["jobs", "-o", "json"]).await?;
+    async fn jobs(&self, token: &str, of: &[&str]) -> Result<Vec<String>> {
+        let (code, stdout, stderr) = self.ask(token, &[&["jobs", "-o", "json"], of].concat()).await?;
         ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
         let jobs: Vec<Value> = serde_json::from_str(&stdout).context("the jobs")?;
         Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())
     }
 
     async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
+        self.sees_of(token, &[], wanted).await
+    }
+
+    async fn sees_of(&self, token: &str, of: &[&str], wanted: &[&str]) -> Result<()> {
         until_ok(WITHIN, "the jobs that a person may see", async || {
-            let jobs = self.jobs(token).await?;
-            ensure!(jobs == wanted, "{jobs:?} and not {wanted:?}");
+            let jobs = self.jobs(token, of).await?;
+            ensure!(jobs == wanted, "{of:?}: {jobs:?} and not {wanted:?}");
             Ok(())
         })
         .await
@@ -105,6 +111,10 @@ async fn each_person_sees_what_kubernetes_lets_them_until_it_no_longer_does() {
         world.sees(&bob, &["train-team-b"]).await?;
         // A token of a kubeconfig is as good.
         world.sees(&world.lab.token_of("team-a", "ann", &[]).await?, &["train-team-a"]).await?;
+        // What was in a phase is found by an index that knows no rights.
+        let was_new = ["--was", NEW, "--gone"];
+        world.sees_of(&ann, &was_new, &["train-team-a"]).await?;
+        world.sees_of(&bob, &was_new, &["train-team-b"]).await?;
         let story = ["timeline", "job/train-team-b", "-n", "team-b"];
         let (code, stdout, _) = world.ask(&bob, &story).await?;
         ensure!(code == Some(0) && stdout.contains("train-team-b"), "{code:?}: {stdout}");

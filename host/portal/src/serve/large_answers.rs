@@ -1,0 +1,136 @@
+//! Bounds the bytes of answers that are under way: a client that does not read holds its answer in memory.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Response;
+use hyper::body::{Body as _, Bytes, Frame, SizeHint};
+use tokio::time::Instant;
+
+use super::room::{Part, Room};
+
+/// Smaller ones are bounded by the connections.
+const LARGE: u64 = 64 * 1024;
+/// Of all answers that are large, in KiB. A page of documents has a few MiB.
+const ROOM_KIB: u32 = 256 * 1024;
+/// What a connection's buffer takes at a time.
+const PIECE: usize = 16 * 1024;
+/// An answer is taken within this time, and a second more for so many bytes.
+const AT_LEAST: Duration = Duration::from_secs(30);
+const BYTES_A_SECOND: u64 = 64 * 1024;
+
+/// Who an answer is for, where people sign in.
+#[derive(Clone)]
+pub(crate) struct For(pub(crate) Arc<str>);
+
+#[derive(Clone)]
+pub(crate) struct LargeAnswers(Room);
+
+impl LargeAnswers {
+    pub(crate) fn new() -> Self {
+        Self(Room::new(ROOM_KIB))
+    }
+
+    /// The answer, which takes up room until it was sent. None where there is no room.
+    pub(crate) fn hold(&self, response: Response<Body>) -> Option<Response<Body>> {
+        let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > LARGE) else {
+            return Some(response);
+        };
+        let person = response.extensions().get::<For>();
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        let part = self.0.take(person.map(|For(name)| &**name), kib)?;
+        let until = Instant::now() + AT_LEAST + Duration::from_secs(bytes / BYTES_A_SECOND);
+        Some(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), until, _part: part })))
+    }
+}
+
+/// Hands a body out in pieces. As a whole, it would go into the connection's buffer at once, and its part of the room
+/// would be free while the client has read nothing.
+struct Pieces {
+    body: Body,
+    rest: Bytes,
+    /// Whoever takes it more slowly holds what others need.
+    until: Instant,
+    _part: Part,
+}
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if Instant::now() > self.until {
+            let why = io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly");
+            return Poll::Ready(Some(Err(axum::Error::new(why))));
+        }
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                ended => return Poll::Ready(ended),
+            }
+        }
+        let piece = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let left = self.body.size_hint().exact().unwrap_or(0);
+        SizeHint::with_exact(left + self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn answer(kib: usize, person: &str) -> Response<Body> {
+        let mut response = Response::new(Body::from(vec![b'x'; kib * 1024]));
+        response.extensions_mut().insert(For(person.into()));
+        response
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_are_not_read_are_bounded_and_room_comes_back_when_they_are_sent() {
+        let answers = LargeAnswers(Room::new(4000));
+        let first = answers.hold(answer(600, "ann")).unwrap();
+        assert_eq!(first.body().size_hint().exact(), Some(600 * 1024));
+        assert!(answers.hold(answer(600, "ann")).is_none(), "she has a quarter");
+        assert!(answers.hold(answer(64, "ann")).is_some(), "a small one needs no room");
+        let others = ["bea", "cid", "dan"].map(|person| answers.hold(answer(1000, person)).unwrap());
+        assert!(answers.hold(answer(500, "eva")).is_none(), "all is taken");
+        let mut body = first.into_body();
+        let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(piece.len(), PIECE);
+        assert!(answers.hold(answer(500, "eva")).is_none(), "it is not sent yet");
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600 * 1024 - PIECE);
+        assert!(answers.hold(answer(500, "eva")).is_some());
+        drop(others);
+        assert!(answers.0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_taken_too_slowly_breaks_off() {
+        let answers = LargeAnswers::new();
+        let mut body = answers.hold(answer(640, "ann")).unwrap().into_body();
+        tokio::time::advance(Duration::from_secs(39)).await;
+        assert!(body.frame().await.unwrap().is_ok());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(body.frame().await.unwrap().is_err());
+    }
+}

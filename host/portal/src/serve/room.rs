@@ -1,0 +1,67 @@
+//! Room for what clients hold for long: an amount in all, and a quarter of it for one person.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::access::party_of;
+
+/// One person holds a quarter at most, so that three others find room.
+const SHARE: u32 = 4;
+
+#[derive(Clone)]
+pub(crate) struct Room {
+    all: Arc<Semaphore>,
+    a_person: u32,
+    /// By party. It holds no more names than there is room for.
+    held: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+/// A part of the room; it is free again once this is dropped.
+pub(crate) struct Part {
+    _permit: OwnedSemaphorePermit,
+    held: Arc<Mutex<HashMap<String, u32>>>,
+    party: Option<String>,
+    size: u32,
+}
+
+impl Room {
+    pub(crate) fn new(all: u32) -> Self {
+        let semaphore = Semaphore::new(all as usize);
+        Self { all: Arc::new(semaphore), a_person: all.div_ceil(SHARE), held: Arc::default() }
+    }
+
+    /// None where too little is left, or the person has their share. Where nobody signs in, nobody is told apart.
+    pub(crate) fn take(&self, person: Option<&str>, size: u32) -> Option<Part> {
+        let permit = self.all.clone().try_acquire_many_owned(size).ok()?;
+        let party = person.map(|person| party_of(person).to_owned());
+        if let Some(party) = &party {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let theirs = held.get(party).copied().unwrap_or(0) + size;
+            if theirs > self.a_person {
+                return None;
+            }
+            held.insert(party.clone(), theirs);
+        }
+        Some(Part { _permit: permit, held: self.held.clone(), party, size })
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.lock().unwrap().is_empty()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let Some(party) = &self.party else { return };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = held.get_mut(party) {
+            *theirs -= self.size;
+            if *theirs == 0 {
+                held.remove(party);
+            }
+        }
+    }
+}
