@@ -10,12 +10,11 @@ use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use wasmtime::Store;
-use wasmtime::component::{InstancePre, Linker};
+use wasmtime::component::{Component as Code, InstancePre, Linker};
 
 use crate::bindings::exports::kubewitness::plugin::handler;
 use crate::bindings::ticks::{Ticks, TicksIndices};
 use crate::bindings::{Full, FullIndices, types::FieldError};
-use crate::compile::Loaded;
 use crate::compile::shape::{OTHERWISE, TICKER};
 use crate::engine::Engine;
 use crate::error::SandboxError;
@@ -141,7 +140,7 @@ struct Inner {
     engine: Engine,
     face: Face,
     /// The next plugin with the same bytes finds it, as long as this one is there.
-    loaded: Arc<Loaded>,
+    _code: Arc<Code>,
     pre: InstancePre<Guest>,
     handler: FullIndices,
     /// None where it exports no `ticker`.
@@ -153,7 +152,7 @@ impl Component {
     pub(crate) fn new(
         engine: Engine,
         face: Face,
-        loaded: Arc<Loaded>,
+        code: Arc<Code>,
         linker: &Linker<Guest>,
     ) -> Result<Self, SandboxError> {
         let other = |error: wasmtime::Error| {
@@ -161,16 +160,11 @@ impl Component {
                 "the component was built against other interfaces than the host's: {error:#}: {OTHERWISE}"
             ))
         };
-        let pre = linker.instantiate_pre(&loaded.code).map_err(other)?;
+        let pre = linker.instantiate_pre(&code).map_err(other)?;
         let handler = FullIndices::new(&pre).map_err(other)?;
         let ticker = face.ticks.then(|| TicksIndices::new(&pre)).transpose().map_err(other)?;
         let description = OnceCell::new();
-        Ok(Self { inner: Arc::new(Inner { engine, face, loaded, pre, handler, ticker, description }) })
-    }
-
-    /// The file.
-    pub fn bytes(&self) -> &Arc<[u8]> {
-        &self.inner.loaded.bytes
+        Ok(Self { inner: Arc::new(Inner { engine, face, _code: code, pre, handler, ticker, description }) })
     }
 
     /// sha256 of the file, hex.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kubewitness_core::config::ComponentsSpec;
 use tokio::sync::watch;
 use wasmtime::component::{HasSelf, Linker};
@@ -62,14 +63,14 @@ impl Engine {
     }
 
     /// Reads, checks and compiles a component. The error names what doesn't fit.
-    pub async fn load(&self, bytes: &Arc<[u8]>, limits: &ComponentsSpec) -> Result<Component, SandboxError> {
+    pub async fn load(&self, bytes: &Bytes, limits: &ComponentsSpec) -> Result<Component, SandboxError> {
         let outline = CodeStore::outline(bytes, limits).await?;
         let interface = shape::version(outline.exports.iter().map(String::as_str))?;
         let ticks = shape::ticks(outline.exports.iter().map(String::as_str))?;
         let imports = shape::capabilities(outline.imports.iter().map(String::as_str))?;
         let compiled = self.inner.code.code(bytes, limits).await?;
         let face = Face { digest: compiled.digest, interface, imports, ticks, compile_time: compiled.took };
-        Component::new(self.clone(), face, compiled.loaded, &self.inner.linker)
+        Component::new(self.clone(), face, compiled.code, &self.inner.linker)
     }
 
     /// The digest of the component that is being compiled. The others that have to be wait for their turn.

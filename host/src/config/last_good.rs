@@ -9,17 +9,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use kubewitness_core::config::{SourceSpec, is_name};
 use kubewitness_core::files;
 
-use super::component::{COMPONENT_BYTES, Pulled};
+use super::component::{COMPONENT_BYTES, Kept, Pulled, digest, digest_of};
 use super::manifest::{Entry, Origin};
 
 /// A manifest is no larger where it comes from.
 const TEXT_BYTES: u64 = 16 << 20;
 const DOCUMENT: &str = "plugin.yaml";
+const COMPONENT: &str = "plugin.wasm";
 const BEFORE: &str = "before";
 
 #[derive(Clone)]
@@ -31,7 +31,8 @@ pub struct LastGood {
 #[derive(Clone)]
 pub struct GoodPlugin {
     pub entry: Entry,
-    pub component: Arc<[u8]>,
+    /// The digest of its component. The bytes lie in the folder alone.
+    pub component: String,
     /// Of a component that was fetched from elsewhere.
     pub pulled: Option<Pulled>,
 }
@@ -71,17 +72,32 @@ impl LastGood {
         replace(&self.folder.join("host.yaml"), entry.text.as_bytes())
     }
 
-    pub fn save_plugin(&self, name: &str, good: &GoodPlugin) -> io::Result<()> {
-        write_plugin(&self.plugin_folder(name)?, good)
+    pub fn save_plugin(&self, name: &str, good: &GoodPlugin, component: &[u8]) -> io::Result<()> {
+        write_plugin(&self.plugin_folder(name)?, good, component)
+    }
+
+    /// Where the component lies with which a version ran. A crash may have left it in the place of the version before.
+    pub fn component(&self, name: &str, good: &GoodPlugin) -> Kept {
+        let folder = self.folder.join(name);
+        let files = [folder.join(COMPONENT), folder.join(BEFORE).join(COMPONENT)];
+        Kept::in_files(good.component.clone(), files.into())
     }
 
     pub fn forget_plugin(&self, name: &str) -> io::Result<()> {
         remove_plugin(&self.plugin_folder(name)?)
     }
 
-    /// What ran before a version that has not worked yet.
+    /// The last good version stays beside a newer one that has not worked yet.
     pub fn save_before(&self, name: &str, before: &GoodPlugin) -> io::Result<()> {
-        write_plugin(&self.plugin_folder(name)?.join(BEFORE), before)
+        let folder = self.plugin_folder(name)?;
+        write_plugin(&folder.join(BEFORE), before, &read_component(&folder, before)?)
+    }
+
+    /// What ran before is the last good version again.
+    pub fn restore_before(&self, name: &str, before: &GoodPlugin) -> io::Result<()> {
+        let folder = self.plugin_folder(name)?;
+        write_plugin(&folder, before, &read_component(&folder.join(BEFORE), before)?)?;
+        self.forget_before(name)
     }
 
     pub fn forget_before(&self, name: &str) -> io::Result<()> {
@@ -132,17 +148,13 @@ impl LastGood {
     }
 
     pub fn plugins(&self) -> io::Result<BTreeMap<String, GoodPlugin>> {
-        let mut plugins: BTreeMap<String, GoodPlugin> = BTreeMap::new();
+        let mut plugins = BTreeMap::new();
         for folder in std::fs::read_dir(&self.folder).map_err(|error| told(&self.folder, &error))? {
             let folder = folder?.path();
             let (Some(name), true) = (folder.file_name().and_then(|n| n.to_str()), folder.is_dir()) else {
                 continue;
             };
-            let Some(mut good) = read_plugin(&folder)? else { continue };
-            // Plugins of the same component share its bytes.
-            if let Some(same) = plugins.values().find(|other| other.component == good.component) {
-                good.component = same.component.clone();
-            }
+            let Some(good) = read_plugin(&folder)? else { continue };
             plugins.insert(name.to_string(), good);
         }
         Ok(plugins)
@@ -163,11 +175,11 @@ impl LastGood {
 }
 
 /// The component goes first: a plugin.yaml is never there without the component it ran with.
-fn write_plugin(folder: &Path, good: &GoodPlugin) -> io::Result<()> {
-    let GoodPlugin { entry, component, pulled } = good;
+fn write_plugin(folder: &Path, good: &GoodPlugin, component: &[u8]) -> io::Result<()> {
+    let GoodPlugin { entry, pulled, .. } = good;
     std::fs::create_dir_all(folder)?;
     replace(&folder.join("pulled.json"), &serde_json::to_vec(pulled)?)?;
-    replace(&folder.join("plugin.wasm"), component)?;
+    replace(&folder.join(COMPONENT), component)?;
     replace(&folder.join("config-map"), entry.config_map.as_bytes())?;
     replace(&folder.join(DOCUMENT), entry.text.as_bytes())
 }
@@ -182,11 +194,20 @@ fn read_plugin(folder: &Path) -> io::Result<Option<GoodPlugin>> {
     let path = folder.join(DOCUMENT);
     let Some(text) = optional(read(&path))? else { return Ok(None) };
     let config_map = read(&folder.join("config-map"))?;
-    let component = folder.join("plugin.wasm");
-    let component = files::read(&component, COMPONENT_BYTES).map_err(|error| told(&component, &error))?;
+    let component = folder.join(COMPONENT);
+    let component = digest_of(&component).map_err(|error| told(&component, &error))?;
     let pulled = optional(read(&folder.join("pulled.json")))?.unwrap_or_else(|| "null".into());
     let pulled = serde_json::from_str(&pulled).map_err(|error| told(folder, &error.into()))?;
-    Ok(Some(GoodPlugin { entry: entry(&path, config_map, text), component: component.into(), pulled }))
+    Ok(Some(GoodPlugin { entry: entry(&path, config_map, text), component, pulled }))
+}
+
+fn read_component(folder: &Path, good: &GoodPlugin) -> io::Result<Vec<u8>> {
+    let path = folder.join(COMPONENT);
+    let bytes = files::read(&path, COMPONENT_BYTES).map_err(|error| told(&path, &error))?;
+    match digest(&bytes) == good.component {
+        true => Ok(bytes),
+        false => Err(told(&path, &io::Error::other("it is not the component of the last good version"))),
+    }
 }
 
 fn entry(path: &Path, config_map: String, text: String) -> Entry {
@@ -263,8 +284,8 @@ mod tests {
         let one = entry(Path::new("x"), "map".into(), "text".into());
         kept.save_host(&one).unwrap();
         let pulled = Pulled { from: "r.example/a:1".into(), component: "c".into(), ..Pulled::default() };
-        let good = GoodPlugin { entry: one, component: (*b"\0asm").into(), pulled: Some(pulled.clone()) };
-        kept.save_plugin("audit", &good).unwrap();
+        let good = GoodPlugin { entry: one, component: digest(b"\0asm"), pulled: Some(pulled.clone()) };
+        kept.save_plugin("audit", &good, b"\0asm").unwrap();
         let again = LastGood::open(data.path()).unwrap();
         assert_eq!(again.host().unwrap().unwrap().text, "text");
         let plugins = again.plugins().unwrap();
@@ -272,7 +293,7 @@ mod tests {
         let others: [fn(&mut GoodPlugin); 4] = [
             |it| it.entry.text.push('x'),
             |it| it.entry.config_map.push('x'),
-            |it| it.component = Arc::from(*b"other"),
+            |it| it.component = digest(b"other"),
             |it| it.pulled = None,
         ];
         for change in others {
@@ -281,8 +302,8 @@ mod tests {
             assert!(!plugins["audit"].is_kept_as(&other));
         }
         assert_eq!(
-            (plugins["audit"].entry.config_map.as_str(), &plugins["audit"].component[..]),
-            ("map", &b"\0asm"[..])
+            (plugins["audit"].entry.config_map.as_str(), &plugins["audit"].component),
+            ("map", &digest(b"\0asm"))
         );
         assert_eq!(plugins["audit"].pulled, Some(pulled));
         again.forget_plugin("audit").unwrap();
@@ -292,20 +313,21 @@ mod tests {
         assert!(again.plugins().unwrap().is_empty());
     }
 
-    #[test]
-    fn what_ran_before_a_version_on_probation_is_kept_beside_it_until_the_probation_ends() {
+    #[tokio::test]
+    async fn what_ran_before_a_version_on_probation_is_kept_beside_it_until_the_probation_ends() {
         let data = tempfile::tempdir().unwrap();
         let kept = LastGood::open(data.path()).unwrap();
         let good = |text: &str| GoodPlugin {
             entry: entry(Path::new("x"), "map".into(), text.into()),
-            component: (*b"\0asm").into(),
+            component: digest(text.as_bytes()),
             pulled: None,
         };
+        let save = |text: &str| kept.save_plugin("audit", &good(text), text.as_bytes()).unwrap();
         let before = || kept.before(&kept.plugins().unwrap()).unwrap();
-        kept.save_plugin("audit", &good("one")).unwrap();
+        save("one");
         kept.save_before("audit", &good("one")).unwrap();
         assert!(before().is_empty(), "killed before the next version was kept");
-        kept.save_plugin("audit", &good("two")).unwrap();
+        save("two");
         assert_eq!(before()["audit"].entry.text, "one");
         assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
         // Killed while it was removed.
@@ -315,7 +337,15 @@ mod tests {
         kept.forget_before("audit").unwrap();
         assert!(!data.path().join("last-good/audit/before").exists());
         assert_eq!(kept.plugins().unwrap()["audit"].entry.text, "two");
+        save("one");
         kept.save_before("audit", &good("one")).unwrap();
+        save("two");
+        let told = kept.save_before("audit", &good("one")).unwrap_err().to_string();
+        assert!(told.contains("not the component of the last good version"), "{told}");
+        let bytes = kept.component("audit", &good("one")).read().await.unwrap();
+        assert_eq!(&bytes[..], b"one", "it lies in the place of the version before");
+        kept.restore_before("audit", &good("one")).unwrap();
+        assert!(kept.plugins().unwrap()["audit"].is_kept_as(&good("one")) && before().is_empty());
         kept.forget_plugin("audit").unwrap();
         assert!(before().is_empty());
     }

@@ -28,7 +28,14 @@ pub fn obey(name: &str, words: &[&str]) -> Option<String> {
     Some(match (name, words) {
         ("trap", _) => panic!("as commanded"),
         ("exit", _) => std::process::exit(3),
+        ("trap-after", [calls]) => {
+            assert!(CALLS.fetch_add(1, Ordering::Relaxed) < number(calls), "as commanded");
+            "not yet".to_string()
+        }
         ("loop", _) => spin(),
+        ("compute", [turns]) => {
+            (0..number(turns)).fold(0, |sum: u64, turn| black_box(sum ^ turn)).to_string()
+        }
         ("recurse", _) => recurse(1).to_string(),
         ("sleep", [millis]) => {
             std::thread::sleep(std::time::Duration::from_millis(number(millis)));

@@ -19,6 +19,7 @@ use serde_json::json;
 use super::*;
 use crate::{Backing, Capabilities, CapabilityError, Subscribed};
 
+mod kills;
 mod requests;
 
 struct Papers;

@@ -8,6 +8,7 @@
 
 mod own_key;
 mod time_limit;
+mod unnamed;
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub use own_key::{KEY_BYTES, Origin, own_key};
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
+pub use unnamed::unnamed;
 
 /// Opens a regular file. With `create` in the options, it makes the file if there is none.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -31,7 +33,10 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 /// Reads a whole regular file of at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_from(open(path, OpenOptions::new().read(true))?, most)
+    let file = open(path, OpenOptions::new().read(true))?;
+    // Else a large file is copied while its place in memory grows.
+    let size = file.metadata()?.len().min(most);
+    read_into(Vec::with_capacity(usize::try_from(size).unwrap_or_default()), file, most)
 }
 
 pub fn text(path: &Path, most: u64) -> io::Result<String> {
@@ -40,7 +45,10 @@ pub fn text(path: &Path, most: u64) -> io::Result<String> {
 
 /// Reads at most `most` bytes from whatever was opened. A longer input is refused, not cut.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    read_into(Vec::new(), input, most)
+}
+
+fn read_into(mut bytes: Vec<u8>, input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::new(

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! FOLDER/key              32 random bytes, readable by the owner alone
+//! FOLDER/refusals.json    what was refused: see `refusals`
 //! FOLDER/DIGEST.cwasm     "kwcw1" · HMAC-SHA256(key, digest · engine · code), 32 bytes · code
 //! ```
 //!
@@ -12,7 +13,7 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,9 +23,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use super::mapped::{PrivateCopy, deserialize};
 use super::unused::{self, CODE};
 
-const MAGIC: &[u8] = b"kwcw1";
+const MAGIC: &[u8; 5] = b"kwcw1";
 const TAG: usize = 32;
 const KEY: usize = 32;
 const UNFINISHED: &str = ".tmp";
@@ -34,6 +36,19 @@ const KEY_FILE_BYTES: u64 = 4096;
 /// A compiled plugin has a few megabytes, and `limits.components.code` bounds it. What is larger than this was not
 /// written here.
 const FILE_BYTES: u64 = 512 << 20;
+/// What is checked at once.
+const PIECE: usize = 64 << 10;
+
+/// Why there is no code that could run.
+#[derive(Debug, thiserror::Error)]
+enum NotLoaded {
+    #[error("can't be read: {0}")]
+    Unread(#[from] io::Error),
+    #[error("is not what was written")]
+    Untrusted,
+    #[error("doesn't load: {0:#}")]
+    Unfit(wasmtime::Error),
+}
 
 pub struct Cache {
     folder: PathBuf,
@@ -61,6 +76,11 @@ impl Cache {
         })
     }
 
+    /// The version of this program and what of its engine the code depends on.
+    pub fn program(&self) -> String {
+        hex::encode(self.engine)
+    }
+
     fn path(&self, digest: &str) -> PathBuf {
         self.folder.join(format!("{digest}.{CODE}"))
     }
@@ -77,40 +97,71 @@ impl Cache {
     /// The compiled component, where there is one that can be trusted.
     pub fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let path = self.path(digest);
-        let bytes = match files::read(&path, FILE_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled code can't be read: compiling again");
-                return None;
-            }
-        };
-        let Some(code) = self.verified(digest, &bytes) else {
-            tracing::warn!(path = %path.display(), "compiled code is not what was written: compiling again");
-            return None;
-        };
-        match deserialize(engine, code) {
+        match self.read(engine, digest, &path) {
             Ok(component) => {
                 if let Err(error) = unused::mark(&path) {
                     tracing::warn!(path = %path.display(), %error, "compiled code can't be marked as needed");
                 }
                 Some(component)
             }
+            Err(NotLoaded::Unread(error)) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled code doesn't load: compiling again");
+                tracing::warn!(path = %path.display(), "compiled code {error}: compiling again");
                 None
             }
         }
     }
 
-    fn verified<'a>(&self, digest: &str, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (tag, code) = bytes.strip_prefix(MAGIC)?.split_at_checked(TAG)?;
-        let mut message = self.message(digest);
-        message.update(code);
+    fn read(&self, engine: &Engine, digest: &str, path: &Path) -> Result<Component, NotLoaded> {
+        let mut file = files::open(path, fs::OpenOptions::new().read(true))?;
+        let copied = PrivateCopy::begin(&self.folder).and_then(|mut copy| {
+            let is_trusted = self.verify(digest, &mut file, &mut copy)?;
+            Ok((copy, is_trusted))
+        });
+        let loaded = match copied {
+            Ok((_, false)) => return Err(NotLoaded::Untrusted),
+            Ok((copy, true)) => copy.load(engine),
+            Err(error) => {
+                tracing::debug!(%error, "compiled code can't be copied: it is read into memory");
+                let mut code = Vec::new();
+                file.rewind()?;
+                if !self.verify(digest, &mut file, &mut code)? {
+                    return Err(NotLoaded::Untrusted);
+                }
+                deserialize(engine, &code)
+            }
+        };
+        loaded.map_err(NotLoaded::Unfit)
+    }
+
+    /// Whether the code is what was written. Piece by piece, what is checked is what `code` gets.
+    fn verify(&self, digest: &str, file: &mut fs::File, code: &mut impl Write) -> io::Result<bool> {
+        let (mut magic, mut tag) = ([0; MAGIC.len()], [0; TAG]);
+        let begins = file.read_exact(&mut magic).and_then(|()| file.read_exact(&mut tag));
+        match begins {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            begins => begins?,
+        }
+        if magic != *MAGIC {
+            return Ok(false);
+        }
+        let (mut message, mut piece, mut left) = (self.message(digest), vec![0; PIECE], FILE_BYTES);
+        loop {
+            let length = file.read(&mut piece)?;
+            if length == 0 {
+                break;
+            }
+            left = match left.checked_sub(length as u64) {
+                Some(left) => left,
+                None => return Ok(false),
+            };
+            message.update(&piece[..length]);
+            code.write_all(&piece[..length])?;
+        }
         let expected = message.sign();
         // Whether the two differ, and not where, decides how long this takes.
         let differs = expected.as_ref().iter().zip(tag).fold(0, |all, (a, b)| all | (a ^ b));
-        (std::hint::black_box(differs) == 0).then_some(code)
+        Ok(std::hint::black_box(differs) == 0)
     }
 
     pub fn store(&self, digest: &str, component: &Component) {
@@ -193,15 +244,6 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-#[allow(unsafe_code)]
-fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` must be what an engine of this configuration gave. Either it came through the pipe of a
-    // process that this one started for that, or its authentication code was checked against a key that only this
-    // program's user can read, over these very bytes in memory (not the file again), with the component's digest
-    // and the engine's compatibility hash.
-    unsafe { Component::deserialize(engine, code) }
 }
 
 /// `None` where there is no key, or none that can be trusted to have stayed a secret.

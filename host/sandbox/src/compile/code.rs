@@ -3,13 +3,15 @@
 //! One component is compiled at a time, in the order in which they were asked for. All who ask for the same component
 //! within the same limits wait for one process. It ends when the last of them gives up.
 //!
-//! A component's code and bytes are in memory once, however many plugins run it.
+//! A component's code is in memory once, however many plugins run it. Its bytes are not kept: whoever needs them again
+//! has them on disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use kubewitness_core::config::ComponentsSpec;
@@ -35,7 +37,7 @@ pub struct CodeStore {
     refusals: Refusals,
     under_way: Mutex<Vec<UnderWay>>,
     /// By digest, what some plugin holds.
-    loaded: Mutex<BTreeMap<String, Weak<Loaded>>>,
+    loaded: Mutex<BTreeMap<String, Weak<Component>>>,
     /// The digest of what is being compiled.
     now: watch::Sender<Option<Arc<str>>>,
 }
@@ -49,16 +51,10 @@ struct UnderWay {
 
 type Code = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
 
-/// A component's code, beside the bytes that it was compiled from.
-pub struct Loaded {
-    pub code: Component,
-    pub bytes: Arc<[u8]>,
-}
-
 /// A component that may run in the engine.
 pub struct Compiled {
     pub digest: String,
-    pub loaded: Arc<Loaded>,
+    pub code: Arc<Component>,
     /// How long it was compiled; no time where its code was kept.
     pub took: Duration,
 }
@@ -73,12 +69,14 @@ impl CodeStore {
                 None
             }
         });
+        let beside = cache.as_ref().and(folder);
+        let program = cache.as_ref().map(Cache::program).unwrap_or_default();
         Self {
             engine,
             cache,
             compiler,
             turn: Arc::default(),
-            refusals: Refusals::default(),
+            refusals: Refusals::open(beside, program),
             under_way: Mutex::default(),
             loaded: Mutex::default(),
             now: watch::Sender::new(None),
@@ -91,46 +89,45 @@ impl CodeStore {
     }
 
     /// What the component is, if it is within its limits.
-    pub async fn outline(bytes: &Arc<[u8]>, limits: &ComponentsSpec) -> Result<Outline, SandboxError> {
+    pub async fn outline(bytes: &Bytes, limits: &ComponentsSpec) -> Result<Outline, SandboxError> {
         let (bytes, limits) = (bytes.clone(), limits.clone());
         blocking(move || outline::read(&bytes, &limits)).await?
     }
 
     pub async fn code(
         self: &Arc<Self>,
-        bytes: &Arc<[u8]>,
+        bytes: &Bytes,
         limits: &ComponentsSpec,
     ) -> Result<Compiled, SandboxError> {
         let (store, component) = (self.clone(), bytes.clone());
         let look = move || {
             let digest = hex::encode(digest(&SHA256, &component));
             let loaded = store.loaded(&digest);
-            let kept = || store.kept(&digest).map(|code| store.hold(&digest, code, component));
+            let kept = || store.kept(&digest).map(|code| store.hold(&digest, code));
             let kept = loaded.or_else(kept);
             (digest, kept)
         };
         let (digest, kept) = blocking(look).await?;
-        if let Some(loaded) = kept {
-            return Ok(Compiled { digest, loaded, took: Duration::ZERO });
+        if let Some(code) = kept {
+            return Ok(Compiled { digest, code, took: Duration::ZERO });
         }
         let (code, took) = self.under_way(bytes, &digest, limits).await?;
-        let loaded = self.hold(&digest, code, bytes.clone());
-        Ok(Compiled { digest, loaded, took })
+        Ok(Compiled { code: self.hold(&digest, code), digest, took })
     }
 
-    fn loaded(&self, digest: &str) -> Option<Arc<Loaded>> {
+    fn loaded(&self, digest: &str) -> Option<Arc<Component>> {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.get(digest).and_then(Weak::upgrade)
     }
 
     /// What others hold already wins, so that the other copy goes.
-    fn hold(&self, digest: &str, code: Component, bytes: Arc<[u8]>) -> Arc<Loaded> {
+    fn hold(&self, digest: &str, code: Component) -> Arc<Component> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, held| held.strong_count() > 0);
         if let Some(held) = loaded.get(digest).and_then(Weak::upgrade) {
             return held;
         }
-        let held = Arc::new(Loaded { code, bytes });
+        let held = Arc::new(code);
         loaded.insert(digest.to_owned(), Arc::downgrade(&held));
         held
     }
@@ -147,7 +144,7 @@ impl CodeStore {
     }
 
     /// What was asked for before, or begun now.
-    fn under_way(self: &Arc<Self>, bytes: &Arc<[u8]>, digest: &str, limits: &ComponentsSpec) -> Shared<Code> {
+    fn under_way(self: &Arc<Self>, bytes: &Bytes, digest: &str, limits: &ComponentsSpec) -> Shared<Code> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|it| it.code.upgrade().is_some());
         let same = under_way.iter().filter(|it| it.digest == digest && it.limits == *limits);
@@ -165,7 +162,7 @@ impl CodeStore {
 
     async fn in_turn(
         self: Arc<Self>,
-        bytes: Arc<[u8]>,
+        bytes: Bytes,
         digest: String,
         limits: ComponentsSpec,
     ) -> Result<(Component, Duration), SandboxError> {
@@ -189,24 +186,42 @@ impl CodeStore {
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
             // The folder has grown: nothing else lets it.
             store.remove_unused(&of);
-            compiled.map(|compiled| compiled.map(|component| (component, begun.elapsed())))
+            compiled.map(|compiled| {
+                let compiled = compiled.map_err(|error| store.refused(error, &of, &most))?;
+                Ok((compiled, begun.elapsed()))
+            })
         });
         match compiled.await? {
-            Some(Ok(compiled)) => Ok(compiled),
-            Some(Err(NoCode::Refused(why))) => {
-                let why = format!("{why}. It is compiled again when its bytes or these limits change");
-                self.refusals.add(&digest, &limits, &why);
-                Err(SandboxError::Unfit(why))
-            }
-            Some(Err(NoCode::Broken(why))) => Err(SandboxError::Compiler(why)),
-            Some(Err(NoCode::Unkept(error))) => Err(SandboxError::Compiler(error.to_string())),
+            Some(compiled) => compiled,
             None => Err(SandboxError::Compiler("it was stopped".into())),
+        }
+    }
+
+    /// What people are told. What would end the same way is not compiled again.
+    fn refused(&self, error: NoCode, digest: &str, limits: &ComponentsSpec) -> SandboxError {
+        match error {
+            NoCode::Refused(why) => {
+                let why = format!(
+                    "{why}. It is compiled again when its bytes, these limits or the version of kubewitness change"
+                );
+                self.refusals.add(digest, limits, &why);
+                SandboxError::Unfit(why)
+            }
+            NoCode::Killed(why) => {
+                let why = format!(
+                    "{why}. It is compiled again when its bytes or these limits change, and after a restart"
+                );
+                self.refusals.add_until_restart(digest, limits, &why);
+                SandboxError::Unfit(why)
+            }
+            NoCode::Broken(why) => SandboxError::Compiler(why),
+            NoCode::Unkept(error) => SandboxError::Compiler(error.to_string()),
         }
     }
 
     async fn compile(
         &self,
-        bytes: &Arc<[u8]>,
+        bytes: &Bytes,
         digest: &str,
         limits: &ComponentsSpec,
     ) -> Result<Component, NoCode> {
@@ -242,7 +257,7 @@ impl CodeStore {
         &self,
         cache: &Cache,
         program: &Path,
-        bytes: &Arc<[u8]>,
+        bytes: &Bytes,
         digest: &str,
         limits: &ComponentsSpec,
     ) -> Result<Option<Component>, NoCode> {
@@ -279,7 +294,6 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use kubewitness_core::config::Bytes;
     use tokio::time::timeout;
 
     use super::*;
@@ -293,7 +307,13 @@ mod tests {
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
         let engine = Engine::new(&configuration()).unwrap();
         let store = CodeStore::new(engine, None, Compiler::Child(program));
-        (Arc::new(store), ComponentsSpec { compile_memory: Bytes(2), ..ComponentsSpec::default() })
+        (
+            Arc::new(store),
+            ComponentsSpec {
+                compile_memory: kubewitness_core::config::Bytes(2),
+                ..ComponentsSpec::default()
+            },
+        )
     }
 
     fn digest_of(bytes: &[u8]) -> String {
@@ -304,7 +324,7 @@ mod tests {
     async fn one_is_compiled_at_a_time_in_the_order_of_asking_and_who_gives_up_makes_room() {
         let (store, limits) = store();
         let mut now = store.compiling();
-        let all: Vec<Arc<[u8]>> = (0..3).map(|number| vec![number].into()).collect();
+        let all: Vec<Bytes> = (0..3).map(|number| vec![number].into()).collect();
         let mut asked: Vec<_> = Vec::new();
         for bytes in &all {
             let mut code = store.code(bytes, &limits).boxed();
@@ -326,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn all_who_ask_for_the_same_share_one_process_until_the_last_gives_up() {
         let (store, limits) = store();
-        let bytes: Arc<[u8]> = vec![7].into();
+        let bytes = Bytes::from_static(&[7]);
         let mut now = store.compiling();
         let (mut first, mut second) =
             (store.code(&bytes, &limits).boxed(), store.code(&bytes, &limits).boxed());

@@ -10,6 +10,7 @@ mod child;
 mod code;
 #[cfg(target_os = "linux")]
 mod confine;
+mod mapped;
 mod outline;
 mod process;
 mod refusals;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use wasmtime::Config;
 
 pub use child::{Bounds, compile_here};
-pub use code::{CodeStore, Loaded};
+pub use code::CodeStore;
 pub use outline::Outline;
 
 /// Where components are compiled.

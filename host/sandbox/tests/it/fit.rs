@@ -11,7 +11,7 @@ fn spec(value: serde_json::Value) -> PluginSpec {
 }
 
 async fn refused(bytes: &[u8]) -> String {
-    match engine().load(&bytes.into(), &ComponentsSpec::default()).await {
+    match engine().load(&bytes.to_vec().into(), &ComponentsSpec::default()).await {
         Ok(_) => panic!("this was taken for a plugin"),
         Err(SandboxError::Unfit(text)) => text,
         Err(other) => panic!("{other:?}"),

@@ -1,7 +1,6 @@
 //! Batches, verdicts, receipts, and the instances that handle them.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
@@ -172,13 +171,13 @@ async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
 }
 
 #[tokio::test]
-async fn plugins_of_one_component_share_its_code_and_bytes_for_as_long_as_one_is_there() {
+async fn plugins_of_one_component_share_its_code_for_as_long_as_one_is_there() {
     let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
     let load = async || engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
     let first = load().await;
     assert!(first.compile_time() > Duration::ZERO);
     let second = load().await;
-    assert!(Arc::ptr_eq(first.bytes(), second.bytes()) && second.compile_time() == Duration::ZERO);
+    assert_eq!(second.compile_time(), Duration::ZERO);
     drop((first, second));
     assert!(load().await.compile_time() > Duration::ZERO, "nothing is kept for nobody");
 }

@@ -26,7 +26,7 @@ pub async fn replay(args: ReplayPluginArgs) -> Ended {
     let place = place(&args.at.journal, &args.at.data)?;
     let (subject, replies) = to_try(&args.tried).await?;
     let other = match &args.against {
-        Some(path) => Some(subject::load(path, args.tried.config.as_deref()).await?),
+        Some(path) => Some(subject::beside(&subject, path, args.tried.config.as_deref()).await?),
         None => None,
     };
     let query = states(args.states, true);

@@ -1,7 +1,6 @@
 //! Finds the plugin that a command is about: by its folder, its manifest, or its component alone.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
@@ -73,7 +72,7 @@ fn lines(problems: &[Problem]) -> String {
 /// `config` takes the place of that of the manifest.
 pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
     let config = config.map(parse_config).transpose()?;
-    if path.extension().is_some_and(|extension| extension == "wasm") {
+    if is_component(path) {
         return alone(path, config.unwrap_or_default()).await;
     }
     let mut parsed = manifest(path)?;
@@ -84,9 +83,21 @@ pub async fn load(path: &Path, config: Option<&str>) -> Result<Subject> {
     Ok(Subject { name: parsed.name, spec: parsed.spec, component, engine })
 }
 
+/// Another version of a plugin. A component without a manifest is configured as the plugin is.
+pub async fn beside(plugin: &Subject, path: &Path, config: Option<&str>) -> Result<Subject> {
+    match config {
+        None if is_component(path) => alone(path, plugin.spec.config.clone()).await,
+        config => load(path, config).await,
+    }
+}
+
+fn is_component(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "wasm")
+}
+
 /// A component that fits its manifest.
 pub struct Examined {
-    pub bytes: Arc<[u8]>,
+    pub bytes: bytes::Bytes,
     pub component: Component,
     pub engine: Engine,
 }

@@ -1,15 +1,19 @@
 //! Gets bytes from a server that nobody has to trust: bounded in time and in size, over HTTPS, and from addresses that
 //! the host's settings allow. Each connection is made to an address that was judged, also after a redirect.
 
+use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use kubewitness_capability::{Forbidden, Guard, Unresolved};
 use kubewitness_core::config::{AddressKind, AddressRange, is_local};
+use kubewitness_core::files;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -19,16 +23,24 @@ const SILENCE: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 16 << 10;
 /// Registries lead to where they keep their files.
 const REDIRECTS: usize = 5;
+/// What may be longer goes to the disk as it comes.
+const IN_MEMORY: u64 = 1 << 20;
 
 /// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
 #[derive(Clone)]
 pub struct Network {
     reachable: Arc<[AddressRange]>,
+    /// For what is long, while it comes.
+    folder: Arc<Path>,
 }
 
 impl Network {
-    pub fn new(reachable: Vec<AddressRange>) -> Self {
-        Self { reachable: reachable.into() }
+    pub fn new(reachable: Vec<AddressRange>, folder: &Path) -> Self {
+        Self { reachable: reachable.into(), folder: folder.into() }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// For the network, and for this machine, where a proxy has nothing to do.
@@ -73,29 +85,48 @@ fn is_of_this_machine(url: &Url) -> bool {
     url.scheme() == "http" && is_local(url.authority())
 }
 
-/// The whole body, if it is no longer than `most`. What a server announces is judged before a byte of it is read.
-pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
+/// The whole body, if it is no longer than `most`. A long one comes by way of a file without a name: a server that is
+/// slow holds no memory, so many may be slow at a time.
+pub async fn body(response: Response, most: u64, folder: &Path) -> Result<Vec<u8>, String> {
+    if most <= IN_MEMORY {
+        let mut bytes = Vec::new();
+        return take(response, most, &mut bytes).await.map(|_| bytes);
+    }
+    let unkept = |error: io::Error| format!("can't be kept in {} while it comes: {error}", folder.display());
+    let place = folder.to_owned();
+    let file = files::within(folder, files::WORK, move || files::unnamed(&place)).await.map_err(unkept)?;
+    let mut file = tokio::fs::File::from_std(file);
+    let length = take(response, most, &mut file).await?;
+    file.rewind().await.map_err(unkept)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+    file.read_to_end(&mut bytes).await.map_err(unkept)?;
+    Ok(bytes)
+}
+
+/// The length. What a server announces is judged before a byte of it is read.
+async fn take(response: Response, most: u64, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64, String> {
     let too_long = |length: u64| format!("has {length} bytes or more, and {most} are allowed");
     if let Some(length) = response.content_length().filter(|length| *length > most) {
         return Err(too_long(length));
     }
     let begun = Instant::now();
-    let (mut bytes, mut stream) = (Vec::new(), response.bytes_stream());
+    let (mut taken, mut stream) = (0, response.bytes_stream());
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| format!("broke off: {}", cause(error)))?;
-        if (bytes.len() + piece.len()) as u64 > most {
-            return Err(too_long((bytes.len() + piece.len()) as u64));
+        taken += piece.len() as u64;
+        if taken > most {
+            return Err(too_long(taken));
         }
-        bytes.extend_from_slice(&piece);
-        if is_too_slow(bytes.len() as u64, begun.elapsed()) {
+        to.write_all(&piece).await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
+        if is_too_slow(taken, begun.elapsed()) {
             return Err(format!(
-                "comes too slowly: {} bytes in {} s, and {BYTES_A_SECOND} a second are needed",
-                bytes.len(),
+                "comes too slowly: {taken} bytes in {} s, and {BYTES_A_SECOND} a second are needed",
                 begun.elapsed().as_secs()
             ));
         }
     }
-    Ok(bytes)
+    to.flush().await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
+    Ok(taken)
 }
 
 fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {

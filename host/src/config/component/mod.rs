@@ -4,19 +4,21 @@
 mod cosign;
 mod docker_config;
 mod download;
+mod kept;
 mod registry;
 mod remote;
 mod turn;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::config::{Fault, HostSpec, PluginSpec};
 use kubewitness_core::files;
 use ring::digest::SHA256;
 
 use super::manifest::{Parsed, Problem};
+pub use kept::{Kept, digest_of};
 pub use remote::{Pulled, Remote};
 pub use turn::is_fetching;
 
@@ -31,6 +33,13 @@ pub struct Folders {
     pub plugins: Vec<PathBuf>,
     /// The host's own: what lies there was taken from elsewhere, and is no manifest's to name.
     pub data: Option<PathBuf>,
+}
+
+impl Folders {
+    /// What is fetched lies there until all of it has come.
+    pub fn for_fetching(&self) -> PathBuf {
+        self.data.clone().unwrap_or_else(std::env::temp_dir)
+    }
 }
 
 impl From<Vec<PathBuf>> for Folders {
@@ -52,13 +61,15 @@ pub fn default_folders(named: Option<PathBuf>) -> Folders {
 
 /// A component, or where it has to be fetched from first.
 pub enum Found {
-    Here(Arc<[u8]>),
+    Here(Bytes),
+    /// The last good one, while what is configured can't run.
+    Kept(Kept),
     Remote(Box<Remote>),
 }
 
 /// A component with the digest that its manifest asks for.
 pub struct Fetched {
-    pub bytes: Arc<[u8]>,
+    pub bytes: Bytes,
     /// Of one that lay elsewhere.
     pub pulled: Option<Pulled>,
 }
@@ -68,6 +79,7 @@ impl Found {
     pub fn mark(&self) -> String {
         match self {
             Self::Here(bytes) => digest(bytes),
+            Self::Kept(kept) => kept.digest().to_owned(),
             Self::Remote(remote) => remote.name(),
         }
     }
@@ -76,6 +88,10 @@ impl Found {
     pub async fn fetch(self, parsed: &Parsed<PluginSpec>) -> Result<Fetched, Vec<Problem>> {
         let fetched = match self {
             Self::Here(bytes) => Fetched { bytes, pulled: None },
+            Self::Kept(kept) => {
+                let told = |message| parsed.problems(vec![Fault { field: "spec.module".into(), message }]);
+                Fetched { bytes: kept.read().await.map_err(told)?, pulled: None }
+            }
             Self::Remote(remote) => {
                 let field = remote.field().to_owned();
                 let fetched = remote.fetch().await;
@@ -102,7 +118,7 @@ pub async fn find(
     host: &HostSpec,
 ) -> Result<Found, Vec<Problem>> {
     let module = &parsed.spec.module;
-    if let Some(remote) = Remote::of(module, host) {
+    if let Some(remote) = Remote::of(module, host, &folders.for_fetching()) {
         return Ok(Found::Remote(remote.into()));
     }
     let bytes = match (&module.file, &module.config_map_key) {

@@ -109,7 +109,7 @@ impl<'a> Registry<'a> {
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
             status if status.is_success() => {
-                let body = download::body(answer, MANIFEST_BYTES).await;
+                let body = download::body(answer, MANIFEST_BYTES, self.network.folder()).await;
                 body.map(Some).map_err(|error| format!("the manifest {error}"))
             }
             status => Err(format!("the registry answers {status}{}", self.hint(status))),
@@ -128,7 +128,8 @@ impl<'a> Registry<'a> {
         if !status.is_success() {
             return Err(format!("the registry answers {status}{}", self.hint(status)));
         }
-        let bytes = download::body(answer, layer.size).await.map_err(|error| format!("the layer {error}"))?;
+        let bytes = download::body(answer, layer.size, self.network.folder()).await;
+        let bytes = bytes.map_err(|error| format!("the layer {error}"))?;
         match digest(&bytes) == wanted {
             true => Ok(bytes),
             false => Err("the registry answered with other bytes than the image names".into()),
@@ -200,7 +201,8 @@ impl<'a> Registry<'a> {
             let hint = self.hint(status);
             return Err(format!("the place that gives the registry's tokens answers {status}{hint}"));
         }
-        let body = download::body(answer, TOKEN_BYTES).await.map_err(|error| format!("the token {error}"))?;
+        let body = download::body(answer, TOKEN_BYTES, self.network.folder()).await;
+        let body = body.map_err(|error| format!("the token {error}"))?;
         #[derive(Deserialize)]
         struct Token {
             token: Option<String>,

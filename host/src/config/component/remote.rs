@@ -1,9 +1,10 @@
 //! Components that lie elsewhere: in a registry, or at an address. One that was fetched before, and that the same
 //! document names, is not fetched again: so a tag is resolved once, and a restart needs no registry.
 
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kubewitness_capability::secrets;
 use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
 use reqwest::Url;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::cosign::{Signature, signer};
 use super::docker_config;
 use super::download::{self, Network};
+use super::kept::Kept;
 use super::registry::Registry;
 use super::turn::Turn;
 use super::{COMPONENT_BYTES, digest};
@@ -25,7 +27,7 @@ pub struct Remote {
     credentials: Option<SecretRef>,
     signed_by: Vec<String>,
     network: Network,
-    kept: Option<(Arc<[u8]>, Pulled)>,
+    kept: Option<(Kept, Pulled)>,
 }
 
 enum Place {
@@ -59,8 +61,8 @@ impl Pulled {
 }
 
 impl Remote {
-    /// `None` where the module lies here.
-    pub fn of(module: &ModuleSpec, host: &HostSpec) -> Option<Self> {
+    /// `None` where the module lies here. `folder`: what comes lies there until all of it has come.
+    pub fn of(module: &ModuleSpec, host: &HostSpec, folder: &Path) -> Option<Self> {
         let place = match (&module.oci, &module.url) {
             // It was checked when the document was.
             (Some(oci), _) => Place::Oci(OciReference::parse(oci).ok()?),
@@ -69,7 +71,7 @@ impl Remote {
         };
         let modules = &host.modules;
         let (credentials, signed_by) = (modules.credentials.clone(), modules.signed_by.clone());
-        let network = Network::new(modules.reachable());
+        let network = Network::new(modules.reachable(), folder);
         Some(Self { place, credentials, signed_by, network, kept: None })
     }
 
@@ -96,18 +98,21 @@ impl Remote {
     }
 
     /// What was fetched for the same document before. Where it no longer is what is wanted, it is fetched again.
-    pub fn keep(&mut self, component: Arc<[u8]>, pulled: &Pulled) {
+    pub fn keep(&mut self, component: Kept, pulled: &Pulled) {
         let name = self.name();
         // A name with the digest of the image is that image, whatever the tag is now.
         let is_it = pulled.from == name || pulled.told() == name;
-        if is_it && pulled.component == digest(&component) && self.judge(pulled).is_ok() {
+        if is_it && pulled.component == component.digest() && self.judge(pulled).is_ok() {
             self.kept = Some((component, Pulled { from: name, ..pulled.clone() }));
         }
     }
 
-    pub async fn fetch(self) -> Result<(Arc<[u8]>, Pulled), String> {
-        if let Some(kept) = self.kept {
-            return Ok(kept);
+    pub async fn fetch(mut self) -> Result<(Bytes, Pulled), String> {
+        if let Some((kept, pulled)) = self.kept.take() {
+            match kept.read().await {
+                Ok(bytes) => return Ok((bytes, pulled)),
+                Err(error) => tracing::warn!("{}: {error}: it is fetched again", self.name()),
+            }
         }
         let _turn = Turn::wait(self.server(), self.name()).await?;
         let fetching = async {
@@ -121,7 +126,7 @@ impl Remote {
         fetched.map_err(|error| format!("{}: {error}", self.name()))
     }
 
-    async fn pull(&self, reference: &OciReference) -> Result<(Arc<[u8]>, Pulled), String> {
+    async fn pull(&self, reference: &OciReference) -> Result<(Bytes, Pulled), String> {
         let OciReference { registry, repository, .. } = reference;
         let login = match &self.credentials {
             None => None,
@@ -144,13 +149,13 @@ impl Remote {
         Ok((component.into(), pulled))
     }
 
-    async fn download(&self, url: &str) -> Result<(Arc<[u8]>, Pulled), String> {
+    async fn download(&self, url: &str) -> Result<(Bytes, Pulled), String> {
         let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
         let answer = self.network.client(&url)?.get(url).send().await.map_err(download::cause)?;
         if !answer.status().is_success() {
             return Err(format!("the server answers {}", answer.status()));
         }
-        let component = download::body(answer, COMPONENT_BYTES).await?;
+        let component = download::body(answer, COMPONENT_BYTES, self.network.folder()).await?;
         let pulled =
             Pulled { from: self.name(), component: digest(&component), image: None, signatures: Vec::new() };
         Ok((component.into(), pulled))

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Each has its bytes in memory.
-const AT_ONCE: usize = 2;
+/// Each has a connection, and a file with what has come. More servers than these are not named by one cluster's plugins,
+/// and even if all of these are slow, they hold no memory and are given up in time.
+const AT_ONCE: usize = 16;
 const OF_ONE_SERVER: usize = 1;
 
 static ALL: Semaphore = Semaphore::const_new(AT_ONCE);

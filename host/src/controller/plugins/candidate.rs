@@ -1,13 +1,12 @@
 //! A plugin on its way from a document to one that may run: what is wanted, and what passed every check. It starts
 //! nothing.
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, Fault, HostSpec, ModulesSpec, PluginSpec};
 use kubewitness_sandbox::{Component, Engine};
 
-use crate::config::component::{Fetched, Found, Pulled};
-use crate::config::last_good::GoodPlugin;
+use crate::config::component::{Fetched, Found, Kept, Pulled};
+use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::{Entry, Parsed, Problem};
 
 /// What is examined. The same question has the same answer.
@@ -50,10 +49,18 @@ pub struct Candidate {
     pub component: Component,
     /// Where the component was fetched from, if it lay elsewhere.
     pub pulled: Option<Pulled>,
+    /// Of a shadow that was fetched: it may take over, and is not fetched again then.
+    pub kept: Option<Kept>,
     pub question: Question,
     /// Told once it is taken.
     pub warnings: Vec<Problem>,
     pub shadow: Option<Box<Candidate>>,
+}
+
+/// What fits, with the bytes of its component: they go to the disk once it runs.
+pub struct Examined {
+    pub candidate: Candidate,
+    pub bytes: Bytes,
 }
 
 impl Candidate {
@@ -97,38 +104,42 @@ impl Wanted {
         }
     }
 
-    /// What was fetched for this very document before need not be fetched again. What lies here and is the same is in
-    /// memory once.
-    pub fn keep(&mut self, good: &GoodPlugin) {
-        match (&mut self.found, &good.pulled) {
-            (Found::Remote(remote), Some(pulled)) if good.entry.text == self.parsed.entry.text => {
-                remote.keep(good.component.clone(), pulled);
-            }
-            (Found::Here(bytes), _) if *bytes == good.component => *bytes = good.component.clone(),
-            _ => {}
+    /// What was fetched for this very document before need not be fetched again.
+    pub fn keep(&mut self, good: &GoodPlugin, last_good: &LastGood) {
+        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &good.pulled)
+            && good.entry.text == self.parsed.entry.text
+        {
+            remote.keep(last_good.component(&self.parsed.name, good), pulled);
         }
     }
 
     /// What was compared under this name is what takes over: a tag that has moved meanwhile is not asked for.
     pub fn keep_compared(&mut self, running: &Candidate) {
         let Some(shadow) = &running.shadow else { return };
-        if let (Found::Remote(remote), Some(pulled)) = (&mut self.found, &shadow.pulled) {
-            remote.keep(shadow.component.bytes().clone(), pulled);
+        if let (Found::Remote(remote), Some(pulled), Some(kept)) =
+            (&mut self.found, &shadow.pulled, &shadow.kept)
+        {
+            remote.keep(kept.clone(), pulled);
         }
     }
 
     /// Fetches, compiles and checks. This may take minutes.
-    pub async fn examine(self, engine: &Engine) -> Result<Candidate, Vec<Problem>> {
+    pub async fn examine(self, engine: &Engine) -> Result<Examined, Vec<Problem>> {
         let Self { parsed, found, question, mut warnings, shadow } = self;
         let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
         warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
         let shadow = match shadow {
-            Some(shadow) => Some(Box::new(Box::pin(shadow.examine(engine)).await?)),
+            Some(shadow) => {
+                let Examined { candidate, bytes } = Box::pin(shadow.examine(engine)).await?;
+                let kept = candidate.pulled.is_some().then(|| Kept::in_memory(bytes));
+                Some(Box::new(Candidate { kept, ..candidate }))
+            }
             None => None,
         };
         warnings.extend(shadow.iter().flat_map(|shadow| shadow.warnings.clone()));
-        Ok(Candidate { parsed, component, pulled, question, warnings, shadow })
+        let candidate = Candidate { parsed, component, pulled, kept: None, question, warnings, shadow };
+        Ok(Examined { candidate, bytes })
     }
 }
 
@@ -136,7 +147,7 @@ impl Wanted {
 pub async fn examine_component(
     engine: &Engine,
     parsed: &Parsed<PluginSpec>,
-    bytes: &Arc<[u8]>,
+    bytes: &Bytes,
     limits: &ComponentsSpec,
 ) -> Result<Component, Vec<Problem>> {
     let refused = |message: String| parsed.problems(vec![Fault { field: "spec.module".into(), message }]);

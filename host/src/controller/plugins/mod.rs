@@ -40,7 +40,7 @@ use crate::config::component::{self, Folders, Pulled};
 use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
-pub use candidate::{Candidate, Question, Wanted, examine_component};
+pub use candidate::{Candidate, Examined, Question, Wanted, examine_component};
 use probation::Probation;
 use shadow::{Pair, Shadow};
 use version::Version;

@@ -14,7 +14,7 @@ use crate::config::Snapshot;
 use crate::config::component::{Found, Remote};
 use crate::config::last_good::GoodPlugin;
 use crate::config::manifest::{Entry, claimed_name, parse_plugin};
-use crate::controller::plugins::{Candidate, Stopped, Wanted};
+use crate::controller::plugins::{Candidate, Examined, Stopped, Wanted};
 use crate::controller::shared::{Phase, PluginState};
 
 const UNREAD: &str = "a part of the configuration can't be read, and what can be read does not name this plugin. Its \
@@ -39,7 +39,7 @@ enum Standing {
 enum Answered {
     Runs,
     NotYet(u64),
-    Fits(Box<Candidate>),
+    Fits(Box<Examined>),
 }
 
 /// A plugin whose document was refused.
@@ -105,9 +105,9 @@ impl Control {
                 Ok((name, Answered::NotYet(number))) => {
                     self.waiting.push(Waiting { name, number, refusal: None });
                 }
-                Ok((name, Answered::Fits(candidate))) => {
-                    let is_whole = candidate.has_its_shadow();
-                    let taken = self.take(*candidate, capabilities).await;
+                Ok((name, Answered::Fits(examined))) => {
+                    let is_whole = examined.candidate.has_its_shadow();
+                    let taken = self.take(*examined, capabilities).await;
                     let then = match taken {
                         Ok(()) if !is_whole => self.look(entry, snapshot, host).await.map(|(_, then)| then),
                         taken => taken.map(|()| Standing::Runs),
@@ -164,7 +164,7 @@ impl Control {
             return Ok((name, Standing::Runs));
         }
         if let Some(good) = self.good_plugins.get(&name) {
-            wanted.keep(good);
+            wanted.keep(good, &self.last_good);
         }
         match self.plugins.candidate(&name) {
             Some(running) => wanted.keep_compared(running),
@@ -181,7 +181,7 @@ impl Control {
         };
         match self.examinations.take(number) {
             None => Ok(Answered::NotYet(number)),
-            Some(Ok(candidate)) => Ok(Answered::Fits(candidate.into())),
+            Some(Ok(examined)) => Ok(Answered::Fits(examined.into())),
             Some(Err(problems)) => Err(texts(&problems).join("\n")),
         }
     }
@@ -241,13 +241,14 @@ impl Control {
             .unwrap_or_else(|| entry.set_apart())
     }
 
-    async fn take(&mut self, candidate: Candidate, capabilities: &Capabilities) -> Result<(), String> {
+    async fn take(&mut self, examined: Examined, capabilities: &Capabilities) -> Result<(), String> {
+        let Examined { candidate, bytes } = examined;
         let (name, entry) = (candidate.parsed.name.clone(), candidate.parsed.entry.clone());
         if self.plugins.runs(&candidate) {
             self.goes_on(&name, &entry.config_map).await;
             return Ok(());
         }
-        let (component, pulled) = (candidate.component.bytes().clone(), candidate.pulled.clone());
+        let (component, pulled) = (candidate.component.digest().to_owned(), candidate.pulled.clone());
         if let Some(pulled) = &pulled {
             info!(plugin = name, "the component of the plugin is {}", pulled.told());
         }
@@ -261,7 +262,7 @@ impl Control {
         // After a restart it lies there already, and each of its files would take two syncs.
         if !self.good_plugins.get(&name).is_some_and(|before| before.is_kept_as(&good)) {
             let (of, saved) = (name.clone(), good.clone());
-            let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await;
+            let kept = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved, &bytes)).await;
             kept.context("the plugin runs, but can't be stored as the last good version").map_err(failed)?;
         }
         self.good_plugins.insert(name.clone(), good);
@@ -316,10 +317,11 @@ impl Control {
         let good = self.good_plugins.get(name)?;
         let wanted = parse_plugin(&good.entry, host)
             .map(|parsed| {
-                let remote = Remote::of(&parsed.spec.module, host).map(|remote| Found::Remote(remote.into()));
-                let found = remote.unwrap_or_else(|| Found::Here(good.component.clone()));
-                let mut wanted = Wanted::new(parsed, found, host);
-                wanted.keep(good);
+                let remote = Remote::of(&parsed.spec.module, host, &self.plugins.folders.for_fetching());
+                let remote = remote.map(|remote| Found::Remote(remote.into()));
+                let kept = || Found::Kept(self.last_good.component(name, good));
+                let mut wanted = Wanted::new(parsed, remote.unwrap_or_else(kept), host);
+                wanted.keep(good, &self.last_good);
                 wanted
             })
             .map_err(|problems| texts(&problems).join("; "));
@@ -345,7 +347,7 @@ impl Control {
                 return self.waiting.push(Waiting { name, number, refusal: Some(message) });
             }
             Some(Ok((_, Some(Err(problems))))) => Err(texts(&problems).join("; ")),
-            Some(Ok((_, Some(Ok(candidate))))) => {
+            Some(Ok((_, Some(Ok(Examined { candidate, .. }))))) => {
                 let taken = self.plugins.take(candidate, capabilities).await;
                 taken.map(drop).map_err(|error| format!("{error:#}"))
             }

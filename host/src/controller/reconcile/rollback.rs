@@ -97,10 +97,8 @@ impl Control {
             warn!(plugin = name, "{told}");
             self.rollbacks.refused.insert(name.clone(), (question, told));
             let (of, saved) = (name.clone(), before.clone());
-            if let Err(error) = self.last_good.ask(move |kept| kept.save_plugin(&of, &saved)).await {
+            if let Err(error) = self.last_good.ask(move |kept| kept.restore_before(&of, &saved)).await {
                 error!(plugin = name, "the version before can't be stored as the last good one: {error}");
-            } else {
-                self.forget_before(&name).await;
             }
             self.good_plugins.insert(name.clone(), before);
             // One that drains slowly is replaced once it has drained.

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::settings::changed_sources;
 use super::*;
+use crate::config::component::digest;
 use crate::config::manifest::{Entry, Origin};
 use crate::controller::shared::Phase;
 use crate::tasks::Tasks;
@@ -48,12 +49,19 @@ async fn control(data: &std::path::Path) -> Control {
     let folders = kubewitness_harness::plugins_folder().into_iter().collect::<Vec<_>>().into();
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
-    last_good.save_plugin("old", &good(entry("old", ""), b"component")).unwrap();
+    last_good.save_plugin("old", &good(entry("old", ""), b"component"), b"component").unwrap();
     Control::new(data.to_path_buf(), role, sources, plugins, Reporter::new(None), last_good).await.unwrap()
 }
 
 fn good(entry: Entry, component: &[u8]) -> GoodPlugin {
-    GoodPlugin { entry, component: component.into(), pulled: None }
+    GoodPlugin { entry, component: digest(component), pulled: None }
+}
+
+/// As after a restart.
+fn ran_before(control: &mut Control, quick: Entry, component: &[u8]) {
+    let good = good(quick, component);
+    control.last_good.save_plugin("quick", &good, component).unwrap();
+    control.good_plugins.insert("quick".into(), good);
 }
 
 /// Until everything is examined that the snapshot wants.
@@ -214,7 +222,7 @@ async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_
     let url = folder.path().join("url");
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
     let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
-    control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
+    ran_before(&mut control, writer("quick", 1), &component);
     let bad = entry("quick", &format!("{}  nonsense: 1\n", head("Plugin", "quick")));
     let snapshot = Snapshot { hosts: vec![two_writers(&url)], plugins: vec![bad], ..Snapshot::default() };
     loop {
@@ -267,7 +275,7 @@ async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin
     std::fs::write(&url, "postgres://ann:hush@127.0.0.1:1/d").unwrap();
     let component = std::fs::read(control.plugins.folders.plugins[0].join("persistence.wasm")).unwrap();
     control.good_plugins.clear();
-    control.good_plugins.insert("quick".into(), good(writer("quick", 1), &component));
+    ran_before(&mut control, writer("quick", 1), &component);
     let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];
     let unread = Snapshot { hosts: vec![two_writers(&url)], problems, ..Snapshot::default() };
     for _ in 0..2 {

@@ -8,11 +8,11 @@ use super::*;
 
 /// A receiver that counts, and never answers what ends in `silent`.
 #[derive(Clone, Default)]
-struct Receiver(Arc<Mutex<Vec<String>>>);
+pub struct Receiver(Arc<Mutex<Vec<String>>>);
 
 impl Receiver {
     #[allow(clippy::disallowed_methods)]
-    async fn listen(&self) -> String {
+    pub async fn listen(&self) -> String {
         let seen = self.0.clone();
         let answer = move |uri: Uri| {
             let count = {
@@ -33,12 +33,12 @@ impl Receiver {
         format!("http://{address}/")
     }
 
-    fn count(&self, path: &str) -> usize {
+    pub fn count(&self, path: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|seen| *seen == path).count()
     }
 }
 
-async fn opened(world: &World, url: &str) -> Capabilities {
+pub async fn opened(world: &World, url: &str) -> Capabilities {
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
         "destinations": [
@@ -51,12 +51,12 @@ async fn opened(world: &World, url: &str) -> Capabilities {
     Capabilities::open(&host, world.folder.path()).await.unwrap()
 }
 
-fn sender() -> PluginSpec {
+pub fn sender() -> PluginSpec {
     let grant = |name: &str| json!({"name": name, "destination": name});
     plugin(json!({"http": [grant("people"), grant("bank"), grant("away")]}))
 }
 
-fn post(path: &str, id: Option<&str>) -> HttpRequest {
+pub fn post(path: &str, id: Option<&str>) -> HttpRequest {
     let headers = id.map(|id| ("Idempotency-Key".to_owned(), id.to_owned())).into_iter().collect();
     HttpRequest { method: "POST".into(), path: path.into(), headers, body: path.as_bytes().to_vec() }
 }

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 
 use kubewitness_core::config::{Bytes, ComponentsSpec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -28,6 +27,8 @@ const SAID: usize = 4 << 10;
 pub enum NoCode {
     /// The component is at fault, or takes more than it may: the same bytes would end the same way.
     Refused(String),
+    /// The process was ended from outside: the machine is at fault as well.
+    Killed(String),
     /// The process could not be started, fed or heard.
     Broken(String),
     /// What was compiled can't be kept where it was to go.
@@ -38,7 +39,7 @@ pub enum NoCode {
 /// with the thread that started it.
 pub async fn compile(
     program: &Path,
-    component: Arc<[u8]>,
+    component: bytes::Bytes,
     limits: &ComponentsSpec,
     mut keep: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), NoCode> {
@@ -156,7 +157,7 @@ fn told(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
         Some(libc::SIGXCPU) => {
             NoCode::Refused(over("processor time", &limits.compile_cpu, "compileCpu"))
         }
-        Some(libc::SIGKILL) => NoCode::Refused(
+        Some(libc::SIGKILL) => NoCode::Killed(
             "the process that compiled the component was killed from outside, most likely since the machine or the \
              container has no memory left: give the container more, or lower \
              `spec.limits.components.compileMemory` of the host's settings"

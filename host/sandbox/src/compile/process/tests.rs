@@ -18,9 +18,19 @@ async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
     compile(&program, vec![7; 1 << 20].into(), &limits, keep).await.map(|()| code)
 }
 
+/// What has the stand-in be killed as by the kernel.
+const KILLED: u64 = 7;
+
 async fn refused(what: u64, limits: ComponentsSpec) -> String {
     match answer(what, limits).await {
-        Err(NoCode::Refused(why)) => why,
+        Err(NoCode::Refused(why)) => {
+            assert_ne!(what, KILLED);
+            why
+        }
+        Err(NoCode::Killed(why)) => {
+            assert_eq!(what, KILLED, "{why}");
+            why
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -64,7 +74,7 @@ async fn how_a_process_ended_is_told_in_plain_words_with_the_setting_that_raises
         (4, "the component can't be compiled: the type is wrong"),
         (5, "too much memory: the limit is 5 (`spec.limits.components.compileMemory`"),
         (6, "too much processor time: the limit is 60s (`spec.limits.components.compileCpu`"),
-        (7, "killed from outside, most likely since the machine or the container has no memory left"),
+        (KILLED, "killed from outside, most likely since the machine or the container has no memory left"),
         (11, "the compiler has a fault that the component meets: unreachable code"),
         (12, "the process that compiled the component ended with signal: 7 (SIGBUS)"),
         (8, "nested so deeply that compiling it needs more stack"),

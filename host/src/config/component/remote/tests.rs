@@ -20,10 +20,10 @@ fn plain() -> HostSpec {
 fn remote(module: &Value, host: &HostSpec) -> Remote {
     // As the program does at its start. Another test may have been first.
     rustls::crypto::ring::default_provider().install_default().ok();
-    Remote::of(&serde_json::from_value(module.clone()).unwrap(), host).unwrap()
+    Remote::of(&serde_json::from_value(module.clone()).unwrap(), host, &std::env::temp_dir()).unwrap()
 }
 
-async fn pull(reference: &str, host: &HostSpec) -> Result<(Arc<[u8]>, Pulled), String> {
+async fn pull(reference: &str, host: &HostSpec) -> Result<(Bytes, Pulled), String> {
     remote(&json!({"oci": reference}), host).fetch().await
 }
 
@@ -52,15 +52,15 @@ async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
     let name = format!("{}/plugin:1", registry.name());
     let (bytes, pulled) = pull(&name, &plain()).await.unwrap();
     let asked = registry.asked().len();
-    let kept = |bytes: &Arc<[u8]>| {
+    let kept = |bytes: &Bytes| {
         let mut again = remote(&json!({"oci": name}), &plain());
-        again.keep(bytes.clone(), &pulled);
+        again.keep(Kept::in_memory(bytes.clone()), &pulled);
         again
     };
     registry.push("plugin", "1", b"\0asm of another");
     assert_eq!(kept(&bytes).fetch().await.unwrap(), (bytes.clone(), pulled.clone()));
     assert_eq!(registry.asked().len(), asked, "nobody was asked");
-    let damaged: Arc<[u8]> = (*b"\0asm damaged").into();
+    let damaged = Bytes::from_static(b"\0asm damaged");
     assert_eq!(&kept(&damaged).fetch().await.unwrap().0[..], b"\0asm of another", "it is fetched again");
     drop(registry);
     assert_eq!(kept(&bytes).fetch().await.unwrap().0, bytes);
@@ -125,7 +125,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let strict = host(json!({"signedBy": [key.public()]}));
     let (bytes, unsigned) = pull(&name, &plain()).await.unwrap();
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(bytes.clone(), &unsigned);
+    kept.keep(Kept::in_memory(bytes.clone()), &unsigned);
     for refused in [kept.fetch().await, pull(&name, &strict).await] {
         assert!(refused.unwrap_err().contains("no signature"));
     }
@@ -135,7 +135,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let (_, signed) = pull(&name, &strict).await.unwrap();
     drop(registry);
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(bytes, &signed);
+    kept.keep(Kept::in_memory(bytes), &signed);
     assert!(kept.fetch().await.is_ok(), "its signature was kept with it");
 }
 
@@ -164,6 +164,55 @@ async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
         _ = futures::future::join_all(slow) => panic!("nobody answers these"),
         pulled = pull(&good, &host) => assert_eq!(&pulled.unwrap().0[..], COMPONENT),
     }
+}
+
+/// Takes connections and says how long its answer is, and no more.
+async fn only_begins(listener: &tokio::net::TcpListener) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{").await.unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn many_slow_registries_leave_a_place_to_one_that_is_not() {
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        slow.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let registry = Registry::start(None).await.unwrap();
+    registry.push("plugin", "1", COMPONENT);
+    let (good, host) = (format!("{}/plugin:1", registry.name()), plain());
+    let names: Vec<_> = slow.iter().map(|it| format!("{}/plugin:1", it.local_addr().unwrap())).collect();
+    let all_are_fetched = async {
+        while !names.iter().all(|name| is_fetching(name)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        pull(&good, &host).await
+    };
+    tokio::select! {
+        _ = futures::future::join_all(slow.iter().map(only_begins)) => unreachable!("they wait for ever"),
+        _ = futures::future::join_all(names.iter().map(|name| pull(name, &host))) => panic!("nobody answers these"),
+        pulled = all_are_fetched => assert_eq!(&pulled.unwrap().0[..], COMPONENT),
+    }
+}
+
+#[tokio::test]
+async fn a_long_component_comes_by_way_of_the_disk_and_none_of_it_is_left_there() {
+    let registry = Registry::start(None).await.unwrap();
+    let long: Vec<u8> =
+        b"\0asm".iter().copied().chain((0..3 << 20).map(|n: u32| n.to_le_bytes()[1])).collect();
+    registry.push("plugin", "1", &long);
+    let (name, folder) = (format!("{}/plugin:1", registry.name()), tempfile::tempdir().unwrap());
+    let module: Value = json!({"oci": name});
+    let of = |folder: &Path| {
+        Remote::of(&serde_json::from_value(module.clone()).unwrap(), &plain(), folder).unwrap()
+    };
+    rustls::crypto::ring::default_provider().install_default().ok();
+    assert_eq!(of(folder.path()).fetch().await.unwrap().0, long);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let told = of(&folder.path().join("gone")).fetch().await.unwrap_err();
+    assert!(told.contains("gone while it comes"), "{told}");
 }
 
 #[tokio::test]

@@ -14,11 +14,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::component::is_fetching;
 use crate::config::manifest::Problem;
-use crate::controller::plugins::{Candidate, Wanted};
+use crate::controller::plugins::{Examined, Wanted};
 use crate::tasks::{Fate, Tasks};
 use queue::{Now, Queue};
 
-pub type Answer = Result<Candidate, Vec<Problem>>;
+pub type Answer = Result<Examined, Vec<Problem>>;
 
 pub struct Examinations {
     engine: Engine,

@@ -2,6 +2,7 @@
 
 mod colleague;
 mod commands;
+mod guide;
 mod page;
 mod prose;
 mod references;

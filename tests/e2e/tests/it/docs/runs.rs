@@ -113,12 +113,12 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The width of a column depends on its content.
-fn squeezed(line: &str) -> String {
+pub fn squeezed(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Figures, times and hashes differ from run to run. Table heads and sentences do not.
-fn is_certain(line: &str) -> bool {
+pub fn is_certain(line: &str) -> bool {
     !line.is_empty() && !line.contains('…') && !line.contains(|letter: char| letter.is_ascii_digit())
 }
 

@@ -15,7 +15,7 @@ use crate::support::{create_job, example_copy, plugin_manifest, same_story, simu
 
 pub const WITHIN: Duration = Duration::from_secs(120);
 /// What the controller may grow by while a component is compiled.
-const GROWTH: u64 = 64 << 20;
+pub const GROWTH: u64 = 64 << 20;
 /// What it needs for the jobs of the test, and what an allocator does by chance.
 const NOISE: u64 = 32 << 20;
 
@@ -51,7 +51,7 @@ pub fn bomb(functions: u32, locals: u32, loops: u32) -> Component {
 }
 
 /// Looks like a plugin to whoever reads no further than the names.
-fn as_plugin(component: &mut Component) {
+pub fn as_plugin(component: &mut Component) {
     let (mut instances, mut exports) = (ComponentInstanceSection::new(), ComponentExportSection::new());
     instances.export_items([] as [(&str, ComponentExportKind, u32); 0]);
     exports.export("kubewitness:plugin/handler@1.0.0", ComponentExportKind::Instance, 0, None);
@@ -59,12 +59,12 @@ fn as_plugin(component: &mut Component) {
 }
 
 /// The one that drove a controller without bounds beyond 8 GB within a minute.
-fn known_bomb() -> Vec<u8> {
+pub fn known_bomb() -> Vec<u8> {
     bomb(4, 20_000, 3000).finish()
 }
 
 /// A type within a type, and so on: to read it takes a stack as deep.
-fn nested_types() -> Vec<u8> {
+pub fn nested_types() -> Vec<u8> {
     let mut types = vec![1];
     types.extend([0x42, 1, 1].repeat(1 << 20));
     types.push(0x7f);
@@ -160,7 +160,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// In bytes: `VmRSS` is what it has in memory now, `VmHWM` the most that it had.
-fn memory(pid: u32, which: &str) -> Result<u64> {
+pub fn memory(pid: u32, which: &str) -> Result<u64> {
     let status = of_proc(pid, "status")?;
     let kib = field(&status, which).and_then(|value| value.strip_suffix("kB"));
     let kib: u64 = kib.context("a process has memory")?.trim().parse()?;
@@ -168,7 +168,7 @@ fn memory(pid: u32, which: &str) -> Result<u64> {
 }
 
 /// From now on the kernel counts anew what the most was.
-fn count_anew(pid: u32) -> Result<u64> {
+pub fn count_anew(pid: u32) -> Result<u64> {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("counting memory anew")?;
     memory(pid, "VmRSS:")
 }
@@ -277,6 +277,47 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
         kubewitness.caught_up(WITHIN).await?;
         kubewitness.stop().await?;
         same_story(&simulator, &options.data).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_component_that_was_refused_is_compiled_again_by_the_next_controller_only_within_other_limits() {
+    in_scratch("compile", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let folder = scratch.folder("config")?;
+        let limits = |memory: &str| format!("locals: 50000, loops: 50000, compileMemory: {memory}");
+        host_with(&folder, &limits("256Mi"))?;
+        std::fs::write(folder.join("bomb.wasm"), known_bomb())?;
+        write(&folder, "bomb.yaml", &plugin_manifest("bomb", SPEC))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(folder.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        for (number, (memory, is_compiled)) in
+            [("256Mi", true), ("256Mi", false), ("288Mi", true)].into_iter().enumerate()
+        {
+            host_with(&folder, &limits(memory))?;
+            let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
+            let (pid, told) = (run.process().pid()?, format!("too much memory: the limit is {memory}"));
+            let mut looks = 0;
+            {
+                let refused = run.status_when(WITHIN, "the bomb to be refused", |it| is_refused(it, &told));
+                let mut refused = std::pin::pin!(refused);
+                loop {
+                    tokio::select! {
+                        refused = &mut refused => break drop(refused?),
+                        // The bomb takes seconds: a look each few milliseconds misses none.
+                        () = tokio::time::sleep(Duration::from_millis(5)) => looks += children(pid)?.len(),
+                    }
+                }
+            }
+            ensure!((looks > 0) == is_compiled, "run {number}: the compiler was seen {looks} times");
+            run.stop().await?;
+        }
+        Ok(())
     })
     .await;
 }

@@ -6,17 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
+use kubewitness_harness::registry::sha256;
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder};
 
+use super::hostile_files::{Hostile, files, looping};
 use crate::support::{AUDIT, Load, example_copy, plugin_manifest, proofs, same_story, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// What one question to the API may take on a machine that builds and tests something else too.
 const ANSWER: Duration = Duration::from_secs(10);
 /// States a second of the workload, about.
-const RATE: f64 = 10.0;
+const RATE: f64 = 20.0;
 /// States that come while a plugin does harm.
 const MEANWHILE: u64 = 40;
+/// The good plugins get at least this share of them. What else the machine does may take it from them for a moment, so the
+/// best of some looks counts: the harm goes on during all of them.
+const KEPT: f64 = 0.5;
+const LOOKS: usize = 5;
 const GOOD: [&str; 2] = ["persistence", "audit"];
 
 const GRANTS: &str = "grants:
@@ -32,25 +38,23 @@ pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
 ";
 
 /// Each command, and what the plugin's status says of it. Nothing where the host only refuses or cuts what it asks.
-const IN_A_CALL: [(&str, Option<&str>); 12] = [
+const IN_A_CALL: [(&str, Option<&str>); 15] = [
     ("loop", Some("the plugin ran longer than its limit of 300 ms")),
     ("sleep 600000", Some("the plugin ran longer than its limit of 300 ms")),
     ("recurse", Some("the plugin trapped")),
     ("eat 512", Some("the plugin wanted more memory than its limit of 33554432 bytes")),
     ("trap", Some("the plugin trapped")),
+    // In the middle of a batch, and again in each instance that follows.
+    ("trap-after 2", Some("the plugin trapped")),
     ("exit", Some("it exited with 1")),
     ("missing", Some("the plugin's answer is invalid: 0 verdicts for")),
     ("double", Some("the plugin's answer is invalid")),
     ("kv.flood 20000", None),
+    ("kv.fill 1000000", None),
+    ("stderr 10000000", None),
     ("log.flood 20000", None),
     ("document.of 1", None),
     ("sql.run strangers select", None),
-];
-
-/// Files that are no plugins, and what the status says of them.
-const NOT_PLUGINS: [(&str, &[u8], &str); 2] = [
-    ("text", b"apiVersion: v1", "this is not WebAssembly"),
-    ("module", b"\0asm\x01\0\0\0", "core WebAssembly module"),
 ];
 
 /// What the probe holds in the place of the name of a call in which it is to hang, or of another version.
@@ -68,8 +72,12 @@ pub fn hanging(config: &Path, call: &str) -> Result<String> {
 }
 
 pub fn hostile(name: &str, file: &str, command: &str) -> String {
+    granted(name, file, command, GRANTS)
+}
+
+fn granted(name: &str, file: &str, command: &str, grants: &str) -> String {
     let spec = format!(
-        "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{GRANTS}\nlimits: {{call: 300ms, memory: 32Mi}}\n\
+        "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{grants}\nlimits: {{call: 300ms, memory: 32Mi}}\n\
          delivery: {{batch: 4, retries: 1, backoff: 10ms}}\nconfig: {{command: {command}}}"
     );
     plugin_manifest(name, &spec)
@@ -121,20 +129,42 @@ impl Beside {
     /// One plugin does harm until it is told of and so many states have come. Answers the share of them that the good
     /// plugins got meanwhile.
     async fn suffer(&mut self, name: &str, file: &str, command: &str, told: Option<&str>) -> Result<f64> {
-        write(&self.config, "hostile.yaml", &hostile(name, file, command))?;
+        self.suffer_from(name, &hostile(name, file, command), command, told).await
+    }
+
+    async fn suffer_from(
+        &mut self,
+        name: &str,
+        manifest: &str,
+        command: &str,
+        told: Option<&str>,
+    ) -> Result<f64> {
+        write(&self.config, "hostile.yaml", manifest)?;
         let begun = |status: &StatusView| match (plugin(status, name), told) {
             (Some(it), Some(told)) => it.message.as_deref().is_some_and(|message| message.contains(told)),
             (Some(it), None) => it.delivered > 0 && it.dead == 0,
             (None, _) => false,
         };
         let before = self.run.status_when(WITHIN, &format!("what {command} does to be told"), begun).await?;
-        let more = |status: &StatusView| came(status) >= came(&before) + MEANWHILE;
-        let after = self.run.status_when(WITHIN, "more states to come", more).await?;
+        let mut share = self.share_after(&before).await?;
+        for _ in 1..LOOKS {
+            if share >= KEPT {
+                break;
+            }
+            let now = self.run.status().await?;
+            share = self.share_after(&now).await?;
+        }
         let since = Instant::now();
         let (code, text) = self.run.get("/api/v1/objects?kind=Job").await?;
         ensure!(code == 200, "the API answered {code}: {text}");
         ensure!(since.elapsed() < ANSWER, "the API took {:?} beside {command}", since.elapsed());
-        Ok((given(&after) - given(&before)) as f64 / (came(&after) - came(&before)) as f64)
+        Ok(share)
+    }
+
+    async fn share_after(&mut self, before: &StatusView) -> Result<f64> {
+        let more = |status: &StatusView| came(status) >= came(before) + MEANWHILE;
+        let after = self.run.status_when(WITHIN, "more states to come", more).await?;
+        Ok((given(&after) - given(before)) as f64 / (came(&after) - came(before)) as f64)
     }
 }
 
@@ -158,16 +188,29 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
             let file = hanging(&it.config, call)?;
             shares.push((call, it.suffer(&format!("hostile-{call}"), &file, "done", Some(told)).await?));
         }
-        for (name, bytes, told) in NOT_PLUGINS {
+        for Hostile { name, bytes, told } in files()? {
             let file = format!("{name}.wasm");
             std::fs::write(it.config.join(&file), bytes)?;
             shares.push((name, it.suffer(&format!("hostile-{name}"), &file, "done", Some(told)).await?));
         }
+        let ungranted = granted("hostile-ungranted", "probe.wasm", "done", "");
+        let told = Some("the component imports `http` and is granted none");
+        shares.push(("ungranted", it.suffer_from("hostile-ungranted", &ungranted, "done", told).await?));
+        for (word, is_whole) in [("lies", true), ("half", false)] {
+            let file = hanging(&it.config, word)?;
+            lie_in_the_cache(&it.config.join(&file), &it.options.data.join("cache"), is_whole)?;
+            shares.push((word, it.suffer(&format!("hostile-{word}"), &file, "done", None).await?));
+        }
         let log = it.run.process().stderr();
+        let untrusted = log.matches("is not what was written: compiling again").count();
+        ensure!(untrusted >= 2, "{untrusted} files of the cache were found to be wrong");
         ensure!(log.contains("the plugin logs too much; messages were left out"), "the flood is not told of");
         eprintln!("the share of the states that both good plugins got meanwhile: {shares:?}");
         for (command, share) in &shares {
-            ensure!(*share >= 0.5, "beside {command} the good plugins got {share} of the states: {shares:?}");
+            ensure!(
+                *share >= KEPT,
+                "beside {command} the good plugins got {share} of the states: {shares:?}"
+            );
         }
 
         std::fs::remove_file(it.config.join("hostile.yaml"))?;
@@ -184,33 +227,15 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
     .await;
 }
 
-/// `(module (func $s (loop (br 0))) (start $s))`
-const LOOPS: &[u8] =
-    b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\x08\x01\0\x0a\x09\x01\x07\0\x03\x40\x0c\0\x0b\x0b";
-
-/// A component that loops before its first call: with one more module, and an instance of it.
-fn looping() -> Result<Vec<u8>> {
-    let mut bytes = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
-    let (mut at, mut modules) = (8, 0);
-    while let Some(section) = bytes.get(at) {
-        modules += u8::from(*section == 1);
-        at += 1;
-        let (mut size, mut shift) = (0, 0);
-        loop {
-            let byte = *bytes.get(at).context("a section has no end")?;
-            at += 1;
-            size |= usize::from(byte & 0x7f) << shift;
-            shift += 7;
-            if byte < 0x80 {
-                break;
-            }
-        }
-        at += size;
+/// The code of another component, or a part of it, in the place of this one's.
+fn lie_in_the_cache(component: &Path, cache: &Path, is_whole: bool) -> Result<()> {
+    let of = |bytes: &[u8]| cache.join(format!("{}.cwasm", sha256(bytes)));
+    let probe = std::fs::read(plugins_folder()?.join("probe.wasm"))?;
+    let mut code = std::fs::read(of(&probe)).context("the probe has run before")?;
+    if !is_whole {
+        code.truncate(code.len() / 2);
     }
-    bytes.extend([1, u8::try_from(LOOPS.len())?]);
-    bytes.extend(LOOPS);
-    bytes.extend([2, 4, 1, 0, modules, 0]);
-    Ok(bytes)
+    std::fs::write(of(&std::fs::read(component)?), code).context("writing into the cache")
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ mod clients;
 pub mod costly_components;
 mod files;
 pub mod hostile;
+mod hostile_files;
+mod large_components;
 mod misuse;
 mod processors;
 mod slow_compiles;

@@ -13,8 +13,17 @@ use crate::support::{AUDIT, Load, create_job, example_copy, plugin_manifest, sim
 const WITHIN: Duration = Duration::from_secs(120);
 const GOOD: [&str; 2] = ["persistence", "audit"];
 const GREEDY: usize = 4;
+/// Calls of each of them at once. Where calls have shares and not plugins, one call beside all of these has next to
+/// nothing.
+const CALLS: u64 = 16;
 /// Objects that nothing changes, so that each plugin has one for each call.
-const JOBS: usize = 8;
+const JOBS: usize = 24;
+/// What the steady plugin computes for a state: milliseconds, so that it always has more to do than it has time.
+const STEADY: u64 = 60_000_000;
+/// Of an equal share of what it does alone, the steady plugin keeps at least this part.
+const STEADY_KEPT: f64 = 0.5;
+/// How long it is looked at.
+const LOOK: Duration = Duration::from_secs(15);
 /// States a second of the workload, about.
 const RATE: f64 = 40.0;
 /// States that come while the figures are taken.
@@ -25,16 +34,22 @@ const KEPT: f64 = 0.3;
 /// Half of all answers come within this time, on a machine that builds and tests something else too.
 const ANSWER: Duration = Duration::from_millis(250);
 
-/// Each call computes for so long, and four do at once.
+fn computing(name: &str, concurrency: u64, command: &str) -> String {
+    let spec = format!(
+        "module: {{file: probe.wasm}}
+subscribe: [{{source: jobs, start: beginning}}]
+grants: {{kv: true, sql: [{{name: main, database: second}}], lister: [jobs],
+  http: [{{name: nobody, destination: nobody}}], ledger: [{{name: notes, ledger: notes}}]}}
+limits: {{call: 120s, concurrency: {concurrency}}}
+delivery: {{batch: 1, retries: 1}}
+config: {{command: {command}}}"
+    );
+    plugin_manifest(name, &spec)
+}
+
+/// Each call computes without an end, and many do at once.
 fn greedy(name: &str) -> String {
-    let spec = "module: {file: probe.wasm}
-subscribe: [{source: jobs, start: beginning}]
-grants: {kv: true, sql: [{name: main, database: second}], lister: [jobs],
-  http: [{name: nobody, destination: nobody}], ledger: [{name: notes, ledger: notes}]}
-limits: {call: 120s, concurrency: 4}
-delivery: {batch: 1, retries: 1}
-config: {command: loop}";
-    plugin_manifest(name, spec)
+    computing(name, CALLS, "loop")
 }
 
 fn plugin<'s>(status: &'s StatusView, name: &str) -> Option<&'s PluginView> {
@@ -98,6 +113,13 @@ async fn timed(url: &str) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
+/// Of the steady plugin's one call, beside the greedy ones.
+fn equal_share() -> f64 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = processors.saturating_sub(1).max(1);
+    (at_once as f64 / (GREEDY + 1) as f64).min(1.0)
+}
+
 impl Lab {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let config = example_copy(scratch)?;
@@ -124,6 +146,20 @@ impl Lab {
         })
         .await?;
         Ok(Self { simulator, config, run, health })
+    }
+
+    /// States a second of a plugin that computes in one call after the other, and always has more to do.
+    async fn steady(&mut self) -> Result<f64> {
+        write(&self.config, "steady.yaml", &computing("steady", 1, &format!("compute {STEADY}")))?;
+        let done = |status: &StatusView| plugin(status, "steady").map_or(0, |it| it.delivered);
+        let before =
+            self.run.status_when(WITHIN, "the steady plugin to compute", |status| done(status) > 0).await?;
+        let begun = Instant::now();
+        tokio::time::sleep(LOOK).await;
+        let after = self.run.status().await?;
+        let is_busy = plugin(&after, "steady").is_some_and(|it| it.waiting > 0);
+        ensure!(is_busy, "the steady plugin had nothing to do");
+        Ok((done(&after) - done(&before)) as f64 / begun.elapsed().as_secs_f64())
     }
 
     /// Asks for the API, the health and the metrics until so many states have come.
@@ -162,23 +198,27 @@ async fn four_plugins_that_compute_all_they_may_leave_two_good_ones_their_share_
         let mut it = Lab::begin(scratch).await?;
         let load = Load::start(&it.simulator, 11, RATE);
         let alone = it.measure().await?;
+        let steady_alone = it.steady().await?;
         for number in 0..GREEDY {
             let name = format!("greedy-{number}");
             write(&it.config, &format!("{name}.yaml"), &greedy(&name))?;
         }
         let all_compute = |status: &StatusView| {
             let computes =
-                |name: String| plugin(status, &name).is_some_and(|plugin| plugin.calls.instances >= 4);
+                |name: String| plugin(status, &name).is_some_and(|plugin| plugin.calls.instances >= CALLS);
             (0..GREEDY).all(|number| computes(format!("greedy-{number}")))
         };
-        it.run.status_when(WITHIN, "all greedy plugins to compute in four calls", all_compute).await?;
+        it.run.status_when(WITHIN, "all greedy plugins to compute in all their calls", all_compute).await?;
         let beside = it.measure().await?;
+        let steady = it.steady().await? / (steady_alone * equal_share());
         load.stop().await?;
         let waited: f64 = {
             let status = it.run.status().await?;
             GOOD.iter().filter_map(|name| plugin(&status, name)).map(|p| p.calls.wait_seconds).sum()
         };
         eprintln!("alone: {alone}\nbeside four greedy plugins: {beside}, waiting {waited:.2} s in all");
+        eprintln!("the steady plugin did {steady_alone:.1} states a second alone, and beside them {steady:.2} of its share");
+        ensure!(steady >= STEADY_KEPT, "the steady plugin got {steady:.2} of an equal share");
         ensure!(beside.share >= KEPT * alone.share, "{beside}");
         for (what, figures) in
             [("the API", &beside.api), ("/healthz", &beside.health), ("/metrics", &beside.metrics)]

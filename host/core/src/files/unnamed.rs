@@ -1,0 +1,49 @@
+//! A file without a name: nobody else can open it, and it is gone with its last handle.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names that processes may have left that were killed while they made such a file: one each.
+const TRIES: u32 = 100;
+
+/// It has a name for a moment, and its owner alone may open it then.
+pub fn unnamed(folder: &Path) -> io::Result<File> {
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let mut tries = 0;
+    loop {
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("unnamed.{}-{turn}.tmp", process::id()));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => return fs::remove_file(&path).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, SeekFrom, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_in_no_folder_and_what_was_left_is_no_obstacle() {
+        let folder = tempfile::tempdir().unwrap();
+        for turn in 0..20 {
+            fs::write(folder.path().join(format!("unnamed.{}-{turn}.tmp", process::id())), b"left").unwrap();
+        }
+        let mut file = unnamed(folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 20);
+        file.write_all(b"text").unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        assert!(unnamed(&folder.path().join("gone")).is_err());
+    }
+}

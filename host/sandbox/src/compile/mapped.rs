@@ -1,0 +1,104 @@
+//! A copy of compiled code that nobody else can open. The engine maps it, so the kernel brings in the pages that run,
+//! and may let go of them again.
+//!
+//! The file in the cache can't be mapped itself: it could be changed after it was checked. The copy has no name from
+//! before its first byte on, and its owner alone could have opened it.
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use kubewitness_core::files;
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+pub struct PrivateCopy(fs::File);
+
+impl PrivateCopy {
+    pub fn begin(folder: &Path) -> io::Result<Self> {
+        files::unnamed(folder).map(Self)
+    }
+
+    /// What was written is code that this program made for this engine: its author is known.
+    pub fn load(mut self, engine: &Engine) -> wasmtime::Result<Component> {
+        match self.map(engine) {
+            Ok(component) => Ok(component),
+            Err(error) => {
+                // Such as a file system from which nothing may be run.
+                tracing::debug!(%error, "compiled code can't be mapped: it is read into memory");
+                let mut code = Vec::new();
+                self.0.seek(SeekFrom::Start(0))?;
+                self.0.read_to_end(&mut code)?;
+                deserialize(engine, &code)
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[allow(unsafe_code)]
+    fn map(&self, engine: &Engine) -> wasmtime::Result<Component> {
+        use std::os::fd::AsRawFd;
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        // SAFETY: the bytes must be what an engine of this configuration gave, and stay so. The caller has checked
+        // them while it wrote them, and no other process has this file or can find it.
+        unsafe { Component::deserialize_file(engine, path) }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn map(&self, _engine: &Engine) -> wasmtime::Result<Component> {
+        wasmtime::bail!("a file without a name can't be opened again here")
+    }
+}
+
+impl Write for PrivateCopy {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[allow(unsafe_code)]
+pub fn deserialize(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
+    // SAFETY: `code` must be what an engine of this configuration gave. Either it came through the pipe of a
+    // process that this one started for that, or its authentication code was checked against a key that only this
+    // program's user can read, over these very bytes (not the file again), with the component's digest and the
+    // engine's compatibility hash.
+    unsafe { Component::deserialize(engine, code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest component there is.
+    const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    #[test]
+    fn a_copy_is_mapped_has_no_name_and_holds_what_the_file_was_before_it_was_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        let code = engine.precompile_component(EMPTY).unwrap();
+        let mut copy = PrivateCopy::begin(folder.path()).unwrap();
+        copy.write_all(&code).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nobody finds it");
+        let component = copy.map(&engine).unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let name = folder.path().display().to_string();
+        assert!(maps.lines().any(|line| line.contains(&name) && line.ends_with("(deleted)")), "{maps}");
+        drop(component);
+    }
+
+    #[test]
+    fn a_copy_that_can_not_be_mapped_is_an_error_or_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::default();
+        assert!(PrivateCopy::begin(folder.path()).unwrap().load(&engine).is_err(), "it has no bytes");
+        let mut copy = PrivateCopy::begin(folder.path()).unwrap();
+        copy.write_all(&engine.precompile_component(EMPTY).unwrap()).unwrap();
+        copy.load(&engine).unwrap();
+        assert!(PrivateCopy::begin(&folder.path().join("gone")).is_err());
+    }
+}

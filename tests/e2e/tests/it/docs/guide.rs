@@ -1,0 +1,128 @@
+//! Follows the guide to a first plugin as it stands: its blocks, in their order, in an empty folder. A block says for which
+//! languages it is run here.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, Simulator, in_scratch, kubewitness_binary, plugins_folder,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::process::Command;
+
+use super::page::{Block, Page};
+use super::runs::{is_certain, squeezed, text};
+use crate::command_line::authors::componentize_py;
+use crate::support::{create_job, example_copy, simulator};
+
+const GUIDE: &str = "docs/how-to/write-a-plugin.md";
+/// What the reason of a block that is run here says, and then for which languages.
+const HERE: &str = "tests/e2e/tests/it/docs/guide.rs runs it for ";
+/// A first build compiles the crates of the SDK on a machine that does other things, too.
+const WITHIN: Duration = Duration::from_secs(900);
+const READY: Duration = Duration::from_secs(120);
+/// The folder of the controller whose states the guide hands over.
+const DATA: &str = "kubewitness-data";
+
+/// The blocks for a language. One that stands in more than one language has the word of the first.
+fn blocks(language: &str) -> Result<Vec<Block>> {
+    let named = |block: &Block| {
+        let reason = block.not_run.as_deref().unwrap_or_default();
+        reason
+            .split_once(HERE)
+            .is_some_and(|(_, languages)| languages.split(" and ").any(|it| it == language))
+    };
+    Ok(Page::read(Path::new(GUIDE))?.blocks().into_iter().filter(named).collect())
+}
+
+/// Somebody who types what the page shows.
+struct Reader<'a> {
+    scratch: &'a Scratch,
+    /// The plugin's language, and what stands for it behind `--lang`.
+    language: &'static str,
+    kubeconfig: PathBuf,
+    /// Where the last block has led.
+    folder: PathBuf,
+}
+
+impl Reader<'_> {
+    async fn types(&mut self, block: &Block) -> Result<()> {
+        let program = kubewitness_binary()?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", program.parent().context("the program's folder")?.display());
+        let ends_in = self.scratch.path().join("ends-in");
+        let commands =
+            block.commands().join("\n").replace("--lang rust", &format!("--lang {}", self.language));
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &format!("{commands}\npwd > {}", ends_in.display())]);
+        shell.current_dir(&self.folder).env("PATH", path).env("KUBECONFIG", &self.kubeconfig);
+        shell.env("KUBEWITNESS_PLUGINS", plugins_folder()?).env("NO_COLOR", "1").kill_on_drop(true);
+        // What a task runner says to cargo is not meant for the plugin's build.
+        shell.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+        let output = tokio::time::timeout(WITHIN, shell.output()).await.context("it does not end")??;
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        ensure!(output.status.success(), "it ended with {}: {stdout}{stderr}", output.status);
+        let seen: Vec<String> = stdout.lines().chain(stderr.lines()).map(squeezed).collect();
+        // How to get its tool is told in each language's own words.
+        let is_shared = |line: &str| self.language == "rust" || !line.contains("rustup");
+        for line in block.output().into_iter().filter(|line| is_certain(line) && is_shared(line)) {
+            ensure!(seen.contains(&squeezed(line)), "it does not say `{line}` but {stdout}{stderr}");
+        }
+        self.folder = std::fs::read_to_string(ends_in)?.trim_end().into();
+        Ok(())
+    }
+}
+
+async fn with_states(scratch: &Scratch, simulator: &Simulator) -> Result<Kubewitness> {
+    let options = RunOptions {
+        kubeconfig: simulator.kubeconfig().to_path_buf(),
+        config: Some(example_copy(scratch)?),
+        data: scratch.folder(DATA)?,
+        ..RunOptions::default()
+    };
+    let mut run = Kubewitness::start("run", &options, scratch.path())?;
+    run.answers().await?;
+    create_job(simulator, "one").await?;
+    run.status_when(READY, "the job", |status| status.journal.states > 0).await?;
+    Ok(run)
+}
+
+async fn follow(scratch: &Scratch, language: &'static str, tool: Option<PathBuf>) -> Result<()> {
+    let word = if language == "python" { "Python" } else { "Rust" };
+    let (simulator, blocks) = (simulator(scratch).await?, blocks(word)?);
+    ensure!(blocks.len() >= 6, "only {} blocks are run for {word}", blocks.len());
+    let mut run = with_states(scratch, &simulator).await?;
+    // The controller's own, where `install` writes to.
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubewitness"}});
+    let (code, told) = simulator.request(Method::POST, "/api/v1/namespaces", Some(&namespace)).await?;
+    ensure!(code == 201, "{code}: {told}");
+    let kubeconfig = simulator.kubeconfig().to_path_buf();
+    let mut reader = Reader { scratch, language, kubeconfig, folder: scratch.folder("empty")? };
+    let mut is_made = false;
+    for block in &blocks {
+        reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {word}", block.line))?;
+        if !is_made {
+            // The folder of a controller, which every reader has elsewhere, and what the page says to install once.
+            let made = reader.folder.join("shout");
+            std::os::unix::fs::symlink(scratch.path().join(DATA), made.join(DATA))?;
+            if let Some(tool) = &tool {
+                std::os::unix::fs::symlink(tool, made.join("venv"))?;
+            }
+            is_made = true;
+        }
+    }
+    run.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guide_to_a_plugin_works_as_it_stands_in_rust() {
+    in_scratch("guide-rust", async |scratch| follow(scratch, "rust", None).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guide_to_a_plugin_works_as_it_stands_in_python() {
+    let Some(tool) = componentize_py("the guide in Python") else { return };
+    in_scratch("guide-python", async |scratch| follow(scratch, "python", Some(tool)).await).await;
+}

@@ -1,0 +1,86 @@
+//! A component as large as those in Python: what the controller holds of it is what runs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
+use kubewitness_harness::{Kubewitness, RunOptions, in_scratch, plugins_folder};
+use wasm_encoder::{DataSection, Encode, MemorySection, MemoryType, Module, ModuleSection};
+
+use super::costly_components::{GROWTH, WITHIN, count_anew, memory, plugin};
+use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
+
+/// More than a component in Python has. With as much in its code, three copies of it are past the bound.
+const DATA: usize = 24 << 20;
+/// What stays of it: the plugin that runs is a small one.
+const HELD: u64 = 24 << 20;
+/// An allocator gives back what was freed within so long.
+const REST: Duration = Duration::from_secs(20);
+
+/// The audit plugin, with a module beside it that nobody makes an instance of.
+fn large() -> Result<Vec<u8>> {
+    let mut bytes = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
+    let (mut memories, mut data, mut module) = (MemorySection::new(), DataSection::new(), Module::new());
+    memories.memory(MemoryType {
+        minimum: 1,
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    // What differs from page to page is no page of zeros.
+    let block: Vec<u8> = (0..DATA).map(|at| (at / 64).to_le_bytes()[at % 4]).collect();
+    data.passive(block);
+    module.section(&memories).section(&data);
+    bytes.push(1);
+    let mut section = Vec::new();
+    ModuleSection(&module).encode(&mut section);
+    bytes.extend(section);
+    Ok(bytes)
+}
+
+fn is_active(status: &StatusView) -> bool {
+    plugin(status, "large").is_some_and(|it| it.state == "active" && it.delivered > 0)
+}
+
+#[tokio::test]
+async fn a_large_component_is_loaded_within_the_memory_that_a_controller_may_grow_by_and_little_of_it_stays()
+{
+    in_scratch("large", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let folder = example_copy(scratch)?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(folder.clone()),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        create_job(&simulator, "before").await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        run.answers().await?;
+        run.status_when(WITHIN, "the first job", |status| status.journal.states > 0).await?;
+        run.caught_up(WITHIN).await?;
+        let pid = run.process().pid()?;
+        let before = count_anew(pid)?;
+        std::fs::write(folder.join("large.wasm"), large()?)?;
+        let spec = AUDIT.replace("audit.wasm", "large.wasm");
+        write(&folder, "large.yaml", &plugin_manifest("large", &spec))?;
+        run.status_when(WITHIN, "the large plugin at work", is_active).await?;
+        let grown = memory(pid, "VmHWM:")?.saturating_sub(before);
+        println!("loading {} MiB took {} MiB at most", DATA >> 20, grown >> 20);
+        ensure!(grown <= GROWTH, "the controller grew by {grown} bytes");
+        tokio::time::sleep(REST).await;
+        let held = memory(pid, "VmRSS:")?.saturating_sub(before);
+        println!("{} MiB of it stay", held >> 20);
+        ensure!(held <= HELD, "the controller holds {held} bytes more");
+        run.stop().await?;
+
+        // Its code comes from the cache, and what its bytes are is known from the folder of the last good version.
+        let mut again = Kubewitness::start("again", &options, scratch.path())?;
+        again.answers().await?;
+        create_job(&simulator, "after").await?;
+        again.status_when(WITHIN, "it to go on", is_active).await?;
+        again.stop().await
+    })
+    .await;
+}
