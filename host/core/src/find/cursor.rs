@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ports::DeadLetter;
 use crate::state::Seq;
 
 /// Of a story: the states before one position, and those of what the object owns before another. 0 is before all.
@@ -23,12 +22,6 @@ pub struct StoryCursor {
 pub struct LetterCursor {
     pub plugin: String,
     pub seq: Seq,
-}
-
-impl LetterCursor {
-    pub fn of(letter: &DeadLetter) -> Self {
-        Self { plugin: letter.plugin.clone(), seq: letter.seq }
-    }
 }
 
 /// It is no cursor of this list.

@@ -376,6 +376,12 @@ pub struct LetterQuery {
     pub limit: Option<usize>,
 }
 
+impl From<&DeadLetter> for LetterCursor {
+    fn from(letter: &DeadLetter) -> Self {
+        Self { plugin: letter.plugin.clone(), seq: letter.seq }
+    }
+}
+
 impl LetterQuery {
     /// All of a plugin.
     pub fn of(plugin: &str) -> Self {

@@ -52,7 +52,7 @@ impl Visibility {
                 return Ok(picking.finish(false));
             }
             let is_seen = self.sees(Verb::List, &view.object, Some(view.letter.seq)).await?;
-            picking.pass(LetterCursor::of(&view.letter), view, is_seen);
+            picking.pass(LetterCursor::from(&view.letter), view, is_seen);
         }
         Ok(picking.finish(is_last))
     }

@@ -190,7 +190,7 @@ fn of_plugin(
     let listed: Vec<_> = rest.take(ROWS).collect();
     let next =
         listed.last().filter(|view| letters.last().is_some_and(|last| last.letter.seq > view.letter.seq));
-    let next = next.map(|view| LetterCursor::of(&view.letter).to_string());
+    let next = next.map(|view| LetterCursor::from(&view.letter).to_string());
     let first = behind.map(|_| asked.page(name, None));
     html! {
         section aria-labelledby={ "plugin-" (name) } {
