@@ -23,7 +23,7 @@ pub use status::story::{events, mutes, reports};
 
 pub use lanes::bucket;
 
-pub use find::{index, order, search, search_filter, selector};
+pub use find::{cursor, index, order, search, search_filter, selector};
 pub use model::fault::shortened;
 pub use model::{address, calendar, clock, document, frames, kinds, limits, project, state, version, words};
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};

@@ -225,7 +225,7 @@ pub struct TapArgs {
     #[arg(long)]
     pub source: Option<String>,
     /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
-    /// states to come
+    /// states to come. Where retention has removed states behind it, a line on standard error says so
     #[arg(long, value_name = "POSITION")]
     pub after: Option<u64>,
     #[command(flatten)]

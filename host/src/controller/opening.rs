@@ -8,9 +8,9 @@ use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterRecordView, MuteView, MutedView,
-    ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView, ReplayRequest, ReplayView,
-    StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView,
+    MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
+    ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -140,7 +140,7 @@ impl Views for Opening {
         self.views()?.document(seq).await
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.views()?.gaps(query).await
     }
 
@@ -152,8 +152,8 @@ impl Views for Opening {
         self.views()?.poison_raw(number).await
     }
 
-    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
-        self.views()?.dead_letters(plugin).await
+    async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
+        self.views()?.dead_letters(query).await
     }
 
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
@@ -183,6 +183,10 @@ impl Views for Opening {
 
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
         self.views()?.letter_records(plugin).await
+    }
+
+    async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {
+        self.views()?.has_all_after(after).await
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {

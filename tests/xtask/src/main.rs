@@ -31,7 +31,9 @@ cargo xtask COMMAND
                        runs the fuzz targets, which search for input that breaks a parser
   structure            how large folders and files are, and which folders use each other in circles
   docs [--check]       writes docs/reference from the code; with --check only compares it
-  images               takes the pictures of docs/images from a playground; needs chromium
+  images [--pages FOLDER]
+                       takes the pictures of docs/images from a playground; needs chromium. With --pages: a picture
+                       of each page of the portal into the folder, light and dark, wide and narrow
   ci                   what CI runs: format, structure, lints, dependencies, all tests. Only tests that need tools of
                        Python or JavaScript are skipped where these are missing, by name
   help                 prints this text
@@ -64,7 +66,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
         "structure" => structure::command(),
         "docs" => docs::reference(args).map(|()| ExitCode::SUCCESS),
-        "images" => images::images().map(|()| ExitCode::SUCCESS),
+        "images" => images::command(args).map(|()| ExitCode::SUCCESS),
         "ci" => run::ci(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");

@@ -25,6 +25,7 @@ pub use super::plugins::{
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
 use crate::calendar;
+use crate::cursor::{LetterCursor, StoryCursor};
 use crate::ports::{DeadLetter, Watched};
 use crate::state::{Gap, ObjectRef, Seq, State};
 
@@ -301,6 +302,11 @@ pub struct TimelineQuery {
     pub namespace: Option<String>,
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
+    /// Where the part begins, as the link to it in the header `Link` says. A part with a cursor has no Events and no
+    /// reports: the first part has them all.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub cursor: Option<StoryCursor>,
     pub limit: Option<usize>,
     /// Whether Events and reports are read as well: each Event has a document.
     #[serde(skip)]
@@ -339,6 +345,10 @@ pub struct GapQuery {
     pub namespace: Option<String>,
     /// Gaps of objects with this name.
     pub name: Option<String>,
+    /// Where the part begins, as the link to it in the header `Link` says.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub cursor: Option<u64>,
     pub limit: Option<usize>,
 }
 
@@ -347,7 +357,36 @@ pub struct GapQuery {
 pub struct PoisonQuery {
     /// A source by name; one that is not there is refused.
     pub source: Option<String>,
+    /// Where the part begins, as the link to it in the header `Link` says.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub cursor: Option<u64>,
     pub limit: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LetterQuery {
+    /// Of this plugin alone.
+    pub plugin: Option<String>,
+    /// Where the part begins, as the link to it in the header `Link` says.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub cursor: Option<LetterCursor>,
+    pub limit: Option<usize>,
+}
+
+impl From<&DeadLetter> for LetterCursor {
+    fn from(letter: &DeadLetter) -> Self {
+        Self { plugin: letter.plugin.clone(), seq: letter.seq }
+    }
+}
+
+impl LetterQuery {
+    /// All of a plugin.
+    pub fn of(plugin: &str) -> Self {
+        Self { plugin: Some(plugin.to_owned()), ..Self::default() }
+    }
 }
 
 /// A poison message: bytes that are no object of their source's kind. The bytes themselves are asked for by number.
@@ -383,6 +422,9 @@ pub struct TimelineView {
     /// There are older states than these: `limit` was reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// Where the part with the older ones begins. It stands in the header `Link`.
+    #[serde(skip)]
+    pub next: Option<StoryCursor>,
 }
 
 /// Which dead letters are replayed or dropped. Everything that is given must hold; where nothing
@@ -573,13 +615,14 @@ pub trait Views: Send + Sync {
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
     /// The document of one state, exactly as it came from the server.
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError>;
-    /// Newest first.
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError>;
+    /// Newest first, each with its number.
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError>;
     /// Newest first.
     async fn poison(&self, query: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError>;
     /// The bytes as they came.
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError>;
-    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError>;
+    /// By plugin and position.
+    async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError>;
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError>;
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError>;
     /// Pauses a plugin, or resumes it. Returns once that is durable and in force.
@@ -593,6 +636,8 @@ pub trait Views: Send + Sync {
     async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
+    /// Whether the journal still has every state after a position. Retention may have taken some.
+    async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
     fn newest(&self) -> watch::Receiver<Seq>;
     /// What keeps retention from going on, as [`StatusView::held`] tells it; asked with each view of a page.
     fn held(&self) -> Vec<HeldView>;

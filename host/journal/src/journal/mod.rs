@@ -11,7 +11,7 @@ use std::sync::{Arc, RwLock};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::ports::{Backlog, DeadLetter, JournalError, Paused, Progress, Save};
 use kubewitness_core::views::{
-    EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, ReportView, TimelineQuery,
+    EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, ReportView, TimelineQuery,
 };
 use kubewitness_core::{Gap, Seq, State, reports};
 
@@ -306,8 +306,8 @@ impl Journal {
         self.reader().await?.gaps().await
     }
 
-    /// The gaps that a query selects, newest first.
-    pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<Gap>, JournalError> {
+    /// The gaps that a query selects, newest first, each with its number.
+    pub async fn gaps_of(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, JournalError> {
         self.reader().await?.gaps_of(query).await
     }
 
@@ -329,12 +329,12 @@ impl Journal {
         self.reader().await?.source_counters().await
     }
 
-    /// Dead letters with the states that they are about; of all plugins where none is named.
+    /// Dead letters with the states that they are about.
     pub async fn letters_with_states(
         &self,
-        plugin: Option<&str>,
+        query: &LetterQuery,
     ) -> Result<Vec<(DeadLetter, Arc<State>)>, JournalError> {
-        self.reader().await?.letters_with_states(plugin).await
+        self.reader().await?.letters_with_states(query).await
     }
 
     /// Newest first.

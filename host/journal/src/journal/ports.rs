@@ -10,7 +10,7 @@ use kubewitness_core::ports::{
     Append, Appended, Backlog, Current, DeadLetter, Discrepancies, Documents, Fate, Former, JournalError,
     Kept, KvWrite, Ledgers, Notes, Outside, Paused, Present, Progress, Save, Warm, Witness,
 };
-use kubewitness_core::views::TimelineQuery;
+use kubewitness_core::views::{LetterQuery, TimelineQuery};
 use kubewitness_core::{ObjectRef, Seq, State, Version};
 use tokio::sync::{mpsc, watch};
 
@@ -157,7 +157,10 @@ impl Backlog for Journal {
     }
 
     async fn dead_letters(&self, plugin: &str) -> Result<Vec<DeadLetter>, JournalError> {
-        self.inner.group.ask(plugin, |rows, plugin| rows.letters(Some(plugin))).await
+        self.inner
+            .group
+            .ask(plugin, |rows, plugin| Box::pin(async move { rows.letters(&LetterQuery::of(plugin)).await }))
+            .await
     }
 
     async fn mark_replaying(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kubewitness_core::Seq;
 use kubewitness_core::ledger::Reached;
 use kubewitness_core::ports::{JournalError, NOTE, Progress};
+use kubewitness_core::views::LetterQuery;
 
 use crate::report::OpenError;
 use crate::store::Connection;
@@ -49,7 +50,8 @@ async fn read(
     if let Some(plugin) = plugin
         && let Some(progress) = rows.progress(plugin).await?
     {
-        let letters = rows.letters(Some(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
+        let letters =
+            rows.letters(&LetterQuery::of(plugin)).await?.into_iter().map(|letter| letter.seq).collect();
         accounts.account = Some(Account { progress, letters });
     }
     accounts.reached = reached(rows.kv(LEDGERS).await?, ledger)?;

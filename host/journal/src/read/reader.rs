@@ -8,7 +8,9 @@ use bytes::Bytes;
 use kubewitness_core::ports::{
     Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView, TimelineQuery};
+use kubewitness_core::views::{
+    EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
+};
 use kubewitness_core::{Gap, ObjectRef, Seq, State};
 use tokio::sync::mpsc;
 
@@ -246,7 +248,7 @@ impl<'a> Reader<'a> {
         self.rows().poison(source, limit).await
     }
 
-    pub async fn gaps_of(mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+    pub async fn gaps_of(mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
         self.rows().gaps_of(query).await
     }
 
@@ -273,11 +275,8 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    pub async fn letters_with_states(
-        mut self,
-        plugin: Option<&str>,
-    ) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
-        let letters = self.rows().letters(plugin).await?;
+    pub async fn letters_with_states(mut self, query: &LetterQuery) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
+        let letters = self.rows().letters(query).await?;
         let seqs: Vec<_> = letters.iter().map(|letter| letter.seq).collect();
         let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
         let pair = |letter: DeadLetter| {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::JournalError;
@@ -12,13 +13,14 @@ use kubewitness_core::{Change, ObjectRef, Seq, State};
 
 use super::documents;
 use super::shared_rows::{self, Names};
-use crate::store::rows::{Answer, Which, uid};
+use crate::store::rows::{Answer, Which, bounded, uid};
 use crate::store::{Fetch, Owned};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.
 const TIMELINE: usize = 1000;
-const TIMELINE_MOST: usize = 10_000;
+/// As many as an answer of the API has, and one that tells that there are more.
+const TIMELINE_MOST: usize = 10_001;
 
 /// A Job's pods, a workflow's jobs' pods; deeper owners are not followed.
 const OWNER_STEPS: usize = 4;
@@ -32,6 +34,9 @@ const EVENT_STATES: usize = EVENTS * 5;
 
 /// States of which the newest documents are: an end, which may have none, and the two versions before it.
 const DOCUMENTS: i64 = 3;
+
+/// Before no position.
+const NEWEST: StoryCursor = StoryCursor { states: Seq::MAX, related: Seq::MAX };
 
 /// What was witnessed of one object. Each list has the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +58,10 @@ pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &Timeli
         }
         false => Vec::new(),
     };
-    let states = story(rows, names, &mine, limit).await?;
-    let related = story(rows, names, &related, limit).await?;
-    let events = newest(story(rows, names, &events, EVENT_STATES).await?);
+    let StoryCursor { states, related: others } = query.cursor.unwrap_or(NEWEST);
+    let states = story(rows, names, &mine, states, limit).await?;
+    let related = story(rows, names, &related, others, limit).await?;
+    let events = newest(story(rows, names, &events, Seq::MAX, EVENT_STATES).await?);
     Ok(Story { states, related, events })
 }
 
@@ -82,7 +88,7 @@ pub(super) async fn newest_documents(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    for seq in rows.story(&mine, DOCUMENTS).await? {
+    for seq in rows.story(&mine, i64::MAX, DOCUMENTS).await? {
         let document = documents::document(rows, names, seq as u64).await?;
         found.extend(document.filter(|document| !document.is_empty()));
     }
@@ -133,17 +139,18 @@ async fn owned(rows: &mut dyn Fetch, mine: &[i64]) -> Answer<Vec<i64>> {
     Ok(all)
 }
 
-/// The newest states of these objects, oldest first.
+/// The newest states of these objects before a position, oldest first.
 async fn story(
     rows: &mut dyn Fetch,
     names: &Names,
     objects: &[i64],
+    before: Seq,
     limit: usize,
 ) -> Answer<Vec<Arc<State>>> {
-    if objects.is_empty() || limit == 0 {
+    if objects.is_empty() || limit == 0 || before == 0 {
         return Ok(Vec::new());
     }
-    let seqs = rows.story(objects, limit as i64).await?;
+    let seqs = rows.story(objects, bounded(before), limit as i64).await?;
     let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
     shared_rows::at(rows, names, &seqs).await
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{DeadLetter, KvWrite, Progress, Save};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, Version};
 
 use crate::report::{PoisonRecord, ReplayRecord, Replica, SourceCounters};
@@ -301,8 +301,8 @@ pub(crate) trait Fetch: Send {
 
     /// Objects that one of these owned, the newest first.
     async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>>;
-    /// The newest positions of these objects: along the chains, from their ends.
-    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>>;
+    /// The newest positions of these objects before one: along the chains, from their ends.
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>>;
 
     // ---- what was there at a moment ----
 
@@ -324,8 +324,8 @@ pub(crate) trait Fetch: Send {
     async fn source_counters(&mut self) -> Answer<Vec<SourceCounters>>;
     /// In the order in which they were recorded.
     async fn gaps(&mut self) -> Answer<Vec<Gap>>;
-    /// Newest first.
-    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>>;
+    /// Newest first, each with its number.
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>>;
     async fn poison(&mut self, source: Option<&str>, limit: usize) -> Answer<Vec<PoisonRecord>>;
     async fn poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>>;
     async fn poison_raw(&mut self, number: u64) -> Answer<Option<Vec<u8>>>;
@@ -337,8 +337,8 @@ pub(crate) trait Fetch: Send {
 
     async fn count(&mut self, sources: &[Arc<str>], after: Seq, through: Seq) -> Answer<u64>;
     async fn progress(&mut self, plugin: &str) -> Answer<Option<Progress>>;
-    /// In order; of all plugins where none is named.
-    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>>;
+    /// By plugin and position; of all plugins where none is named.
+    async fn letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>>;
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     /// Of these, what it reports of objects.
     async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;

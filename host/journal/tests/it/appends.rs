@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::state::gap_reason;
@@ -280,7 +281,9 @@ async fn gaps_and_poison_are_kept_once() {
     assert_eq!((shown[0].bytes, shown[0].excerpt.as_str(), shown[0].observed_ms), (5, "{\"cut", 9));
     assert_eq!(desk.journal.poison_raw(shown[0].number).await.unwrap().unwrap(), b"{\"cut");
     assert_eq!(desk.journal.poison_raw(u64::MAX).await.unwrap(), None);
-    let none = PoisonQuery { source: Some("other".into()), limit: None };
+    let older = PoisonQuery { cursor: Some(shown[0].number), ..PoisonQuery::default() };
+    assert_eq!(desk.journal.poison_of(&older).await.unwrap(), shown[1..]);
+    let none = PoisonQuery { source: Some("other".into()), ..PoisonQuery::default() };
     assert!(desk.journal.poison_of(&none).await.unwrap().is_empty());
     let counters = desk.journal.source_counters().await.unwrap();
     assert_eq!((counters[0].states, counters[0].gaps, counters[0].poison), (1, 2, 1));
@@ -335,11 +338,17 @@ async fn gaps_are_found_by_what_they_are_about() {
     desk.journal.append(Append { gaps: vec![whole], ..of("other", 1, Vec::new()) }).await.unwrap();
     let found = async |query: GapQuery| {
         let gaps = desk.journal.gaps_of(&query).await.unwrap();
-        gaps.into_iter().map(|gap| gap.after).collect::<Vec<_>>()
+        gaps.into_iter().map(|(_, gap)| gap.after).collect::<Vec<_>>()
     };
     let all = GapQuery::default();
     assert_eq!(found(all.clone()).await, ["5", "21", "11", "1"], "newest first");
     assert_eq!(found(GapQuery { limit: Some(2), ..all.clone() }).await, ["5", "21"]);
+    let first = desk.journal.gaps_of(&GapQuery { limit: Some(2), ..all.clone() }).await.unwrap();
+    let cursor = first.last().map(|(number, _)| *number);
+    assert_eq!(found(GapQuery { cursor, ..all.clone() }).await, ["11", "1"], "those behind the cursor");
+    let of_jobs = GapQuery { kind: Some("jobs".into()), cursor, limit: Some(1), ..all.clone() };
+    assert_eq!(found(of_jobs).await, ["11"]);
+    assert!(found(GapQuery { cursor: Some(u64::MAX), ..all.clone() }).await.len() == 4);
     assert_eq!(found(GapQuery { source: Some("other".into()), ..all.clone() }).await, ["5"]);
     let (one, uid) = (job(1), Some(job(1).uid.clone()));
     assert_eq!(found(GapQuery { uid, ..all.clone() }).await, ["21", "1"]);
@@ -438,6 +447,17 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     let by_uid = TimelineQuery { uid: Some(job(1).uid.clone()), limit: Some(1), ..TimelineQuery::default() };
     let story = desk.journal.timeline(&by_uid).await.unwrap();
     assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [2]);
+    let part = async |states, related, limit| {
+        let cursor = Some(StoryCursor { states, related });
+        let asked = TimelineQuery { cursor, limit: Some(limit), ..by_name.clone() };
+        let story = desk.journal.timeline(&asked).await.unwrap();
+        let seqs = |states: Vec<Arc<State>>| states.iter().map(|state| state.seq).collect::<Vec<_>>();
+        (seqs(story.states), seqs(story.related))
+    };
+    assert_eq!(part(3, 7, 1).await, (vec![2], vec![6]));
+    assert_eq!(part(3, 7, 9).await, (vec![1, 2], vec![4, 6]));
+    assert_eq!(part(1, 5, 9).await, (vec![], vec![4]));
+    assert_eq!(part(0, u64::MAX, 9).await, (vec![], vec![4, 6, 7]));
     let unknown = TimelineQuery { name: Some("nobody".into()), ..TimelineQuery::default() };
     assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
 }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ledger::Reached;
 use kubewitness_core::ports::{
     Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, Ledgers, NOTE, Notes, Progress, Save,
     SourceStart, Try, Witness,
 };
+use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, account_at, ids_at};
 
@@ -120,8 +122,16 @@ async fn progress_letters_and_keys_are_saved_together() {
     assert_eq!(account_at(&desk.place, Some("other"), "trail").await.unwrap(), Default::default());
     assert!(desk.journal.dead_letters("other").await.unwrap().is_empty());
     assert_eq!(desk.journal.kv("audit").await.unwrap(), [("a".into(), vec![3]), ("b".into(), vec![2])]);
-    let with_states = desk.journal.letters_with_states(None).await.unwrap();
+    let with_states = desk.journal.letters_with_states(&LetterQuery::default()).await.unwrap();
     assert_eq!(with_states.iter().map(|(_, state)| state.seq).collect::<Vec<_>>(), [2, 3]);
+    let part = async |plugin: &str, seq, limit| {
+        let cursor = Some(LetterCursor { plugin: plugin.into(), seq });
+        let query = LetterQuery { cursor, limit: Some(limit), ..LetterQuery::default() };
+        let found = desk.journal.letters_with_states(&query).await.unwrap();
+        found.iter().map(|(letter, _)| letter.seq).collect::<Vec<_>>()
+    };
+    assert_eq!((part("aud", 9, 9).await, part("audit", 1, 1).await), (vec![2, 3], vec![2]));
+    assert_eq!((part("audit", 2, 9).await, part("audit", 3, 9).await), (vec![3], vec![]));
     desk.assert_sound().await;
 
     desk.journal.mark_replaying("audit", &[2], "ann", "the sink is back").await.unwrap();

@@ -4,6 +4,7 @@
 pub(crate) mod codes;
 pub(crate) mod etag;
 pub(crate) mod frame;
+pub(crate) mod paged;
 pub(crate) mod params;
 pub(crate) mod problem;
 pub(crate) mod time;

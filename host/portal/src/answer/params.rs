@@ -1,5 +1,8 @@
 //! Reads query parameters. It refuses unknown and repeated ones, and bounds each value.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use axum::extract::Query;
 use axum::http::Uri;
 use kubewitness_core::status::PHASES;
@@ -43,6 +46,19 @@ impl Params {
 
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
         self.text(name).map(|text| number(name, text)).transpose()
+    }
+
+    /// Where a part of a list begins.
+    pub(crate) fn cursor<C: FromStr>(&self, name: &str) -> Result<Option<C>, Problem> {
+        let read = |text: &str| {
+            text.parse().map_err(|_| {
+                Problem::invalid(
+                    format!("`{text}` is no cursor of this list."),
+                    "Take it from the header `Link`, or from the link to the next part, as it is.",
+                )
+            })
+        };
+        self.text(name).map(read).transpose()
     }
 
     /// The number of rows, `usual` where none is asked for.
@@ -89,6 +105,11 @@ impl Params {
         let encoded =
             pairs.map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
         encoded.collect::<Vec<_>>().join("&")
+    }
+
+    /// The address of the next part of what the API answers.
+    pub(crate) fn next(&self, uri: &Uri, cursor: Option<impl Display>) -> Option<String> {
+        cursor.map(|cursor| format!("{}?{}", uri.path(), self.link("cursor", &cursor.to_string())))
     }
 
     pub(crate) fn phase(&self, name: &str) -> Result<Option<&'static str>, Problem> {

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::Uri;
 use kubewitness_core::views::{
-    GapQuery, ObjectQuery, ObjectView, PoisonQuery, SubmitRequest, SubmitView, TimelineQuery,
+    GapQuery, LetterQuery, ObjectQuery, PoisonQuery, SubmitRequest, SubmitView, TimelineQuery,
 };
 use kubewitness_harness::generated;
 use schemars::generate::SchemaSettings;
@@ -19,8 +19,9 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{GAPS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
+use super::{GAPS, LETTERS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
 use crate::access::Viewer;
+use crate::answer::paged::Paged;
 use crate::answer::{Problem, codes};
 use crate::app::App;
 use crate::submit::KEY_BYTES;
@@ -37,6 +38,23 @@ struct Description {
     paths: Map<String, Value>,
 }
 
+/// What a handler gives.
+trait Answer {
+    type Body: JsonSchema;
+    /// Whether a header tells where the next part is.
+    const HAS_PARTS: bool;
+}
+
+impl<T: JsonSchema> Answer for Json<T> {
+    type Body = T;
+    const HAS_PARTS: bool = false;
+}
+
+impl<T: JsonSchema> Answer for Paged<T> {
+    type Body = T;
+    const HAS_PARTS: bool = true;
+}
+
 /// One method of one path.
 struct Operation<'a> {
     of: &'a mut Description,
@@ -44,6 +62,7 @@ struct Operation<'a> {
     method: &'static str,
     told: Map<String, Value>,
     refusals: Vec<u16>,
+    has_parts: bool,
 }
 
 impl Description {
@@ -87,7 +106,7 @@ impl Description {
     ) -> Operation<'_> {
         let told = Map::from_iter([("operationId".into(), id.into()), ("summary".into(), summary.into())]);
         let refusals = if path.starts_with("/api/") { vec![400, 503] } else { Vec::new() };
-        Operation { of: self, path, method, told, refusals }
+        Operation { of: self, path, method, told, refusals, has_parts: false }
     }
 
     /// The whole document.
@@ -298,18 +317,13 @@ impl Operation<'_> {
     }
 
     /// With the schema of what the handler gives.
-    fn answers<T, F>(self, _: impl Fn(State<App>, Viewer, Uri) -> F, text: &str)
+    fn answers<A, F>(mut self, _: impl Fn(State<App>, Viewer, Uri) -> F, text: &str)
     where
-        T: JsonSchema,
-        F: Future<Output = Result<Json<T>, Problem>>,
+        A: Answer,
+        F: Future<Output = Result<A, Problem>>,
     {
-        let schema = self.of.answers.subschema_for::<T>();
-        self.gives("application/json", schema.as_value(), text);
-    }
-
-    /// The same for a handler whose answer has headers of its own beside a list.
-    fn lists<T: JsonSchema>(self, text: &str) {
-        let schema = self.of.answers.subschema_for::<Vec<T>>();
+        self.has_parts = A::HAS_PARTS;
+        let schema = self.of.answers.subschema_for::<A::Body>();
         self.gives("application/json", schema.as_value(), text);
     }
 
@@ -360,6 +374,10 @@ impl Operation<'_> {
             self = self.parameter("header", "If-None-Match", about, &self::text());
             let of = "The tag of this answer, for this person.";
             answer["headers"] = json!({"ETag": {"description": of, "schema": self::text()}});
+            if self.has_parts {
+                let about = "The address of the next part, with `rel=\"next\"`; left out with the last part.";
+                answer["headers"]["Link"] = json!({"description": about, "schema": self::text()});
+            }
             responses.insert("304".into(), json!({"$ref": "#/components/responses/Unchanged"}));
         }
         responses.insert("200".into(), answer);
@@ -389,14 +407,18 @@ fn describe() -> Value {
     api.get("/api/v1/objects", "objects", "What is there now, each with its status")
         .query::<ObjectQuery>(OBJECTS)
         .refuses(&[403])
-        .lists::<ObjectView>(
-            "Objects, the newest change first. `Link` has the address of the next page, and each \
-                                  `Kubewitness-Notice` a sentence on what makes the answer less than all.",
+        .answers(
+            super::objects,
+            "Objects, the newest change first. Each `Kubewitness-Notice` is a sentence on what makes the answer less \
+             than all.",
         );
     api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
         .query::<TimelineQuery>(TIMELINE)
         .refuses(&[404])
-        .answers(super::timeline, "States, oldest first.");
+        .answers(
+            super::timeline,
+            "The newest states, oldest first. The next part has the states before them.",
+        );
     api.get(
         "/api/v1/states/{seq}/document",
         "document",
@@ -441,7 +463,7 @@ fn describe() -> Value {
             &text(),
             "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
              where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
-             data is its newest position.",
+             data is its newest position. `Kubewitness-Notice` tells where retention has removed states behind the position.",
         );
     api.operation(
         "post",
@@ -522,12 +544,10 @@ fn describe_submissions(api: &mut Description) {
 }
 
 fn describe_letters(api: &mut Description) {
-    let plugin = "Of this plugin alone.";
     api.get("/api/v1/deadletters", "deadLetters", "States that were parked after their last try")
-        .parameter("query", "plugin", plugin, &text())
-        .limit()
+        .query::<LetterQuery>(LETTERS)
         .refuses(&[404])
-        .answers(super::dead_letters, "The dead letters.");
+        .answers(super::dead_letters, "The dead letters, by plugin and position.");
     api.post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
         .changes(super::replay, "The dead letters that were replayed, or with `dry_run` would be.");
     api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop")).changes(
@@ -539,8 +559,7 @@ fn describe_letters(api: &mut Description) {
         "letterRecords",
         "Who replayed or dropped dead letters, newest first",
     )
-    .parameter("query", "plugin", plugin, &text())
-    .limit()
+    .query::<LetterQuery>(LETTERS)
     .refuses(&[403])
     .answers(super::letter_records, "The records.");
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Viewer;
+use crate::answer::paged::NOTICE;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::App;
@@ -76,6 +77,10 @@ pub(crate) async fn events(
     let now = *newest.borrow();
     let known = seen.or(asked);
     let from = known.unwrap_or(now);
+    let notice = match known {
+        Some(after) if after < now && !app.views.has_all_after(after).await? => Some(removed(after)),
+        _ => None,
+    };
     let live = Live {
         visible,
         viewer,
@@ -100,7 +105,16 @@ pub(crate) async fn events(
         };
         Some((Ok::<_, Infallible>(event?), live))
     });
-    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    response.headers_mut().extend(notice.map(|notice| (NOTICE, notice)));
+    Ok(response)
+}
+
+/// It tells no more than the client knows: neither how many, nor whose.
+fn removed(after: Seq) -> HeaderValue {
+    let told =
+        format!("Retention has removed states behind position {after}: the stream does not have them.");
+    HeaderValue::try_from(told).expect("a sentence and a number")
 }
 
 impl Live {

@@ -11,22 +11,23 @@ pub(crate) mod submitting;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
-    DeadLetterView, DropView, GapQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView, PluginView,
-    PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
+    DeadLetterView, DropView, GapQuery, LetterQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView,
+    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
 };
 
 use crate::access::codes::GOOD_FOR;
 use crate::access::{Act, Viewer};
 pub(crate) use crate::answer::WHO_BYTES;
+use crate::answer::paged::Paged;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, codes};
 use crate::app::{App, Route};
-use crate::scope::{self, Visibility};
+use crate::scope::{self, Part, Visibility};
 
 /// Rows of one answer: as many as a person looks through, and as many as a script may ask for.
 pub(crate) const ROWS: usize = 500;
@@ -56,16 +57,13 @@ const OBJECTS: &[&str] = &[
     "cursor",
     "limit",
 ];
-const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "limit"];
-const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "limit"];
-const POISON: &[&str] = &["source", "limit"];
-const OF_PLUGIN: &[&str] = &["plugin", "limit"];
+const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "cursor", "limit"];
+const GAPS: &[&str] = &["source", "uid", "kind", "namespace", "name", "cursor", "limit"];
+const POISON: &[&str] = &["source", "cursor", "limit"];
+const LETTERS: &[&str] = &["plugin", "cursor", "limit"];
 
 /// Objects with details of one answer, where no limit is given.
 const DETAILED: usize = 100;
-
-/// A sentence that tells what makes the answer less than all.
-const NOTICE: HeaderName = HeaderName::from_static("kubewitness-notice");
 
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
@@ -102,7 +100,11 @@ async fn status(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json
 }
 
 /// The body is the page's objects; the headers say where the next page is and what else there is to know.
-async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<ObjectsAnswer, Problem> {
+async fn objects(
+    State(app): State<App>,
+    viewer: Viewer,
+    uri: Uri,
+) -> Result<Paged<Vec<ObjectView>>, Problem> {
     let params = Params::read(&uri, OBJECTS)?;
     let details = params.yes("details")?;
     let limit = params.limit(if details { DETAILED } else { ROWS }, MOST_ROWS)?;
@@ -133,44 +135,21 @@ async fn objects(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Obj
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
     }
-    Ok(ObjectsAnswer {
-        next: page.next.map(|cursor| params.link("cursor", &cursor)),
-        page: page.objects,
-        notices: page.notices,
-    })
+    let next = params.next(&uri, page.next);
+    Ok(Paged { body: page.objects, next, notices: page.notices })
 }
 
-/// A page of objects, with the address of the next one.
-struct ObjectsAnswer {
-    page: Vec<ObjectView>,
-    next: Option<String>,
-    notices: Vec<String>,
-}
-
-impl IntoResponse for ObjectsAnswer {
-    fn into_response(self) -> Response {
-        let mut response = Json(self.page).into_response();
-        let link = self.next.map(|next| (header::LINK, format!("</api/v1/objects?{next}>; rel=\"next\"")));
-        let notices = self.notices.into_iter().map(|notice| (NOTICE, notice));
-        for (name, value) in link.into_iter().chain(notices) {
-            // Names of sources are plain, and so is all else in it.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                response.headers_mut().append(name, value);
-            }
-        }
-        response
-    }
-}
-
-async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<TimelineView>, Problem> {
+async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<TimelineView>, Problem> {
     let params = Params::read(&uri, TIMELINE)?;
+    let cursor = params.cursor("cursor")?;
     let mut query = TimelineQuery {
         uid: params.owned("uid"),
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
         name: params.owned("name"),
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
-        events: true,
+        events: cursor.is_none(),
+        cursor,
         kinds: None,
     };
     let named = query.kind.is_some() && query.name.is_some();
@@ -186,9 +165,11 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Js
     query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
         // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
-        return Ok(Json(TimelineView::default()));
+        return Ok(Paged::new(TimelineView::default(), None));
     }
-    Ok(Json(visible.of_story(app.views.timeline(&query).await?).await?))
+    let story = visible.of_story(app.views.timeline(&query).await?).await?;
+    let next = params.next(&uri, story.next);
+    Ok(Paged::new(story, next))
 }
 
 async fn document(
@@ -207,7 +188,7 @@ async fn plugins(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Jso
     Ok(Json(Visibility::new(&app, &viewer).status().await?.plugins))
 }
 
-async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<Gap>>, Problem> {
+async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<Vec<Gap>>, Problem> {
     let params = Params::read(&uri, GAPS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     let visible = Visibility::new(&app, &viewer);
@@ -217,30 +198,31 @@ async fn gaps(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<V
         kind: params.owned("kind"),
         namespace: params.owned("namespace"),
         name: params.owned("name"),
-        limit: Some(visible.rows(limit)),
+        cursor: params.cursor("cursor")?,
+        limit: None,
     };
-    let (kind, namespace) = (query.kind.as_deref(), query.namespace.as_deref());
-    let gaps = match visible.could_list(kind, namespace).await? {
-        true => visible.gaps(app.views.gaps(&query).await?, limit).await?,
-        false => Vec::new(),
+    let (source, kind) = (query.source.clone(), query.kind.clone());
+    let part = match visible.could_list(kind.as_deref(), query.namespace.as_deref()).await? {
+        true => visible.gaps(query, limit).await?,
+        false => Part::default(),
     };
-    if gaps.is_empty() {
-        scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
+    if part.rows.is_empty() {
+        scope::check(&app, source.as_deref(), kind.as_deref()).await?;
     }
-    Ok(Json(gaps))
+    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
 }
 
-async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Json<Vec<PoisonView>>, Problem> {
+async fn poison(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Paged<Vec<PoisonView>>, Problem> {
     let params = Params::read(&uri, POISON)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
     viewer.must(Act::SeeStatus, "").await?;
-    let visible = Visibility::new(&app, &viewer);
-    let query = PoisonQuery { source: params.owned("source"), limit: Some(visible.rows(limit)) };
-    let poison = visible.poison(app.views.poison(&query).await?, limit).await?;
-    if poison.is_empty() {
-        scope::check(&app, query.source.as_deref(), None).await?;
+    let source = params.owned("source");
+    let query = PoisonQuery { source: source.clone(), cursor: params.cursor("cursor")?, limit: None };
+    let part = Visibility::new(&app, &viewer).poison(query, limit).await?;
+    if part.rows.is_empty() {
+        scope::check(&app, source.as_deref(), None).await?;
     }
-    Ok(Json(poison))
+    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
 }
 
 /// Whatever it is, a browser is to save it and not to show it: it comes from a stranger.
@@ -265,10 +247,12 @@ async fn dead_letters(
     State(app): State<App>,
     viewer: Viewer,
     uri: Uri,
-) -> Result<Json<Vec<DeadLetterView>>, Problem> {
-    let params = Params::read(&uri, OF_PLUGIN)?;
+) -> Result<Paged<Vec<DeadLetterView>>, Problem> {
+    let params = Params::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    Ok(Json(Visibility::new(&app, &viewer).letters(params.text("plugin"), limit).await?))
+    let query = LetterQuery { plugin: params.owned("plugin"), cursor: params.cursor("cursor")?, limit: None };
+    let part = Visibility::new(&app, &viewer).letters(query, limit).await?;
+    Ok(Paged::new(part.rows, params.next(&uri, part.next)))
 }
 
 async fn replay(
@@ -299,13 +283,18 @@ async fn letter_records(
     State(app): State<App>,
     viewer: Viewer,
     uri: Uri,
-) -> Result<Json<Vec<LetterRecordView>>, Problem> {
-    let params = Params::read(&uri, OF_PLUGIN)?;
+) -> Result<Paged<Vec<LetterRecordView>>, Problem> {
+    let params = Params::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
+    let before: Option<u64> = params.cursor("cursor")?;
     viewer.must(Act::SeeStatus, "").await?;
     let mut records = app.views.letter_records(params.text("plugin")).await?;
+    records.retain(|record| before.is_none_or(|before| record.number < before));
+    let is_cut = records.len() > limit;
     records.truncate(limit);
-    Ok(Json(records))
+    let next = records.last().filter(|_| is_cut).map(|record| record.number);
+    let next = params.next(&uri, next);
+    Ok(Paged::new(records, next))
 }
 
 /// The request as it is carried out: the record names whoever has signed in.

@@ -7,33 +7,33 @@ use kubewitness_core::Gap;
 use kubewitness_core::views::{GapQuery, PoisonQuery, PoisonView, SourceView};
 use maud::{Markup, html};
 
-use super::parts::{ROWS, at, at_text, empty, encode, figure, object_link, plural};
+use super::parts::{ROWS, at, at_text, empty, encode, figure, object_link, pages_of, plural};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
 use crate::answer::params::Params;
 use crate::app::App;
-use crate::scope::{Verb, Visibility};
+use crate::scope::{Part, Verb, Visibility};
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    let params = Params::read(&uri, &["source", "uid"])?;
+    let params = Params::read(&uri, &["source", "uid", "cursor", "poison"])?;
     let visible = Visibility::new(&app, &viewer);
     let query = GapQuery {
         source: params.owned("source"),
         uid: params.owned("uid"),
-        limit: Some(visible.rows(ROWS + 1)),
+        cursor: params.cursor("cursor")?,
         ..GapQuery::default()
     };
     let status = visible.status().await?;
     let (mut sources, restricted) = (status.sources, status.restricted);
-    let gaps = visible.gaps(app.views.gaps(&query).await?, ROWS + 1).await?;
-    let poison = PoisonQuery { source: query.source.clone(), limit: Some(visible.rows(ROWS + 1)) };
+    let gaps = visible.gaps(query.clone(), ROWS).await?;
+    let poison = PoisonQuery { source: query.source.clone(), cursor: params.cursor("poison")?, limit: None };
     // Bytes that were no object are of none.
     let poison = match query.uid.is_some() || restricted {
-        true => Vec::new(),
-        false => visible.poison(app.views.poison(&poison).await?, ROWS + 1).await?,
+        true => Part::default(),
+        false => visible.poison(poison, ROWS).await?,
     };
-    let none_at_all = sources.is_empty();
+    let (none_at_all, is_first) = (sources.is_empty(), query.cursor.is_none());
     sources.retain(|source| query.source.as_ref().is_none_or(|name| *name == source.name));
     let mut hidden = Vec::new();
     for source in &sources {
@@ -49,16 +49,22 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             "This page lists the parts of the history that are known to be missing. "
             "Versions strictly between the two bounds of a gap were not witnessed. Its reason says why they can't be read any more."
         }
-        @if none_at_all && gaps.is_empty() {
+        @if none_at_all && gaps.rows.is_empty() {
             (empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
         } @else {
             section aria-labelledby="holes" {
                 h2 #holes { "Missing versions" }
-                @if gaps.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) } @else { (holes(&gaps, &query, &sources)) }
+                @if is_first && gaps.rows.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) }
+                @else { (holes(&gaps.rows, &query, &sources)) }
+                (pages_of(&params, "cursor", gaps.next, "Pages of gaps", "holes"))
             }
             @if restricted { section { (super::parts::restricted("The list of poison messages and audit findings")) } }
             @else if query.uid.is_none() {
-                section aria-labelledby="poison" { h2 #poison { "Poison" } (poisons(&poison, unseen_poison)) }
+                section aria-labelledby="poison" {
+                    h2 #poison { "Poison" }
+                    (poisons(&poison.rows, params.text("poison").is_none(), unseen_poison))
+                    (pages_of(&params, "poison", poison.next, "Pages of poison messages", "poison"))
+                }
                 section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (histories(&sources)) }
                 section aria-labelledby="audits" { h2 #audits { "Audits" } (audits(&sources)) }
             }
@@ -104,6 +110,12 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
             &html! { "No source is called " b { (name) } ", and no gap of one that was is kept. " a href="/gaps" { "Show all gaps" } "." },
         );
     }
+    if query.cursor.is_some() {
+        return empty(
+            "No more gaps",
+            &html! { "This page of the list has none. " a href="/gaps" { "Show the newest" } "." },
+        );
+    }
     if query.uid.is_some() {
         return empty(
             "Nothing matches",
@@ -123,20 +135,17 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
 }
 
 fn table(gaps: &[Gap]) -> Markup {
-    let count = gaps.len().min(ROWS) as u64;
+    let count = gaps.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Gaps" { table.dense {
-            caption {
-                @if gaps.len() > ROWS { "The newest " (figure(count)) " gaps; kubewitness gaps --limit lists more" }
-                @else { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
-            }
+            caption { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Scope" } th.num scope="col" { "After version" }
                 th.num scope="col" { "Before version" } th.num scope="col" { "Epoch" } th.wide scope="col" { "Reason" }
                 th scope="col" { "Recorded" }
             } }
-            tbody { @for gap in gaps.iter().take(ROWS) { tr {
-                td { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
+            tbody { @for gap in gaps { tr {
+                td.keep { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
                 td.object { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
                 td.num { (bound(&gap.after)) }
                 td.num { (bound(&gap.before)) }
@@ -155,30 +164,30 @@ pub(super) fn bound(version: &str) -> &str {
 
 // ---- poison ------------------------------------------------------------------------------
 
-fn poisons(poison: &[PoisonView], unseen: u64) -> Markup {
-    if poison.is_empty() && unseen > 0 {
+fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
+    if poison.is_empty() && is_first && unseen > 0 {
         return html! { p.note {
             (figure(unseen)) " that you may not see: poison is for people who may list the objects of its source in the whole cluster."
         } };
     }
+    if poison.is_empty() && !is_first {
+        return html! { p.note { "This page of the list has none." } };
+    }
     if poison.is_empty() {
         return html! { p.note { "None: every event was an object of its source's kind." } };
     }
-    let count = poison.len().min(ROWS) as u64;
+    let count = poison.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Poison" { table.dense {
-            caption {
-                @if poison.len() > ROWS { "The newest " (figure(count)) " frames that were no object of their kind, kept as they came" }
-                @else { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", kept as they came" }
-            }
+            caption { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", newest first, kept as they came" }
             thead { tr {
                 th.num scope="col" { "Number" } th scope="col" { "Source" } th.num scope="col" { "Epoch" }
                 th.wide scope="col" { "Error" } th.wide scope="col" { "It begins" } th.num scope="col" { "Bytes" }
                 th scope="col" { "Observed" } th scope="col" { "Raw" }
             } }
-            tbody { @for view in poison.iter().take(ROWS) { tr {
+            tbody { @for view in poison { tr {
                 td.num { (view.number) }
-                td { (view.source) }
+                td.keep { (view.source) }
                 td.num { (view.epoch) }
                 td.wide.whole { (view.error) }
                 td.wide { code title=(view.excerpt) { (visible(&view.excerpt)) } }
@@ -217,7 +226,7 @@ fn histories(sources: &[SourceView]) -> Markup {
                 th.num scope="col" { "States" } th.num scope="col" { "Watched up to" } th scope="col" { "Last event" }
             } }
             tbody { @for source in replaced { @for epoch in &source.epochs { tr {
-                td { (source.name) }
+                td.keep { (source.name) }
                 td.num { (epoch.epoch) }
                 td.when { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
                 td.num { (figure(epoch.states)) }
@@ -240,7 +249,7 @@ fn audits(sources: &[SourceView]) -> Markup {
                 th.num scope="col" { "Objects that differed" }
             } }
             tbody { @for source in sources { tr {
-                td { (source.name) }
+                td.keep { (source.name) }
                 td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
                 td.num { (figure(source.counts.lists_audit)) }
                 td.num { (figure(source.differed)) }
@@ -259,7 +268,7 @@ fn differences(sources: &[SourceView]) -> Markup {
                 th.num scope="col" { "Listed" } th scope="col" { "Found" }
             } }
             tbody { @for source in sources { @for found in &source.discrepancies { tr {
-                td { (source.name) }
+                td.keep { (source.name) }
                 td.object { (object_link(&found.object)) }
                 td.num { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }
                 td.num { @if found.listed.is_empty() { "no longer" } @else { (found.listed) } }

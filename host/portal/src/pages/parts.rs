@@ -1,10 +1,13 @@
 //! The parts of pages: links, badges, times, figures, and the texts of empty pages.
 
+use std::fmt::Display;
+
 use axum::http::{HeaderMap, header};
 use kubewitness_core::{ObjectRef, Status};
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
+use crate::answer::params::Params;
 use crate::answer::{Problem, codes, time};
 
 /// Rows that a person gets at once; filters find the others.
@@ -32,6 +35,31 @@ pub(super) fn encode(text: &str) -> PercentEncode<'_> {
 /// A page, or the part of one, that has nothing to show, and why.
 pub(super) fn empty(what: &str, why: &Markup) -> Markup {
     html! { div.empty { h2 { (what) } p.hint { (why) } } }
+}
+
+/// The ways from a page of a list to the first and to the next; each page has an address of its own.
+pub(super) fn pages(label: &str, first: Option<String>, next: Option<String>) -> Markup {
+    html! {
+        @if first.is_some() || next.is_some() {
+            nav.pages aria-label=(label) {
+                @if let Some(first) = first { a.button href=(first) { "First page" } }
+                @if let Some(next) = next { a.button rel="next" href=(next) { "Next page" } }
+            }
+        }
+    }
+}
+
+/// The same for a list in the section `place`, whose cursor is the parameter `name`.
+pub(super) fn pages_of(
+    params: &Params,
+    name: &str,
+    next: Option<impl Display>,
+    label: &str,
+    place: &str,
+) -> Markup {
+    let address = |cursor: &str| format!("?{}#{place}", params.link(name, cursor));
+    let first = params.text(name).map(|_| address(""));
+    pages(label, first, next.map(|next| address(&next.to_string())))
 }
 
 /// In place of figures that the reader has no right to.

@@ -1,9 +1,12 @@
 //! The scope of a request: which sources it is about, and which part of the answer the viewer may see. This module
 //! renders nothing and changes nothing.
 
+mod lists;
+mod part;
 mod sources;
 mod status;
 mod visibility;
 
+pub(crate) use part::Part;
 pub(crate) use sources::{check, kind_of, witnessed};
 pub(crate) use visibility::{Verb, Visibility};

@@ -11,8 +11,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
-    DeadLetterView, EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery,
-    PoisonView, TimelineQuery, TimelineView, ViewError, Views,
+    EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery,
+    TimelineView, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
 
@@ -23,8 +23,6 @@ use crate::app::App;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
 const NAMESPACES: usize = 256;
-/// Rows that are read for those who may not see all of them.
-const MOST_READ: usize = 10_000;
 /// Reviews that one answer has under way.
 const AT_ONCE: usize = 8;
 /// Decisions that one answer or stream holds.
@@ -400,7 +398,8 @@ impl Visibility {
         let oldest = story.states.first().map(|state| state.seq);
         let states = self.of_states(story.states, true).await?;
         // What is older than a state that they may not see is none of theirs.
-        let cut = story.cut && states.first().map(|state| state.seq) == oldest;
+        let is_theirs = states.first().map(|state| state.seq) == oldest;
+        let (cut, next) = (story.cut && is_theirs, story.next.filter(|_| is_theirs));
         let related = self.of_states(story.related, false).await?;
         let events = match states.is_empty() {
             true => Vec::new(),
@@ -409,7 +408,7 @@ impl Visibility {
         let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
         let mut reports = story.reports;
         reports.retain(|report| theirs.contains(&*report.uid));
-        Ok(TimelineView { states, related, events, reports, cut })
+        Ok(TimelineView { states, related, events, reports, cut, next })
     }
 
     /// Events that they may get, about objects that they may get.
@@ -498,59 +497,6 @@ impl Visibility {
         }
     }
 
-    /// Rows to read for so many that are shown.
-    pub(crate) fn rows(&self, limit: usize) -> usize {
-        if self.is_whole() { limit } else { MOST_READ }
-    }
-
-    /// Of the gaps that were read those that they may see, and no more than so many.
-    pub(crate) async fn gaps(&self, found: Vec<Gap>, limit: usize) -> Result<Vec<Gap>, Problem> {
-        let is_cut = found.len() >= MOST_READ && !self.is_whole();
-        let mut seen = Vec::new();
-        for gap in found {
-            if seen.len() < limit && self.sees_gap(&gap).await? {
-                seen.push(gap);
-            }
-        }
-        // Less than all would be taken for all.
-        if is_cut && seen.len() < limit { Err(too_wide()) } else { Ok(seen) }
-    }
-
-    /// A plugin that is not there is told to operators alone: its name is theirs.
-    pub(crate) async fn letters(
-        &self,
-        plugin: Option<&str>,
-        limit: usize,
-    ) -> Result<Vec<DeadLetterView>, Problem> {
-        let tells = self.is_whole() || self.is_operators().await?;
-        let found = match self.views.dead_letters(plugin).await {
-            Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
-            found => found?,
-        };
-        let mut seen = Vec::new();
-        for view in found {
-            if seen.len() < limit && self.sees(Verb::List, &view.object, Some(view.letter.seq)).await? {
-                seen.push(view);
-            }
-        }
-        Ok(seen)
-    }
-
-    /// Bytes that are no object are of no namespace that could be believed.
-    pub(crate) async fn poison(
-        &self,
-        found: Vec<PoisonView>,
-        limit: usize,
-    ) -> Result<Vec<PoisonView>, Problem> {
-        let mut seen = Vec::new();
-        for view in found {
-            if seen.len() < limit && self.sees_source(Verb::List, &view.source).await? {
-                seen.push(view);
-            }
-        }
-        Ok(seen)
-    }
-
     pub(crate) async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, Problem> {
         if self.is_whole() {
             return Ok(self.views.poison_raw(number).await?);
@@ -563,9 +509,9 @@ impl Visibility {
                 "It takes the right to `get` the objects of its source in the whole cluster.",
             )
         };
-        let query = PoisonQuery { limit: Some(MOST_READ), ..PoisonQuery::default() };
-        let all = self.views.poison(&query).await?;
-        let view = all.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
+        let query = PoisonQuery { cursor: number.checked_add(1), limit: Some(1), ..PoisonQuery::default() };
+        let found = self.views.poison(&query).await?;
+        let view = found.into_iter().find(|view| view.number == number).ok_or_else(missing)?;
         match self.sees_source(Verb::Get, &view.source).await? {
             true => {
                 let raw = self.views.poison_raw(number).await?;

@@ -9,6 +9,7 @@ mod fake;
 mod guard;
 mod metrics;
 mod pages;
+mod parts;
 mod stream;
 mod submitting;
 

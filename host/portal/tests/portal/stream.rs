@@ -91,6 +91,25 @@ async fn a_position_that_the_journal_has_not_reached_is_reset() {
 }
 
 #[tokio::test]
+async fn a_stream_that_lacks_states_that_retention_removed_says_so() {
+    let router = with(Arc::new(Fake { taken: 7, ..Fake::default() }));
+    let notice = async |path: &str, last: Option<&str>| {
+        let mut request = request("GET", path);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        response.headers().get("kubewitness-notice").map(|told| told.to_str().unwrap().to_owned())
+    };
+    let told = notice("/api/v1/events?after=3", None).await;
+    assert!(told.is_some_and(|told| told.contains("behind position 3")));
+    assert!(notice("/api/v1/events", Some("6")).await.is_some());
+    for whole in ["/api/v1/events?after=7", "/api/v1/events?after=5000", "/api/v1/events"] {
+        assert_eq!(notice(whole, None).await, None, "{whole}");
+    }
+}
+
+#[tokio::test]
 async fn a_position_that_is_none_is_refused() {
     let router = with(Arc::new(Fake::default()));
     assert_eq!(get(&router, "/api/v1/events?after=now").await.status, 400);

@@ -221,26 +221,43 @@ impl Client {
         most: usize,
         page: usize,
     ) -> Result<Listed<T>> {
+        let mut rows: Vec<T> = Vec::new();
+        let take = |mut part: Vec<T>| {
+            rows.append(&mut part);
+            rows.len() < most
+        };
+        let more = self.parts(path, query, most.min(page), take).await?;
+        let more = more || rows.len() > most;
+        rows.truncate(most);
+        Ok(Listed { rows, more })
+    }
+
+    /// The parts of a list, until there is none behind them or until `take` wants no more. Tells whether there are more.
+    pub async fn parts<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        limit: usize,
+        mut take: impl FnMut(A) -> bool,
+    ) -> Result<bool> {
         let to = self.to();
         let url = to.url(path)?;
-        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", most.min(page))]);
-        let mut rows: Vec<T> = Vec::new();
+        let mut request = to.http.get(url.clone()).query(query).query(&[("limit", limit)]);
         for _ in 0..PAGES {
             let answer = to.answer(request).await?;
             self.tell(answer.headers());
             let next = next_page(answer.headers());
-            rows.append(&mut to.read(answer).await?);
-            let Some(next) = next.as_ref().filter(|_| rows.len() < most) else {
-                let more = next.is_some() || rows.len() > most;
-                rows.truncate(most);
-                return Ok(Listed { rows, more });
-            };
+            let wants_more = take(to.read(answer).await?);
+            let Some(next) = next else { return Ok(false) };
+            if !wants_more {
+                return Ok(true);
+            }
             // The same controller: only what is asked for is taken from its answer.
             let mut url = url.clone();
-            url.set_query(Some(next));
+            url.set_query(Some(&next));
             request = to.http.get(url);
         }
-        Ok(Listed { rows, more: true })
+        Ok(true)
     }
 
     /// An answer, and what is in no body.
@@ -282,7 +299,9 @@ impl Client {
         let to = self.to();
         let http = builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
         let http = http.build().context("making an HTTP client")?;
-        to.answer(http.get(to.url(path)?).query(query)).await
+        let answer = to.answer(http.get(to.url(path)?).query(query)).await?;
+        self.tell(answer.headers());
+        Ok(answer)
     }
 
     async fn send<T: DeserializeOwned>(

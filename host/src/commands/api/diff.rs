@@ -12,8 +12,8 @@ use crate::cli::{DiffArgs, Zone};
 use crate::commands::print::{self, line_diff};
 use crate::commands::{End, Ended, Usage};
 
-/// As many states as the API gives.
-const STATES: usize = 10_000;
+/// States of one object that are looked through: ten answers of the API.
+const STATES: usize = 100_000;
 /// Enough to find the last two.
 const NEWEST: usize = 100;
 

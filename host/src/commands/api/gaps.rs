@@ -23,8 +23,10 @@ type Parameters = Vec<(&'static str, String)>;
 /// Differences of audits that are shown for each source; the figures count them all.
 const DIFFERENCES: usize = 10;
 
-/// As many rows as the API gives.
+/// Objects that are looked up by their labels.
 const MOST: usize = 10_000;
+/// Gaps that are looked through for those that fit: ten answers of the API.
+const MOST_GAPS: usize = 100_000;
 
 // ---- gaps --------------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ async fn gaps_shown(client: &Client, args: &GapsArgs) -> Result<String> {
             (false, _) => table(gaps, wide),
         };
         if cut {
-            text.push_str(&format!("only the newest {} are shown: --limit shows more\n", args.limit));
+            text.push_str(&only_newest(args.limit));
         }
         if !whole.is_empty() {
             text.push_str(&format!("\nof the whole source, which may concern it:\n{}", table(&whole, wide)));
@@ -75,8 +77,9 @@ fn is_asked(parameters: &Parameters, source: &SourceView) -> bool {
 /// The gaps of whole sources, each of which may lie in the story of each object; and whether all gaps are seen that were
 /// recorded.
 async fn whole(client: &Client, sources: &[&SourceView]) -> Result<(Vec<Gap>, bool)> {
-    let mut all: Vec<Gap> = client.get("api/v1/gaps", &[("limit", MOST)]).await?;
-    let is_cut = all.len() >= MOST;
+    let none: [(&str, &str); 0] = [];
+    let found = client.list::<Gap>("api/v1/gaps", &none, MOST_GAPS).await?;
+    let (mut all, is_cut) = (found.rows, found.more);
     all.retain(|gap| sources.iter().any(|source| source.name == gap.source));
     let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
     let sees_all = is_cut || all.len() as u64 >= recorded;
@@ -123,20 +126,19 @@ fn asked(args: &GapsArgs) -> Result<(Parameters, String)> {
     Ok((parameters, words.join(" ")))
 }
 
+fn only_newest(limit: usize) -> String {
+    format!("only the newest {limit} are shown: --limit shows more\n")
+}
+
 /// The newest gaps, and whether there may be more. Labels are of objects, so gaps of those are chosen by uid.
 async fn found(client: &Client, parameters: &Parameters, args: &GapsArgs) -> Result<(Vec<Gap>, bool)> {
     let Some(selector) = &args.selector else {
-        let mut asked = parameters.clone();
-        asked.push(("limit", args.limit.to_string()));
-        let gaps: Vec<Gap> = client.get("api/v1/gaps", &asked).await?;
-        let cut = gaps.len() >= args.limit;
-        return Ok((gaps, cut));
+        let found = client.list::<Gap>("api/v1/gaps", parameters, args.limit).await?;
+        return Ok((found.rows, found.more));
     };
     let uids = labelled(client, selector, parameters).await?;
-    let mut asked = parameters.clone();
-    asked.push(("limit", MOST.to_string()));
-    let mut gaps: Vec<Gap> = client.get("api/v1/gaps", &asked).await?;
-    let cut = gaps.len() >= MOST;
+    let found = client.list::<Gap>("api/v1/gaps", parameters, MOST_GAPS).await?;
+    let (mut gaps, cut) = (found.rows, found.more);
     gaps.retain(|gap| gap.object.as_ref().is_some_and(|object| uids.contains(&object.uid)));
     let more = gaps.len() > args.limit;
     gaps.truncate(args.limit);
@@ -240,7 +242,8 @@ fn table(gaps: &[Gap], wide: bool) -> String {
     if wide {
         header.extend(["EPOCH", "UID", "MESSAGE"]);
     }
-    let mut table = Table::new(&header).whole(wide);
+    // The reasons stand below the table, too.
+    let mut table = Table::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
     for gap in gaps {
         let mut row = vec![
             Zone::here().show(gap.recorded_ms),
@@ -351,13 +354,14 @@ pub async fn poison(args: PoisonArgs) -> Ended {
         raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
         return Ok(End::Fine);
     }
-    let mut parameters: Parameters = vec![("limit", args.limit.to_string())];
-    parameters.extend(args.source.clone().map(|source| ("source", source)));
-    let poison: Vec<PoisonView> = client.get("api/v1/poison", &parameters).await?;
+    let parameters: Parameters = args.source.clone().map(|source| ("source", source)).into_iter().collect();
+    let found = client.list::<PoisonView>("api/v1/poison", &parameters, args.limit).await?;
+    let poison = found.rows;
     let recorded =
         if poison.is_empty() { recorded_poison(&client, args.source.as_deref()).await? } else { 0 };
     print::wide(args.query.output, &poison, |poison, wide| {
-        poison_text(poison, wide, args.source.as_deref(), recorded)
+        let text = poison_text(poison, wide, args.source.as_deref(), recorded);
+        if found.more { text + &only_newest(args.limit) } else { text }
     })?;
     Ok(End::Fine)
 }
@@ -382,7 +386,7 @@ fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>, recorded
     if wide {
         header.extend(["EPOCH", "BEGINS"]);
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]);
     for view in poison {
         let mut row = vec![
             view.number.to_string(),

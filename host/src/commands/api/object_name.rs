@@ -7,7 +7,7 @@ use kubewitness_core::views::{Gone, ObjectQuery, ObjectView, TimelineQuery, Time
 use kubewitness_core::{ObjectRef, kinds};
 use kubewitness_watch::ConnectOptions;
 
-use super::client::{Client, Refused, parameters};
+use super::client::{Client, PAGE, Refused, parameters};
 use crate::cli::ReachArgs;
 use crate::commands::Usage;
 use crate::commands::print::clean;
@@ -87,15 +87,13 @@ impl ObjectName {
     }
 
     /// Its story.
-    pub fn timeline(&self, namespace: &str, limit: usize) -> TimelineQuery {
-        let limit = Some(limit);
+    pub fn timeline(&self, namespace: &str) -> TimelineQuery {
         match self.clone() {
-            Self::Uid(uid) => TimelineQuery { uid: Some(uid), limit, ..TimelineQuery::default() },
+            Self::Uid(uid) => TimelineQuery { uid: Some(uid), ..TimelineQuery::default() },
             Self::Object { kind, name } => TimelineQuery {
                 kind: Some(kind),
                 namespace: Some(namespace.to_owned()),
                 name: Some(name),
-                limit,
                 ..TimelineQuery::default()
             },
         }
@@ -143,14 +141,14 @@ pub(super) async fn story(
     namespace: &str,
     limit: usize,
 ) -> Result<TimelineView> {
-    let mut query = named.timeline(namespace, limit);
-    let view: TimelineView = client.get("api/v1/timeline", &query).await?;
+    let mut query = named.timeline(namespace);
+    let view = newest(client, &query, limit).await?;
     if !view.states.is_empty() || query.namespace.take().is_none() {
         return Ok(view);
     }
     // As kubectl has it, a namespace says nothing about an object that is in none. To look everywhere may be too much
     // for those who see few of many namespaces.
-    let mut view: TimelineView = match client.get("api/v1/timeline", &query).await {
+    let mut view = match newest(client, &query, limit).await {
         Err(error) if error.is::<Refused>() => TimelineView::default(),
         view => view?,
     };
@@ -159,6 +157,30 @@ pub(super) async fn story(
         view = TimelineView::default();
     }
     Ok(view)
+}
+
+/// The newest states of a story, and as many of what the object owns, part by part.
+async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<TimelineView> {
+    let mut whole = TimelineView::default();
+    let take = |mut part: TimelineView| {
+        let goes_on = |had: usize, got: usize| limit > PAGE && got > 0 && had + got < limit;
+        let wants_more = goes_on(whole.states.len(), part.states.len())
+            || goes_on(whole.related.len(), part.related.len());
+        part.states.append(&mut whole.states);
+        part.related.append(&mut whole.related);
+        (whole.states, whole.related) = (part.states, part.related);
+        // The first part has them all.
+        whole.events.append(&mut part.events);
+        whole.reports.append(&mut part.reports);
+        wants_more
+    };
+    whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
+    for states in [&mut whole.states, &mut whole.related] {
+        let over = states.len().saturating_sub(limit);
+        states.drain(..over);
+        whole.cut |= over > 0;
+    }
+    Ok(whole)
 }
 
 /// What is said where nothing was witnessed of an object. A word that names none is refused, and so is a kind that
@@ -204,6 +226,8 @@ fn elsewhere(places: &BTreeSet<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::Change;
+
     use super::*;
     use crate::commands::api::testing;
 
@@ -263,6 +287,31 @@ mod tests {
         let named =
             ReachArgs { server: server.clone(), ..of("{cluster: c, user: u, namespace: team-speech}") };
         assert_eq!(namespace(None, &named).await.unwrap(), "team-speech", "both are named");
+    }
+
+    #[tokio::test]
+    async fn a_story_that_is_longer_than_one_answer_is_put_together_from_its_parts() {
+        let parts = |asked: &str| {
+            let of = |seqs: &[u64]| {
+                seqs.iter().map(|seq| testing::state(*seq, Change::Present)).collect::<Vec<_>>()
+            };
+            let part = |states: &[u64], related: &[u64]| serde_json::json!({"states": of(states), "related": of(related)});
+            match asked.split_once("cursor=").map(|(_, cursor)| cursor) {
+                None => (part(&[8, 9], &[7]), Some("uid=u&cursor=8/0&limit=10000")),
+                Some("8/0&limit=10000") => (part(&[4, 5], &[]), Some("uid=u&cursor=4/0&limit=10000")),
+                Some(_) => (part(&[2], &[]), None),
+            }
+        };
+        let named = ObjectName::Uid("u".into());
+        let found = async |limit| {
+            let client = testing::client_of_parts(parts).await;
+            let view = story(&client, &named, "a", limit).await.unwrap();
+            let seqs: Vec<_> = view.states.iter().chain(&view.related).map(|state| state.seq).collect();
+            (seqs, view.cut)
+        };
+        assert_eq!(found(20_000).await, (vec![2, 4, 5, 8, 9, 7], false));
+        assert_eq!(found(PAGE).await, (vec![8, 9, 7], true), "as many as one answer may have");
+        assert_eq!(found(1).await, (vec![9, 7], true));
     }
 
     #[tokio::test]

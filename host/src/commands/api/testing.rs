@@ -12,6 +12,13 @@ use crate::tasks::{Fate, Tasks};
 
 /// Of a controller that has this answer to each path with its query.
 pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
+    client_of_parts(move |asked| (answer(asked), None)).await
+}
+
+/// The same of one that tells with each answer which query the next part has.
+pub async fn client_of_parts(
+    answer: impl Fn(&str) -> (Value, Option<&'static str>) + Send + 'static,
+) -> Client {
     rustls::crypto::ring::default_provider().install_default().ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Some(format!("http://{}", listener.local_addr().unwrap()));
@@ -22,9 +29,12 @@ pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> Client {
             let mut request = vec![0; 4096];
             let read = stream.read(&mut request).await?;
             let request = String::from_utf8_lossy(&request[..read]).into_owned();
-            let body = answer(request.split(' ').nth(1).unwrap_or_default()).to_string();
+            let (body, next) = answer(request.split(' ').nth(1).unwrap_or_default());
+            let (body, link) =
+                (body.to_string(), next.map(|next| format!("Link: </x?{next}>; rel=\"next\"\r\n")));
             let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
-            let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            let answer =
+                format!("{head}{}Content-Length: {}\r\n\r\n{body}", link.unwrap_or_default(), body.len());
             stream.write_all(answer.as_bytes()).await?;
         }
     });

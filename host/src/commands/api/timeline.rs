@@ -98,7 +98,7 @@ fn reports_table(reports: &[ReportView], wide: bool) -> String {
 
 fn states_table(states: &[Arc<State>], wide: bool) -> String {
     let mut header = vec!["SEQ", "OBSERVED", "OBJECT", "CHANGE", "VERSION", "PHASE", "REASON", "MESSAGE"];
-    let spare = &["VERSION", "CHANGE", "MESSAGE", "REASON"];
+    let spare = &["VERSION", "CHANGE", "MESSAGE", "REASON", "OBJECT"];
     if wide {
         header.extend(["ATTEMPT", "READY", "EXIT", "SOURCE", "UID"]);
     }

@@ -99,7 +99,7 @@ impl HostViews {
         }
         for source in whole {
             let query = GapQuery { source: Some(source.clone()), limit: Some(GAPS), ..GapQuery::default() };
-            for gap in self.journal.gaps_of(&query).await.map_err(unavailable)? {
+            for (_, gap) in self.journal.gaps_of(&query).await.map_err(unavailable)? {
                 if gap.object.is_some() || gap.recorded_ms < at_ms {
                     continue;
                 }

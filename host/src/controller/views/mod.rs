@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
 use kubewitness_core::views::{
-    Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView,
+    Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView, LetterQuery,
     LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView,
     PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery,
     TimelineView, ViewError, Views,
@@ -192,12 +193,13 @@ impl Views for HostViews {
             JournalError::Invalid(message) => ViewError::Invalid(message),
             other => unavailable(other),
         })?;
-        let mut cut = false;
-        for states in [&mut found.states, &mut found.related] {
+        let cut = |states: &mut Vec<Arc<State>>| {
             let over = query.limit.map_or(0, |limit| states.len().saturating_sub(limit));
             states.drain(..over);
-            cut |= over > 0;
-        }
+            states.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
+        };
+        let next = StoryCursor { states: cut(&mut found.states), related: cut(&mut found.related) };
+        let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
         let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
         let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
@@ -205,7 +207,7 @@ impl Views for HostViews {
             true => self.journal.reports(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        Ok(TimelineView { states, related, events, reports, cut })
+        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), next })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -222,7 +224,7 @@ impl Views for HostViews {
         shown.map(Vec::from).map_err(unavailable)
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.journal.gaps_of(query).await.map_err(unavailable)
     }
 
@@ -238,10 +240,13 @@ impl Views for HostViews {
         })
     }
 
-    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
-        let letters = self.journal.letters_with_states(plugin).await.map_err(unavailable)?;
-        // A plugin that was taken away may have left letters behind.
-        if let Some(name) = plugin.filter(|name| letters.is_empty() && self.shared.plugin(name).is_none()) {
+    async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
+        let letters = self.journal.letters_with_states(query).await.map_err(unavailable)?;
+        // A plugin that was taken away may have left letters behind; behind the last one there are none.
+        let is_unknown = |name: &&String| {
+            letters.is_empty() && query.cursor.is_none() && self.shared.plugin(name).is_none()
+        };
+        if let Some(name) = query.plugin.as_ref().filter(is_unknown) {
             return Err(no_plugin(name));
         }
         let view = |(letter, state): (_, Arc<State>)| DeadLetterView {
@@ -316,6 +321,15 @@ impl Views for HostViews {
         Ok(records.into_iter().rev().map(view).collect())
     }
 
+    async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {
+        let counters = self.journal.source_counters().await.map_err(unavailable)?;
+        let sources: Vec<Arc<str>> = counters.into_iter().map(|it| it.source.into()).collect();
+        let newest = *self.journal.newest().borrow();
+        let there = self.journal.count(&sources, after, newest).await.map_err(unavailable)?;
+        // Each state has the position behind the one before.
+        Ok(there >= newest.saturating_sub(after))
+    }
+
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
         self.shown_all(self.journal.read(after, limit).await.map_err(unavailable)?).await
     }
@@ -360,7 +374,7 @@ impl HostViews {
     async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
-        let letters = self.journal.letters_with_states(Some(name)).await.map_err(unavailable)?;
+        let letters = self.journal.letters_with_states(&LetterQuery::of(name)).await.map_err(unavailable)?;
         let seqs = chosen(&letters, request, self.clock.now_ms())?;
         if request.dry_run || seqs.is_empty() {
             return Ok(Chosen::Counted(seqs.len() as u64));
@@ -533,9 +547,9 @@ mod tests {
         shared.set_plugin("there", state);
         shared.set_problems(vec!["two hosts".into()]);
         let views = views_of(&shared, journal, folder.path());
-        assert!(views.dead_letters(Some("there")).await.unwrap().is_empty());
-        assert!(views.dead_letters(None).await.unwrap().is_empty());
-        let text = missing(views.dead_letters(Some("nope")).await);
+        assert!(views.dead_letters(&LetterQuery::of("there")).await.unwrap().is_empty());
+        assert!(views.dead_letters(&LetterQuery::default()).await.unwrap().is_empty());
+        let text = missing(views.dead_letters(&LetterQuery::of("nope")).await);
         assert!(text.contains("no plugin is called `nope` | `kubewitness plugins`"), "{text}");
         let replay = |plugin: &str| ReplayRequest {
             plugin: plugin.into(),

@@ -277,7 +277,7 @@ async fn a_journal_that_was_put_back_to_an_older_copy_is_carried_as_another_and_
     let carrier = world.carry(&copy, &["jobs"]);
     all(&other, 80).await?;
     let gaps = other.gaps_of(&Default::default()).await?;
-    assert!(gaps.iter().all(|gap| gap.message.contains("now comes from the journal")), "{gaps:?}");
+    assert!(gaps.iter().all(|(_, gap)| gap.message.contains("now comes from the journal")), "{gaps:?}");
     assert_eq!(gaps.len(), 4, "one a partition");
     carrier.stop().await?;
     reader.stop().await

@@ -21,7 +21,37 @@ const JOBS: usize = 28;
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 900;
 
-pub fn images() -> Result<()> {
+/// The tests that take a picture of each page, and where they put it.
+const PICTURES: [&str; 2] = ["each_page_has_a_picture", "each_page_that_tells_of_troubles"];
+const FOLDER: &str = "KUBEWITNESS_PICTURES";
+
+pub fn command(args: &[String]) -> Result<()> {
+    match args {
+        [] => images(),
+        [flag, folder] if flag == "--pages" => pages(folder),
+        _ => bail!("`images` takes `--pages FOLDER` or nothing"),
+    }
+}
+
+/// A picture of each page, light and dark, wide and narrow, for somebody who looks at them all.
+fn pages(folder: &str) -> Result<()> {
+    let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
+    build::tests()?;
+    step("taking the pictures");
+    let mut command = build::cargo();
+    command.args(["test", "--locked", "--package", "kubewitness-e2e", "--test", "it", "--"]).args(PICTURES);
+    command.env(FOLDER, &folder).env("KUBEWITNESS_EMBED", build::plugins_folder());
+    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug")))?;
+    // Without chromedriver the tests are skipped, and that is no success here.
+    if !folder.is_dir() {
+        bail!("no picture was taken: install the package `chromium-driver`");
+    }
+    step(&format!("the pictures are in {}", folder.display()));
+    Ok(())
+}
+
+fn images() -> Result<()> {
     let Some(browser) = BROWSERS.iter().find(|name| runs(name)) else {
         bail!("a browser takes the picture of the portal: install the package `chromium`");
     };

@@ -11,9 +11,10 @@
 //!
 //! The dictionary is text of the usual fields of Jobs and Pods. Stored bytes depend on it, so it never
 //! changes; a better dictionary gets a new format byte. This module does not detect damage: the caller stores
-//! a [`checksum`] beside the bytes.
+//! a [`checksum`] beside the bytes. [`substance`] reads what a document says to people.
 
 mod edits;
+mod substance;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,8 @@ use thiserror::Error;
 use zstd::zstd_safe::{
     CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
 };
+
+pub use substance::substance;
 
 /// A document that is compressed on its own. The cache and the journal share it.
 pub type Packed = Arc<[u8]>;

@@ -25,3 +25,8 @@ pub(crate) use found::{
 };
 pub(crate) use key::Key;
 pub(crate) use operator_actions::{Act, Replay};
+
+/// A number as a column takes it.
+pub(crate) fn bounded(number: u64) -> i64 {
+    number.min(i64::MAX as u64) as i64
+}

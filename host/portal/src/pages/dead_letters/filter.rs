@@ -72,6 +72,17 @@ impl LetterFilter {
         address
     }
 
+    /// The address of a page of one plugin's letters that fit.
+    pub fn page(&self, plugin: &str, cursor: Option<&str>) -> String {
+        let mut address = format!("/deadletters?plugin={}", encode(plugin));
+        let others = FIELDS.iter().zip(&self.values).skip(1);
+        let others = others.filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+        for (name, value) in others.chain(cursor.map(|cursor| ("cursor", cursor))) {
+            address.push_str(&format!("&{name}={}", encode(value)));
+        }
+        address
+    }
+
     /// For a form that acts on what is shown.
     pub fn hidden(&self, plugin: &str) -> Markup {
         html! {

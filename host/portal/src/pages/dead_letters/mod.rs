@@ -10,11 +10,13 @@ use axum::extract::State;
 use axum::extract::rejection::FormRejection;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
+use kubewitness_core::Seq;
+use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
 use maud::{Markup, html};
 
 use self::filter::LetterFilter;
-use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, plural};
+use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, pages, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
@@ -24,14 +26,15 @@ use crate::app::App;
 use crate::scope::Visibility;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
-    const PARAMETERS: [&str; 8] =
-        ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried"];
+    const PARAMETERS: [&str; 9] =
+        ["plugin", "namespace", "error", "since", "until", "replayed", "dropped", "tried", "cursor"];
     let params = Params::read(&uri, &PARAMETERS)?;
     let asked = LetterFilter::read(&params);
     let plugin = asked.plugin();
     let done = outcome(&params)?;
+    let from: Option<LetterCursor> = params.cursor("cursor")?;
     let visible = Visibility::new(&app, &viewer);
-    let mut letters = visible.letters(plugin, usize::MAX).await?;
+    let mut letters = visible.all_letters(plugin).await?;
     let plugins: BTreeSet<_> = letters.iter().map(|view| view.letter.plugin.clone()).collect();
     let is_operators = visible.is_operators().await?;
     let unseen = match is_operators && !visible.is_whole() {
@@ -59,7 +62,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
             drop: viewer.may(Act::Drop, name).await?,
             signs: viewer.name().is_none(),
         };
-        sections.push(of_plugin(name, &letters, may, &asked));
+        let behind = from.as_ref().filter(|from| from.plugin == name).map(|from| from.seq);
+        sections.push(of_plugin(name, &letters, may, &asked, behind));
     }
     let content = html! {
         div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
@@ -123,10 +127,11 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                 } }
                 tbody { @for record in records.iter().take(ROWS) { tr {
                     td.when { (at_text(&record.at)) }
-                    td { (record.what) }
-                    td { (record.plugin) }
-                    td.num { (figure(record.seqs.len() as u64)) }
-                    td { (record.who) }
+                    td.keep { (record.what) }
+                    td.keep { (record.plugin) }
+                    // A pause and a resume are about no states.
+                    td.num { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
+                    td.keep { (record.who) }
                     td.wide { span.message title=(record.why) { (record.why) } }
                 } } }
             } }
@@ -172,8 +177,21 @@ struct May {
     signs: bool,
 }
 
-fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &LetterFilter) -> Markup {
+/// `behind`: the page has the letters behind this position.
+fn of_plugin(
+    name: &str,
+    letters: &[&DeadLetterView],
+    may: May,
+    asked: &LetterFilter,
+    behind: Option<Seq>,
+) -> Markup {
     let count = letters.len() as u64;
+    let rest = letters.iter().skip_while(|view| behind.is_some_and(|behind| view.letter.seq <= behind));
+    let listed: Vec<_> = rest.take(ROWS).collect();
+    let next =
+        listed.last().filter(|view| letters.last().is_some_and(|last| last.letter.seq > view.letter.seq));
+    let next = next.map(|view| LetterCursor::from(&view.letter).to_string());
+    let first = behind.map(|_| asked.page(name, None));
     html! {
         section aria-labelledby={ "plugin-" (name) } {
             h2 id={ "plugin-" (name) } { (name) }
@@ -182,7 +200,7 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &LetterFi
                 div.scroll { table.dense {
                     caption {
                         (figure(count)) " " (plural(count, "dead letter", "dead letters")) @if asked.narrows() { " that fit the filter" }
-                        @if letters.len() > ROWS { ", the first " (figure(ROWS as u64)) " are listed" }
+                        @if listed.len() < letters.len() { ", " (figure(listed.len() as u64)) " of them on this page" }
                     }
                     thead { tr {
                         th scope="col" { span.unseen { "Choose" } }
@@ -193,8 +211,9 @@ fn of_plugin(name: &str, letters: &[&DeadLetterView], may: May, asked: &LetterFi
                         th.wide scope="col" { "Last error" }
                         th scope="col" { "Parked" }
                     } }
-                    tbody { @for view in letters.iter().take(ROWS) { (row(view)) } }
+                    tbody { @for view in &listed { (row(view)) } }
                 } }
+                (pages(&format!("Pages of {name}"), first, next.map(|next| asked.page(name, Some(&next)))))
                 @if may.replay || may.drop { (tools(may, asked)) }
                 @else { p.hint { "You do not have the right to replay or drop them." } }
             }

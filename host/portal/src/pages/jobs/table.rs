@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
-use crate::pages::parts::{at_text, badge, figure, object_link, plural, why};
+use crate::pages::parts::{at_text, badge, figure, object_link, pages, plural, why};
 
 pub(super) struct List<'a> {
     pub asked: &'a JobsQuery,
@@ -146,14 +146,8 @@ impl List<'_> {
     }
 
     fn pages(&self) -> Markup {
-        html! {
-            @if self.next.is_some() || self.asked.cursor.is_some() {
-                nav.pages aria-label="Pages" {
-                    @if self.asked.cursor.is_some() { a.button href=(self.asked.address("cursor", None)) { "First page" } }
-                    @if let Some(next) = self.next { a.button rel="next" href=(self.asked.address("cursor", Some(next))) { "Next page" } }
-                }
-            }
-        }
+        let first = self.asked.cursor.as_ref().map(|_| self.asked.address("cursor", None));
+        pages("Pages", first, self.next.map(|next| self.asked.address("cursor", Some(next))))
     }
 }
 

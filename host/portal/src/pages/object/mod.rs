@@ -6,6 +6,8 @@ mod lanes;
 mod moment;
 pub(super) mod mutes;
 mod not_witnessed;
+mod older;
+mod quiet;
 mod reports;
 mod states;
 
@@ -17,7 +19,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
-use kubewitness_core::views::{Deliveries, TimelineQuery};
+use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
@@ -39,6 +41,27 @@ const STATES: usize = 2000;
 /// Gaps of one page that are told with their bounds and reasons; each is read on its own.
 const GAPS: usize = 200;
 
+/// What the address of a page of an object asks for.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    uid: &'a str,
+    limit: usize,
+    /// Versions that tell nothing new are not folded.
+    all: bool,
+    /// The position that the address is about.
+    chosen: Option<Seq>,
+}
+
+impl Asked<'_> {
+    /// The page of the object, with every version or with some folded.
+    fn address(&self, all: bool) -> String {
+        let limit = (self.limit != STATES).then(|| format!("limit={}", self.limit));
+        let query: Vec<_> = limit.into_iter().chain(all.then(|| "all=true".to_owned())).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("/objects/{}{mark}{}", encode(self.uid), query.join("&"))
+    }
+}
+
 /// What is known of the gaps of a story, by their positions.
 type Holes = BTreeMap<Seq, Gap>;
 
@@ -48,9 +71,13 @@ pub(super) async fn page(
     Path(uid): Path<String>,
     uri: Uri,
 ) -> Result<Response, Shown> {
-    let params = Params::read(&uri, &["limit", "at", "state", "all", SUBMITTED])?;
+    let params = Params::read(&uri, &["limit", "at", "state", "all", "cursor", SUBMITTED])?;
     let (all, chosen, submitted) = (params.yes("all")?, params.number("state")?, params.number(SUBMITTED)?);
     let limit = params.limit(STATES, MOST_ROWS)?;
+    let asked = Asked { uid: &uid, limit, all, chosen };
+    if let Some(cursor) = params.cursor("cursor")? {
+        return older::page(&app, &viewer, asked, cursor).await;
+    }
     let after = *app.views.newest().borrow();
     let query = TimelineQuery {
         uid: Some(uid.clone()),
@@ -64,6 +91,9 @@ pub(super) async fn page(
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
         return not_witnessed::page(&uid, submitted).map_err(Shown);
     };
+    if let Some(seq) = chosen.filter(|seq| view.cut && *seq < first.seq) {
+        return older::page(&app, &viewer, asked, older::with(seq)).await;
+    }
     if submitted.is_some() {
         return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());
     }
@@ -78,8 +108,9 @@ pub(super) async fn page(
     let told = told(&visible, last, &view.states).await;
     let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
     let name = format!("{}/{}", object.kind, object.name);
-    let table = Table { caption: &name, named: false, all, chosen, holes: &holes, uid: &uid };
-    let owned = Table { caption: "Objects that it owns", named: true, ..table };
+    let (other, quiet) = (asked.address(!all), quiet::quiet(&app, &view, all).await);
+    let table =
+        Table { caption: &name, named: false, all, quiet: &quiet, chosen, holes: &holes, other: &other };
     let content = html! {
         p.crumbs {
             a href={ "/?kind=" (object.kind) } { (object.kind) }
@@ -89,13 +120,7 @@ pub(super) async fn page(
         @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&last.status)) }
         (moment::look(&view.states, params.text("at"), &uid)?)
-        @if view.cut {
-            p.notice role="status" {
-                "This page has the newest " (figure(limit as u64)) " states of the object, and as many of what it owns. "
-                @if limit < MOST_ROWS { a href={ "?limit=" (MOST_ROWS) } { "Show up to " (figure(MOST_ROWS as u64)) } }
-                @else { code { "kubewitness journal export" } " has all." }
-            }
-        }
+        (cut(&view, asked))
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
         (facts(first, last, view.states.len(), missing, &told, view.cut))
         (commands(last))
@@ -116,9 +141,32 @@ pub(super) async fn page(
             }
         }
         (mutes::of_object(&app, &viewer, object, &view.reports).await?)
-        section aria-labelledby="states" {
-            h2 #states { "Every state" }
-            (table.compare(&view.states))
+        (tables(&view, table))
+    };
+    Ok(Page::new(name.clone(), "/", content).into_response())
+}
+
+/// Where the older states are, of which this page has none.
+fn cut(view: &TimelineView, asked: Asked<'_>) -> Markup {
+    html! {
+        @if view.cut {
+            p.notice role="status" {
+                "This page has the newest " (figure(asked.limit as u64)) " states of the object, and as many of what it owns. "
+                @if let Some(next) = view.next { a rel="next" href=(older::address(asked, next)) { "Show older states" } }
+            }
+        }
+    }
+}
+
+/// Each state as a row: of the object, and of what it owns.
+fn tables(view: &TimelineView, table: Table<'_>) -> Markup {
+    let owned = Table { caption: "Objects that it owns", named: true, ..table };
+    html! {
+        @if !view.states.is_empty() {
+            section aria-labelledby="states" {
+                h2 #states { "Every state" }
+                (table.compare(&view.states))
+            }
         }
         @if !view.related.is_empty() {
             section aria-labelledby="related" {
@@ -126,8 +174,7 @@ pub(super) async fn page(
                 (owned.draw(&view.related))
             }
         }
-    };
-    Ok(Page::new(name.clone(), "/", content).into_response())
+    }
 }
 
 /// What each gap of the story says of itself: that is its document.

@@ -1,5 +1,6 @@
-//! Each state as a row. Versions in which nothing of the status changed are folded.
+//! Each state as a row. Versions that tell nothing new are folded.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
@@ -19,10 +20,13 @@ pub(super) struct Table<'a> {
     pub named: bool,
     /// Without folding.
     pub all: bool,
+    /// The positions of the versions that tell nothing new.
+    pub quiet: &'a HashSet<Seq>,
     /// The position that the address is about.
     pub chosen: Option<Seq>,
     pub holes: &'a Holes,
-    pub uid: &'a str,
+    /// The address of the same page with every version, or with those folded that tell nothing new.
+    pub other: &'a str,
 }
 
 enum Row<'a> {
@@ -30,19 +34,13 @@ enum Row<'a> {
     Folded(&'a Witnessed, &'a Witnessed, usize),
 }
 
-/// Whether it tells the same as the version before it: a heartbeat, or a change that no status shows.
-fn is_quiet(state: &Witnessed, before: Option<&Witnessed>) -> bool {
-    let same = before.is_some_and(|before| before.status == state.status && before.change == Change::Present);
-    same && state.change == Change::Present && !state.late
-}
-
 fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     let mut quiet: Vec<(&Witnessed, Option<&Witnessed>)> = Vec::new();
-    let mut newest: std::collections::HashMap<&str, &Witnessed> = std::collections::HashMap::new();
+    let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
     for state in states {
         let before = newest.insert(&state.object.uid, state);
-        if is_quiet(state, before) && !table.all && table.chosen != Some(state.seq) {
+        if table.quiet.contains(&state.seq) && table.chosen != Some(state.seq) {
             quiet.push((state, before));
             continue;
         }
@@ -87,7 +85,7 @@ impl Table<'_> {
                 table.dense {
                     caption {
                         (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
-                        @if self.all { " · " a href={ "/objects/" (self.uid) "#states" } { "fold those that tell nothing new" } }
+                        @if self.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
                     }
                     thead { tr {
                         th.num scope="col" { "Position" }
@@ -119,8 +117,8 @@ impl Table<'_> {
         html! {
             tr.folded {
                 td colspan=(columns) {
-                    (figure(count as u64)) " versions with the same status, at positions " (first.seq) " to " (last.seq) ", up to " (at(last.observed_ms)) " · "
-                    a href={ "/objects/" (self.uid) "?all=true#states" } { "show them" }
+                    (figure(count as u64)) " versions in which nothing but heartbeats and bookkeeping changed, at positions " (first.seq) " to " (last.seq) ", up to " (at(last.observed_ms)) " · "
+                    a href={ (self.other) "#states" } { "show them" }
                 }
             }
         }

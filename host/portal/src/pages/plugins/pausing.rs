@@ -36,8 +36,8 @@ pub(super) fn of_card(plugin: &PluginView, may: May) -> Markup {
     html! {
         @if let Some(paused) = &plugin.paused {
             p.alert {
-                b { "Paused. " } (paused.who) " paused it at " (at_text(&paused.since)) ": " (paused.why)
-                " Retention keeps the states that it has not finished."
+                b { "Paused. " } (paused.who) " paused it at " (at_text(&paused.since)) ": " (paused.why.trim_end_matches('.'))
+                ". Retention keeps the states that it has not finished."
             }
             @if may.resume { p { a href={ (address) "/resume" } { "Resume…" } } }
         } @else if may.pause {

@@ -298,7 +298,7 @@ impl Views for Tenants {
             ..ReportView::default()
         };
         let reports = all.iter().filter(|_| query.events).map(report).collect();
-        Ok(TimelineView { states, related, events, reports, cut: false })
+        Ok(TimelineView { states, related, events, reports, ..TimelineView::default() })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -324,7 +324,7 @@ impl Views for Tenants {
         Ok(format!(r#"{{"metadata":{{"name":"{name}","creationTimestamp":"{created}"}}}}"#).into_bytes())
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         let mut gaps: Vec<_> =
             TENANTS.map(|tenant| gap(Some(job(tenant)), &format!("{tenant}-gap"))).into_iter().collect();
@@ -332,7 +332,7 @@ impl Views for Tenants {
         gaps.retain(|gap| {
             query.uid.as_ref().is_none_or(|uid| gap.object.as_ref().is_some_and(|object| object.uid == *uid))
         });
-        Ok(gaps)
+        Ok((1..=gaps.len() as u64).rev().zip(gaps).collect())
     }
 
     async fn poison(&self, _: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
@@ -343,8 +343,8 @@ impl Views for Tenants {
         Ok(BOTH.into())
     }
 
-    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
-        if plugin.is_some_and(|plugin| plugin != "persistence") {
+    async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
+        if query.plugin.as_deref().is_some_and(|plugin| plugin != "persistence") {
             return Err(ViewError::NotFound {
                 message: "there is no such plugin".into(),
                 hint: String::new(),
@@ -398,6 +398,10 @@ impl Views for Tenants {
 
     async fn letter_records(&self, _: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
         Ok(vec![LetterRecordView { who: BOTH.into(), seqs: vec![1, 11], ..Default::default() }])
+    }
+
+    async fn has_all_after(&self, _: Seq) -> Result<bool, ViewError> {
+        Ok(true)
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {

@@ -5,7 +5,7 @@ mod objects;
 mod status;
 mod story;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -36,6 +36,10 @@ pub struct Fake {
     pub paused: Mutex<Option<PausedView>>,
     pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
+    /// Of states, where others than those of every story are wanted.
+    pub documents: Mutex<BTreeMap<Seq, String>>,
+    /// Retention has removed states up to this position.
+    pub taken: Seq,
 }
 
 impl Default for Fake {
@@ -53,6 +57,8 @@ impl Default for Fake {
             drops: Mutex::default(),
             paused: Mutex::default(),
             mutes: Mutex::default(),
+            documents: Mutex::default(),
+            taken: 0,
         }
     }
 }
@@ -150,11 +156,11 @@ impl Views for Fake {
                 Some(&object.name) == query.name.as_ref() || Some(&object.uid) == query.uid.as_ref()
             };
             states.retain(|state| is_it(&state.object));
-            return Ok(TimelineView { states, ..TimelineView::default() });
+            return Ok(story::part(TimelineView { states, ..TimelineView::default() }, query));
         }
         let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
         let (events, reports) = if query.events { (events(), reports()) } else { Default::default() };
-        Ok(TimelineView { states, related, events, reports, cut: false })
+        Ok(story::part(TimelineView { states, related, events, reports, ..TimelineView::default() }, query))
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -168,12 +174,15 @@ impl Views for Fake {
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         self.check().await?;
+        if let Some(document) = self.documents.lock().unwrap().get(&seq) {
+            return Ok(document.clone().into_bytes());
+        }
         let lines: Vec<&str> = include_str!("../../../../core/testdata/jobs.jsonl").lines().collect();
         match seq {
             12 => Ok(Vec::new()),
             14 => {
                 let gaps = self.gaps(&GapQuery::default()).await?;
-                Ok(serde_json::to_vec(&gaps[0]).unwrap())
+                Ok(serde_json::to_vec(&gaps[0].1).unwrap())
             }
             1..=18 => {
                 let line = lines[seq as usize % lines.len()].as_bytes();
@@ -186,7 +195,7 @@ impl Views for Fake {
         }
     }
 
-    async fn gaps(&self, query: &GapQuery) -> Result<Vec<Gap>, ViewError> {
+    async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
         self.check().await?;
         if self.empty {
             return Ok(Vec::new());
@@ -202,7 +211,7 @@ impl Views for Fake {
             recorded_ms: START + 427_000,
         };
         let train = object("Job", "research", "llm-train-7", "uid-train");
-        let mut gaps = vec![
+        let gaps = [
             gap(
                 Some(train),
                 "1019",
@@ -219,7 +228,8 @@ impl Views for Fake {
         let about = |asked: &Option<String>, of: fn(&ObjectRef) -> &String, gap: &Gap| {
             asked.as_ref().is_none_or(|asked| gap.object.as_ref().is_some_and(|object| of(object) == asked))
         };
-        gaps.retain(|gap| {
+        let mut gaps: Vec<(u64, Gap)> = [2, 1].into_iter().zip(gaps).collect();
+        gaps.retain(|(_, gap)| {
             let of_kind = |kind: &String| {
                 gap.object.as_ref().is_some_and(|object| is_kind(&object.group, &object.kind, kind))
             };
@@ -229,6 +239,7 @@ impl Views for Fake {
                 && about(&query.namespace, |object| &object.namespace, gap)
                 && about(&query.name, |object| &object.name, gap)
         });
+        gaps.retain(|(number, _)| query.cursor.is_none_or(|before| *number < before));
         gaps.truncate(query.limit.unwrap_or(usize::MAX));
         Ok(gaps)
     }
@@ -248,10 +259,13 @@ impl Views for Fake {
             bytes: raw.len() as u64,
             excerpt: String::from_utf8_lossy(raw).into_owned(),
         };
-        Ok(vec![
+        let mut all = vec![
             poison(2, "the object has no metadata.uid", POISON[1]),
             poison(1, "expected value at line 1 column 9", POISON[0]),
-        ])
+        ];
+        all.retain(|view| query.cursor.is_none_or(|before| view.number < before));
+        all.truncate(query.limit.unwrap_or(usize::MAX));
+        Ok(all)
     }
 
     async fn poison_raw(&self, number: u64) -> Result<Vec<u8>, ViewError> {
@@ -263,17 +277,23 @@ impl Views for Fake {
         })
     }
 
-    async fn dead_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, ViewError> {
+    async fn dead_letters(&self, query: &LetterQuery) -> Result<Vec<DeadLetterView>, ViewError> {
         self.check().await?;
         let mut letters = vec![
             letter("notification", 7, "the destination answered 500 Internal Server Error"),
             letter("notification", 9, "the destination timed out"),
             letter("persistence", 4, "rejected: the name is longer than the column"),
         ];
+        let plugin = query.plugin.as_deref();
         if let Some(name) = plugin.filter(|name| !["notification", "persistence", "audit"].contains(name)) {
             return Err(no_plugin(name));
         }
         letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
+        let place = |view: &DeadLetterView| (view.letter.plugin.clone(), view.letter.seq);
+        letters.retain(|view| {
+            query.cursor.as_ref().is_none_or(|behind| place(view) > (behind.plugin.clone(), behind.seq))
+        });
+        letters.truncate(query.limit.unwrap_or(usize::MAX));
         Ok(letters)
     }
 
@@ -347,6 +367,10 @@ impl Views for Fake {
             seqs: vec![3, 4],
             at: "2026-11-20T14:00:00.000Z".into(),
         }])
+    }
+
+    async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {
+        Ok(after >= self.taken)
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events::EventView;
 use kubewitness_core::reports::ReportView;
+use kubewitness_core::views::{TimelineQuery, TimelineView};
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
 use super::START;
@@ -153,4 +155,19 @@ pub fn story() -> Vec<Arc<State>> {
             Arc::new(state(index as u64 + 1, object, change, seconds, status))
         })
         .collect()
+}
+
+/// The part of a story that a query asks for.
+pub fn part(mut view: TimelineView, query: &TimelineQuery) -> TimelineView {
+    let (states, related) = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
+    let cut = |all: &mut Vec<Arc<State>>, before: Seq| {
+        all.retain(|state| state.seq < before);
+        let over = query.limit.map_or(0, |limit| all.len().saturating_sub(limit));
+        all.drain(..over);
+        all.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
+    };
+    let next =
+        StoryCursor { states: cut(&mut view.states, states), related: cut(&mut view.related, related) };
+    view.next = Some(next).filter(|next| next.states > 0 || next.related > 0);
+    TimelineView { cut: view.next.is_some(), ..view }
 }

@@ -11,6 +11,7 @@ use kubewitness_core::views::{
     DeadLetterView, DropView, LetterRecordView, ReplayRequest, ReplayView, StatusView,
 };
 use kubewitness_core::{Seq, calendar};
+use serde::de::DeserializeOwned;
 
 use super::super::client::Client;
 use super::super::gaps::labelled;
@@ -22,8 +23,9 @@ use crate::commands::print::progress::{self, Unit};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended, Usage};
 
-/// As many as one answer has; who has more looks at them plugin by plugin.
-const MOST: &str = "10000";
+/// Dead letters, and records of what was done with them: ten answers of the API. Beyond that, a person looks at them
+/// plugin by plugin.
+const MOST: usize = 100_000;
 /// Between two looks at what a replay has come to.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -42,8 +44,19 @@ pub async fn dead_letters(command: DeadLetters) -> Ended {
 }
 
 async fn letters(client: &Client, plugin: Option<&str>) -> Result<Vec<DeadLetterView>> {
-    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().chain([("limit", MOST)]).collect();
-    client.get("api/v1/deadletters", &query).await
+    all_of(client, "api/v1/deadletters", plugin).await
+}
+
+/// A whole list, of one plugin where one is named.
+async fn all_of<T: DeserializeOwned>(client: &Client, path: &str, plugin: Option<&str>) -> Result<Vec<T>> {
+    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().collect();
+    let found = client.list(path, &query, MOST).await?;
+    if found.more {
+        eprintln!(
+            "kubewitness: there are more than {MOST}, and the others are not looked at: name one plugin"
+        );
+    }
+    Ok(found.rows)
 }
 
 /// Which dead letters are listed.
@@ -290,11 +303,11 @@ fn done_text(count: u64, dry_run: bool, done: &str) -> String {
 }
 
 async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
-    let query: Vec<_> = plugin.map(|name| ("plugin", name)).into_iter().chain([("limit", MOST)]).collect();
-    let records: Vec<LetterRecordView> =
-        Client::reach(&args.reach).await?.get("api/v1/deadletters/records", &query).await?;
+    let client = Client::reach(&args.reach).await?;
+    let records: Vec<LetterRecordView> = all_of(&client, "api/v1/deadletters/records", plugin).await?;
     print::value(args.output, &records, |records| {
-        let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]);
+        let mut table =
+            Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]).spare(&["STATES", "AT"]);
         for record in records {
             table.row([
                 Zone::here().shown(&record.at),

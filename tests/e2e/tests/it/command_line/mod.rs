@@ -6,5 +6,6 @@ mod examples;
 mod figures;
 mod live;
 mod manners;
+mod narrow;
 mod shells;
 mod trying;

@@ -8,7 +8,8 @@ use kubewitness_harness::{Scratch, command, in_scratch, project_root, until, unt
 use serde_json::Value;
 
 use super::page::Page;
-use crate::portal::browser::{Browser, at_a_playground, has_driver};
+use crate::portal::browser::{Browser, at_a_playground, has_driver, token_of};
+use crate::portal::troubles::Troubles;
 
 const WITHIN: Duration = Duration::from_secs(120);
 const PAGE: &str = "docs/how-to/ten-tasks.md";
@@ -51,6 +52,141 @@ async fn the_steps_in_the_portal_work_as_they_stand() {
     .await;
 }
 
+#[tokio::test]
+async fn the_steps_about_what_goes_wrong_tell_of_it_in_the_portal() {
+    if !has_driver("docs::ten_tasks::the_steps_about_what_goes_wrong").await {
+        return;
+    }
+    in_scratch("ten-tasks-troubles", async |scratch| {
+        let mut troubles = Troubles::start(scratch).await?;
+        let browser = Browser::start(scratch.path()).await?;
+        behind(&browser, &troubles).await.context("task 3")?;
+        replayed(&browser, &troubles).await.context("task 4")?;
+        whole(&browser, &troubles).await.context("task 5")?;
+        browser.close().await?;
+        troubles.lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// Task 3: each card shows how many states wait, and how old the oldest one is.
+async fn behind(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
+    let cards = "return Object.fromEntries([...document.querySelectorAll('article.card')].map((card) => \
+        [card.querySelector('h2').textContent, {waiting: card.querySelector('[data-part=\"waiting\"] dd').textContent, \
+        lag: card.querySelector('p.lag').innerText}]))";
+    browser.open(&format!("{}/plugins", troubles.lab.url())).await?;
+    let read = browser.script(cards).await?;
+    let told = troubles.get("plugins").await?;
+    let waits = told.as_array().into_iter().flatten().find(|it| it["name"] == "persistence");
+    let waits = waits.context("the plugin")?["waiting"].to_string();
+    ensure!(waits != "0" && read["persistence"]["waiting"] == *waits, "{read} and not {waits}");
+    let lag = read["persistence"]["lag"].as_str().context("how far it is behind")?;
+    ensure!(lag.contains("behind, the oldest unfinished state is") && lag.contains("old."), "{lag}");
+    ensure!(read["probe"]["lag"].as_str().is_some_and(|lag| lag.contains("Up to date")), "{read}");
+    Ok(())
+}
+
+/// Task 4: choose the plugin, select the dead letters, write the reason, and press **Replay**.
+async fn replayed(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
+    browser.open(&format!("{}/deadletters", troubles.lab.url())).await?;
+    let choose = "const filter = document.querySelector('form.filters'); filter.plugin.value = 'probe'; \
+        filter.querySelector('button').click()";
+    browser.script(choose).await?;
+    reads(browser, &["3 dead letters", "Choose", "trapped"]).await?;
+    let replay = "const form = document.querySelector('form.replay'); form.querySelector('[name=seq]').checked = true; \
+        form.querySelector('[name=reason]').value = 'the receiver is back'; \
+        [...form.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()";
+    browser.script(replay).await?;
+    reads(browser, &["1 state was taken back into their lanes", "What was done", "the receiver is back"])
+        .await?;
+    let records = troubles.get("deadletters/records").await?;
+    ensure!(records[0]["what"] == "replay" && records[0]["why"] == "the receiver is back", "{records}");
+    Ok(())
+}
+
+/// Task 5: a gap is a row among the states of the job, and a hole in the picture; **Gaps** lists all.
+async fn whole(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
+    let portal = troubles.lab.url();
+    browser.open(&format!("{portal}/objects/{}", troubles.uid)).await?;
+    let seen = "return {rows: [...document.querySelectorAll('section[aria-labelledby=\"states\"] tr.gap')].map((row) => \
+        row.innerText), holes: document.querySelectorAll('svg .hole').length}";
+    let seen = browser.script(seen).await?;
+    let row = seen["rows"][0].as_str().with_context(|| format!("no row is a gap: {seen}"))?;
+    ensure!(row.contains("Compacted") && row.contains('…'), "{row}");
+    ensure!(seen["holes"].as_u64() > Some(0), "no hole is drawn: {seen}");
+    browser.open(&format!("{portal}/gaps")).await?;
+    let gaps = troubles.get("gaps").await?;
+    let bounds = gaps.as_array().into_iter().flatten().filter_map(|gap| gap["after"].as_str());
+    let text = browser.text().await?;
+    for words in bounds.chain(["Job/train-1", "the whole source", "Compacted"]) {
+        ensure!(text.contains(words), "{words} is not in {text}");
+    }
+    // A job without a gap has neither.
+    let jobs = troubles.get("objects?kind=Job&name=waits").await?;
+    let uid = jobs[0]["object"]["uid"].as_str().context("a job without a gap")?;
+    browser.open(&format!("{portal}/objects/{uid}")).await?;
+    let none = "return document.querySelectorAll('tr.gap, svg .hole').length";
+    ensure!(browser.script(none).await? == 0, "a gap where none is");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_colleague_who_signs_in_reads_of_one_namespace_and_of_no_other() {
+    if !has_driver("docs::ten_tasks::a_colleague_who_signs_in").await {
+        return;
+    }
+    in_scratch("ten-tasks-colleague", async |scratch| {
+        at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
+            let (ada, linus) = (token_of(playground, "ada").await?, token_of(playground, "linus").await?);
+            colleague(scratch, portal, &ada, &linus).await.context("task 8")
+        })
+        .await
+    })
+    .await;
+}
+
+/// Task 8: your colleague opens the portal, signs in with their token, and sees what Kubernetes lets them see.
+async fn colleague(scratch: &Scratch, portal: &str, ada: &str, linus: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let namespaces = "return [...new Set([...document.querySelectorAll('#objects tbody tr[data-uid] [data-f=\"namespace\"]')]\
+        .map((cell) => cell.textContent.trim()))].sort()";
+    browser.open(portal).await?;
+    reads(&browser, &["Sign in"]).await?;
+    let enter = async |token: &str| {
+        browser.open(&format!("{portal}/login")).await?;
+        let enter = "const field = document.querySelector('[name=token]'); field.value = ";
+        browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+        reads(&browser, &["Submit a Job"]).await
+    };
+    enter(linus).await?;
+    until_ok(WITHIN, "jobs of several namespaces", async || {
+        browser.open(&format!("{portal}/?gone=true")).await?;
+        let seen = browser.script(namespaces).await?;
+        ensure!(seen.as_array().is_some_and(|all| all.len() > 2), "{seen}");
+        ensure!(seen.as_array().is_some_and(|all| all.contains(&"team-vision".into())), "{seen}");
+        Ok(())
+    })
+    .await?;
+    let foreign = "return document.querySelector('#objects tbody tr[data-uid] [data-f=\"namespace\"]:not(:empty)') && \
+        [...document.querySelectorAll('#objects tbody tr[data-uid]')].find((row) => \
+        row.querySelector('[data-f=\"namespace\"]').textContent.trim() !== 'team-vision').dataset.uid";
+    let foreign = browser.script(foreign).await?;
+    let foreign = foreign.as_str().context("a job of another namespace")?.to_owned();
+    browser.script("document.querySelector('form[action=\"/logout\"]').submit(); return true").await?;
+    reads(&browser, &["Sign in"]).await?;
+    enter(ada).await?;
+    until_ok(WITHIN, "jobs of one namespace", async || {
+        browser.open(&format!("{portal}/?gone=true")).await?;
+        let seen = browser.script(namespaces).await?;
+        ensure!(seen == serde_json::json!(["team-vision"]), "{seen}");
+        Ok(())
+    })
+    .await?;
+    browser.open(&format!("{portal}/objects/{foreign}")).await?;
+    reads(&browser, &["Nothing was witnessed of an object"]).await?;
+    browser.close().await
+}
+
 async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     let row = "main tbody a[href^=\"/objects/\"]";
@@ -75,7 +211,7 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     let document = format!("document.querySelector('{of_a_state}').click(); return true");
     browser.script(&document).await?;
     reads(&browser, &["containers"]).await?;
-    // 3, 4 and 5, and every other address of the page.
+    // Every address of the page.
     let page = page()?;
     for address in addresses(&page) {
         browser.open(&format!("{portal}/{address}")).await?;

@@ -1,6 +1,7 @@
 //! A real component that traps, loops and eats memory on some states: those alone are parked, and
 //! an operator shows, filters, replays and drops them from the command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -44,7 +45,7 @@ const HARMS: [(&str, &str, &str); 4] = [
     ("skips", "missing", "verdicts for 1 states"),
 ];
 
-async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<()> {
+pub async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<()> {
     create_job(simulator, name).await?;
     let path = format!("/apis/batch/v1/namespaces/default/jobs/{name}");
     let (_, mut job) = simulator.request(Method::GET, &path, None).await?;
@@ -59,11 +60,17 @@ async fn fails_with(simulator: &Simulator, name: &str, message: &str) -> Result<
     Ok(())
 }
 
-async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
+/// The example with the plugin that misbehaves.
+pub fn config(scratch: &Scratch) -> Result<PathBuf> {
     let config = example_copy(scratch)?;
     let host = std::fs::read_to_string(config.join("host.yaml"))?;
     write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;
     write(&config, "probe.yaml", &plugin_manifest("probe", PROBE))?;
+    Ok(config)
+}
+
+async fn lab(scratch: &Scratch) -> Result<(Simulator, RunOptions)> {
+    let config = config(scratch)?;
     let simulator = simulator(scratch).await?;
     for good in ["one", "two", "three", "four"] {
         fails_with(&simulator, good, "done").await?;

@@ -3,7 +3,7 @@
 
 mod calls;
 mod forgetting;
-mod letters;
+pub mod letters;
 mod pausing;
 pub mod probing;
 mod registries;

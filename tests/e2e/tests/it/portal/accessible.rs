@@ -6,6 +6,7 @@ use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip_where
 use serde_json::{Value, json};
 
 use crate::portal::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
+use crate::portal::troubles::Troubles;
 
 /// What axe-core finds, a line each: the rule, and the first elements that break it.
 const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(\
@@ -36,6 +37,24 @@ async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
             browser.close().await
         })
         .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pages_that_tell_of_troubles_keep_nobody_out() {
+    let Some(axe) = axe("accessible::pages_that_tell_of_troubles").await else { return };
+    in_scratch("accessible-troubles", async |scratch| {
+        let mut troubles = Troubles::start(scratch).await?;
+        let (portal, pages) = (troubles.lab.url(), troubles.pages());
+        for (page, words) in &pages {
+            let text = http().get(format!("{portal}{page}")).send().await?.error_for_status()?.text().await?;
+            ensure!(text.contains(words), "{page} does not say {words}: {text}");
+        }
+        let browser = Browser::start(scratch.path()).await?;
+        look(&browser, &portal, &pages.map(|(page, _)| page), &axe).await?;
+        browser.close().await?;
+        troubles.lab.kubewitness.stop().await
     })
     .await;
 }
@@ -114,7 +133,7 @@ async fn look_at(
 }
 
 /// The addresses, once there is a job that has pods and Events.
-async fn pages(portal: &str) -> Result<Option<Vec<String>>> {
+pub(super) async fn pages(portal: &str) -> Result<Option<Vec<String>>> {
     let get = async |path: &str| -> Result<Option<Value>> {
         let answer = http().get(format!("{portal}{path}")).send().await;
         let Ok(answer) = answer.and_then(reqwest::Response::error_for_status) else { return Ok(None) };

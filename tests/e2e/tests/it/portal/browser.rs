@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use kubewitness_harness::{
     Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
     until,
@@ -326,6 +327,23 @@ impl Browser {
 
     pub async fn zone(&self, name: &str) -> Result<()> {
         self.emulate("setTimezoneOverride", &json!({"timezoneId": name})).await
+    }
+
+    /// A picture of the whole page, as PNG.
+    pub async fn picture(&self, width: u32) -> Result<Vec<u8>> {
+        let height = self.script("return document.documentElement.scrollHeight").await?;
+        let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+        let wanted = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let wanted = json!({"cmd": "Page.captureScreenshot", "params": wanted});
+        let taken = self.ask("goog/cdp/execute", &wanted).await?;
+        let text = taken["data"].as_str().context("a picture")?;
+        BASE64_STANDARD.decode(text).context("the picture is no base64")
+    }
+
+    /// What the system's theme is.
+    pub async fn scheme(&self, name: &str) -> Result<()> {
+        let features = json!([{"name": "prefers-color-scheme", "value": name}]);
+        self.emulate("setEmulatedMedia", &json!({"features": features})).await
     }
 
     async fn emulate(&self, what: &str, params: &Value) -> Result<()> {

@@ -22,7 +22,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 const EXAMPLES: &str = "8";
 /// Far more than the requests of one person take: about ten seconds.
 const RUN: Duration = Duration::from_secs(120);
-/// It has no end, and tests of its own.
+/// schemathesis reads an answer to its end, and this one has none: [`stream`] compares it with its description.
 const STREAM: &str = "/api/v1/events";
 
 #[tokio::test]
@@ -60,9 +60,71 @@ async fn compare(tool: &Path, scratch: &Scratch, playground: &mut Process, url: 
     let description = http().get(format!("{url}/api/v1/openapi.json")).bearer_auth(token).send().await?;
     let file = scratch.path().join("openapi.json");
     std::fs::write(&file, description.error_for_status()?.bytes().await?)?;
+    let described: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    stream(&described, url, token).await?;
     run(tool, scratch, "nobody", &file, url, None).await?;
     for (person, token) in &tokens {
         run(tool, scratch, person, &file, url, Some(token)).await?;
+    }
+    Ok(())
+}
+
+/// Right and wrong requests for the stream: status, media type and the events' data are those that are described.
+async fn stream(described: &Value, url: &str, token: &str) -> Result<()> {
+    let of_it = &described["paths"][STREAM]["get"]["responses"];
+    let requests = [
+        ("", "", 200),
+        ("?after=0", "", 200),
+        ("", "1", 200),
+        ("?after=-1", "", 400),
+        ("?after=x", "", 400),
+        ("?after=1&after=2", "", 400),
+        ("?other=1", "", 400),
+        ("", "x", 400),
+    ];
+    for (query, last, wanted) in requests {
+        let mut request = http().get(format!("{url}{STREAM}{query}")).bearer_auth(token);
+        if !last.is_empty() {
+            request = request.header("Last-Event-ID", last);
+        }
+        let answer = request.send().await?;
+        let at = format!("{STREAM}{query} with {last:?}");
+        ensure!(answer.status() == wanted, "{at} answered {}", answer.status());
+        let described = match &of_it[wanted.to_string()]["$ref"] {
+            Value::String(place) => {
+                described.pointer(place.trim_start_matches('#')).context("a reference")?
+            }
+            _ => &of_it[wanted.to_string()],
+        };
+        let media = answer.headers()["content-type"].to_str()?.to_owned();
+        ensure!(described["content"][&media].is_object(), "{at} is {media}, and described as {described}");
+    }
+    let nobody = http().get(format!("{url}{STREAM}")).send().await?;
+    ensure!(
+        nobody.status() == 401 && described["paths"][STREAM]["get"]["responses"]["401"].is_object(),
+        "{nobody:?}"
+    );
+    first_state(described, url, token).await
+}
+
+/// The data of an event `state` has every field that a state must have.
+async fn first_state(described: &Value, url: &str, token: &str) -> Result<()> {
+    let mut answer = http().get(format!("{url}{STREAM}?after=0")).bearer_auth(token).send().await?;
+    let mut text = String::new();
+    let data = until(WITHIN, "a state of the stream", async || {
+        let chunk = answer.chunk().await?.context("the stream ended")?;
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+        let event = whole.split("\n\n").find(|event| event.contains("event: state"));
+        Ok(event
+            .and_then(|event| event.lines().find_map(|line| line.strip_prefix("data: ")))
+            .map(str::to_owned))
+    })
+    .await?;
+    let state: Value = serde_json::from_str(&data)?;
+    let required = described["components"]["schemas"]["State"]["required"].as_array().context("a schema")?;
+    for field in required.iter().filter_map(Value::as_str) {
+        ensure!(!state[field].is_null(), "{field} is missing: {state}");
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 
 mod access;
 mod accessible;
+mod appearance;
 pub mod browser;
 mod contract;
 mod dashboard;
 mod scriptless;
 mod secrets;
 mod submitting;
+pub mod troubles;
 mod windows;

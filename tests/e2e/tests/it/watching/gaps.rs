@@ -1,7 +1,7 @@
 //! What people see of holes: `gaps`, `get`, `status` and the pages, against an API server that
 //! compacts and is restored from a backup.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,10 +26,14 @@ pub struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     pub async fn start(scratch: &'a Scratch) -> Result<Self> {
+        Self::with(scratch, example()).await
+    }
+
+    pub async fn with(scratch: &'a Scratch, config: PathBuf) -> Result<Self> {
         let simulator = simulator(scratch).await?;
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(example()),
+            config: Some(config),
             data: scratch.folder("data")?,
             ..RunOptions::default()
         };

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
-use kubewitness_harness::{Kubewitness, Platform, RunOptions, command, command_json, in_scratch, until};
+use kubewitness_harness::{
+    Kubewitness, Platform, Process, RunOptions, command, command_json, in_scratch, kubewitness_binary, until,
+};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use crate::support::{
     Load, SOURCES, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
@@ -86,6 +89,15 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
             code == Some(0) && told.contains("Retention has removed old states of jobs"),
             "{code:?}: {told}"
         );
+        let mut tap = Command::new(kubewitness_binary()?);
+        let tap = tap.args(["tap", "jobs", "--after", "0", "--server", &server]);
+        let mut tap = Process::start("tap", tap, scratch.path())?;
+        until(WITHIN, "tap to tell what retention took", async || {
+            let told = tap.stderr().contains("Retention has removed states behind position 0");
+            Ok((told && tap.stdout().contains("\"jobs\"")).then_some(()))
+        })
+        .await?;
+        tap.kill().await?;
         kubewitness.stop().await?;
         same_story(&simulator, data).await?;
         proofs(data).await

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{DeadLetter, Progress};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, reports};
 
 use super::read::{AFTER_ENVELOPE, envelope, envelope_columns};
@@ -152,17 +152,20 @@ impl Fetch for Session {
         self.numbers(text, vec![owners.into(), limit.into()]).await
     }
 
-    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
-        // Each chain is walked as far as the whole answer may go; no engine cuts a recursion.
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>> {
+        // Each chain is walked as far as the whole answer may go; no engine cuts a recursion. Only states of the answer
+        // are steps.
         let text = "WITH RECURSIVE chain (seq, back, step) AS ( \
-               SELECT s.seq, s.back, 1 FROM @numbers @JOIN kw_objects o ON o.id = q.v \
+               SELECT s.seq, s.back, CASE WHEN s.seq < ? THEN 1 ELSE 0 END FROM @numbers @JOIN kw_objects o ON o.id = q.v \
                  LEFT JOIN kw_current c ON c.object = o.id \
                  @JOIN kw_states s ON s.seq = coalesce(c.tail, o.tail) \
                UNION ALL \
-               SELECT s.seq, s.back, c.step + 1 FROM chain c @JOIN kw_states s ON s.seq = c.seq - c.back \
+               SELECT s.seq, s.back, c.step + CASE WHEN s.seq < ? THEN 1 ELSE 0 END FROM chain c @JOIN kw_states s ON s.seq = c.seq - c.back \
                  WHERE c.back > 0 AND c.step < ?) \
-             SELECT DISTINCT seq FROM chain ORDER BY seq DESC LIMIT ?";
-        self.numbers(text, vec![objects.into(), limit.into(), limit.into()]).await
+             SELECT DISTINCT seq FROM chain WHERE seq < ? ORDER BY seq DESC LIMIT ?";
+        let before = || before.into();
+        self.numbers(text, vec![before(), objects.into(), before(), limit.into(), before(), limit.into()])
+            .await
     }
 
     async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
@@ -197,7 +200,7 @@ impl Fetch for Session {
         self.read_gaps().await
     }
 
-    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
         self.read_gaps_of(query).await
     }
 
@@ -231,8 +234,8 @@ impl Fetch for Session {
         self.read_progress(plugin).await
     }
 
-    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
-        self.read_letters(plugin).await
+    async fn letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
+        self.read_letters(query).await
     }
 
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {

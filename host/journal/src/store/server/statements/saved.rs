@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
 use kubewitness_core::state::gap_reason;
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::Past;
-use crate::store::rows::{Act, Answer, SEGMENT, Stream, check, decoded};
+use crate::store::rows::{Act, Answer, SEGMENT, Stream, bounded, check, decoded};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::Row;
 
@@ -93,12 +94,12 @@ impl Session {
         rows.into_iter().map(|mut row| gap(row.int(0)?, &row.text(1)?)).collect()
     }
 
-    /// Newest first. What they are about is compared here, part by part.
-    pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+    /// Newest first, each with its number. What they are about is compared here, part by part.
+    pub(super) async fn read_gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
         let text = "SELECT g.id, g.body, t.source FROM kw_gaps g @JOIN kw_streams t ON t.id = g.stream \
                     WHERE g.id < ? ORDER BY g.id DESC LIMIT ?";
         let limit = query.limit.unwrap_or(usize::MAX);
-        let (mut gaps, mut before) = (Vec::new(), i64::MAX);
+        let (mut gaps, mut before) = (Vec::new(), query.cursor.map_or(i64::MAX, bounded));
         loop {
             let rows = self.fetch(text, vec![before.into(), PAGE.into()]).await?;
             let is_last = (rows.len() as i64) < PAGE;
@@ -109,7 +110,7 @@ impl Session {
                     && query.source.as_ref().is_none_or(|wanted| *wanted == source)
                     && fits(&gap, query)
                 {
-                    gaps.push(gap);
+                    gaps.push((before as u64, gap));
                 }
             }
             if is_last || gaps.len() >= limit {
@@ -156,14 +157,15 @@ impl Session {
     pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> Answer<Vec<PoisonView>> {
         let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                    substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
-                   JOIN kw_streams t ON t.id = p.stream ORDER BY p.id DESC LIMIT ?";
+                   JOIN kw_streams t ON t.id = p.stream WHERE p.id < ? ORDER BY p.id DESC LIMIT ?";
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                   substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
-                  JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? ORDER BY p.id DESC LIMIT ?";
+                  JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? AND p.id < ? ORDER BY p.id DESC LIMIT ?";
         let limit = cut(query.limit.unwrap_or(usize::MAX));
+        let before = query.cursor.map_or(i64::MAX, bounded);
         let rows = match &query.source {
-            None => self.fetch(all, vec![limit.into()]).await?,
-            Some(source) => self.fetch(of, vec![source.as_str().into(), limit.into()]).await?,
+            None => self.fetch(all, vec![before.into(), limit.into()]).await?,
+            Some(source) => self.fetch(of, vec![source.as_str().into(), before.into(), limit.into()]).await?,
         };
         let view = |mut row: Row| {
             Ok(PoisonView {
@@ -257,14 +259,23 @@ impl Session {
         check::progress(plugin, &row.text(0)?, row.int(1)?).map(Some)
     }
 
-    pub(super) async fn read_letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
+    pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
         let all = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                   ORDER BY plugin, seq";
+                   WHERE plugin > ? OR (plugin = ? AND seq > ?) ORDER BY plugin, seq LIMIT ?";
         let of = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                  WHERE plugin = ? ORDER BY seq";
-        let rows = match plugin {
-            None => self.fetch(all, Vec::new()).await?,
-            Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
+                  WHERE plugin = ? AND (plugin > ? OR (plugin = ? AND seq > ?)) ORDER BY seq LIMIT ?";
+        let (behind, seq) = match &query.cursor {
+            Some(LetterCursor { plugin, seq }) => (plugin.as_str(), bounded(*seq)),
+            None => ("", 0),
+        };
+        let limit = cut(query.limit.unwrap_or(usize::MAX));
+        let mut values = vec![behind.into(), behind.into(), seq.into(), limit.into()];
+        let rows = match query.plugin.as_deref() {
+            None => self.fetch(all, values).await?,
+            Some(plugin) => {
+                values.insert(0, plugin.into());
+                self.fetch(of, values).await?
+            }
         };
         let letter = |mut row: Row| {
             let (seq, (replaying, dropped)) = (row.int(1)? as u64, Act::of_mark(row.int(7)?));

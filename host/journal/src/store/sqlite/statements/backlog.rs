@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
+use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{Act, SEGMENT, check, decoded};
+use crate::store::rows::{Act, SEGMENT, bounded, check, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(
@@ -22,16 +23,20 @@ pub(super) async fn progress(
     row.map(|(body, sum)| check::progress(plugin, &body, sum)).transpose()
 }
 
-/// In order; of all plugins where none is named.
+/// By plugin and position; of all plugins where none is named.
 pub(super) async fn letters(
     connection: &mut SqliteConnection,
-    plugin: Option<&str>,
+    query: &LetterQuery,
 ) -> Result<Vec<DeadLetter>, JournalError> {
     type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
     let text = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
-                WHERE ?1 IS NULL OR plugin = ?1 ORDER BY plugin, seq";
-    let rows: Vec<Letter> =
-        sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?;
+                WHERE (?1 IS NULL OR plugin = ?1) AND (?2 IS NULL OR (plugin, seq) > (?2, ?3)) \
+                ORDER BY plugin, seq LIMIT ?4";
+    let behind = query.cursor.as_ref();
+    let asked = sqlx::query_as(text).bind(&query.plugin).bind(behind.map(|letter| &letter.plugin));
+    let asked = asked.bind(behind.map(|letter| bounded(letter.seq)));
+    let asked = asked.bind(query.limit.map_or(i64::MAX, |limit| bounded(limit as u64)));
+    let rows: Vec<Letter> = asked.fetch_all(connection).await.map_err(classify)?;
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
         let tries = decoded(&tries, || format!("letter {seq}"))?;
         let (replaying, dropped) = Act::of_mark(mark);

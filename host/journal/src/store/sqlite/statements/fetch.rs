@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_core::ports::{DeadLetter, Progress};
-use kubewitness_core::views::{EpochView, GapQuery, JournalView, PoisonQuery, PoisonView};
+use kubewitness_core::views::{EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, Seq};
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection};
@@ -140,8 +140,8 @@ impl Fetch for SqliteConnection {
         query::owned(self, owners, which, limit).await
     }
 
-    async fn story(&mut self, objects: &[i64], limit: i64) -> Answer<Vec<i64>> {
-        query::story(self, objects, limit).await
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>> {
+        query::story(self, objects, before, limit).await
     }
 
     async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
@@ -176,7 +176,7 @@ impl Fetch for SqliteConnection {
         query::gaps(self).await
     }
 
-    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<Gap>> {
+    async fn gaps_of(&mut self, query: &GapQuery) -> Answer<Vec<(u64, Gap)>> {
         findings::gaps(self, query).await
     }
 
@@ -208,8 +208,8 @@ impl Fetch for SqliteConnection {
         backlog::progress(self, plugin).await
     }
 
-    async fn letters(&mut self, plugin: Option<&str>) -> Answer<Vec<DeadLetter>> {
-        backlog::letters(self, plugin).await
+    async fn letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
+        backlog::letters(self, query).await
     }
 
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>> {

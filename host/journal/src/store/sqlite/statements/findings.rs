@@ -7,33 +7,33 @@ use kubewitness_core::views::{EpochView, GapQuery, PoisonQuery, PoisonView};
 use kubewitness_core::{Gap, calendar};
 use sqlx::SqliteConnection;
 
-use crate::store::rows::decoded;
+use crate::store::rows::{bounded, decoded};
 use crate::store::sqlite::fault::classify;
 
 /// Bytes of a poison message that a list shows of it: a line of a terminal and a half.
 const EXCERPT: i64 = 160;
 
-/// Newest first. The kind is compared here, since people write it in many ways.
+/// Newest first, each with its number. The kind is compared here, since people write it in many ways.
 pub(super) async fn gaps(
     connection: &mut SqliteConnection,
     query: &GapQuery,
-) -> Result<Vec<Gap>, JournalError> {
+) -> Result<Vec<(u64, Gap)>, JournalError> {
     let text = "SELECT g.id, g.body FROM gaps g JOIN streams t ON t.id = g.stream \
          WHERE (?1 IS NULL OR t.source = ?1) AND (?2 IS NULL OR g.body ->> '$.object.uid' = ?2) \
            AND (?3 IS NULL OR g.body ->> '$.object.namespace' = ?3) \
-           AND (?4 IS NULL OR g.body ->> '$.object.name' = ?4) ORDER BY g.id DESC LIMIT ?5";
+           AND (?4 IS NULL OR g.body ->> '$.object.name' = ?4) AND g.id < ?5 ORDER BY g.id DESC LIMIT ?6";
     let limit = query.limit.unwrap_or(usize::MAX);
     // All of them, where the kind has yet to choose.
     let fetched = if query.kind.is_some() { usize::MAX } else { limit };
     let asked = sqlx::query_as(text).bind(&query.source).bind(&query.uid).bind(&query.namespace);
-    let rows: Vec<(i64, String)> =
-        asked.bind(&query.name).bind(cut(fetched)).fetch_all(connection).await.map_err(classify)?;
+    let asked = asked.bind(&query.name).bind(query.cursor.map_or(i64::MAX, bounded));
+    let rows: Vec<(i64, String)> = asked.bind(cut(fetched)).fetch_all(connection).await.map_err(classify)?;
     let mut gaps = Vec::new();
     for (id, body) in rows {
         let gap: Gap = decoded(&body, || format!("gap {id}"))?;
         let fits = |kind: &String| gap.object.as_ref().is_some_and(|o| is_kind(&o.group, &o.kind, kind));
         if query.kind.as_ref().is_none_or(fits) {
-            gaps.push(gap);
+            gaps.push((id as u64, gap));
         }
         if gaps.len() >= limit {
             break;
@@ -50,9 +50,10 @@ pub(super) async fn poison(
     type Row = (i64, String, u32, String, i64, i64, Vec<u8>);
     let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, length(p.raw), substr(p.raw, 1, ?3) \
                 FROM poison p JOIN streams t ON t.id = p.stream \
-                WHERE ?1 IS NULL OR t.source = ?1 ORDER BY p.id DESC LIMIT ?2";
+                WHERE (?1 IS NULL OR t.source = ?1) AND p.id < ?4 ORDER BY p.id DESC LIMIT ?2";
     let asked = sqlx::query_as(text).bind(&query.source).bind(cut(query.limit.unwrap_or(usize::MAX)));
-    let rows: Vec<Row> = asked.bind(EXCERPT).fetch_all(connection).await.map_err(classify)?;
+    let asked = asked.bind(EXCERPT).bind(query.cursor.map_or(i64::MAX, bounded));
+    let rows: Vec<Row> = asked.fetch_all(connection).await.map_err(classify)?;
     let view = |(number, source, epoch, error, observed_ms, bytes, begin): Row| PoisonView {
         number: number as u64,
         source,

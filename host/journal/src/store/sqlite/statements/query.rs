@@ -178,10 +178,11 @@ pub(super) async fn owned(
     query.fetch_all(connection).await.map_err(classify)
 }
 
-/// In descending order, and cut at the limit: the walk ends where the answer does.
+/// In descending order: the walk ends where the answer does.
 pub(super) async fn story(
     connection: &mut SqliteConnection,
     objects: &[i64],
+    before: i64,
     limit: i64,
 ) -> Result<Vec<i64>, JournalError> {
     let text = "WITH RECURSIVE chain (seq, back) AS ( \
@@ -190,9 +191,10 @@ pub(super) async fn story(
              WHERE o.id IN (SELECT value FROM json_each(?1)) \
            UNION \
            SELECT s.seq, s.back FROM chain c JOIN states s ON s.seq = c.seq - c.back WHERE c.back > 0 \
-           ORDER BY 1 DESC LIMIT ?2) \
-         SELECT seq FROM chain";
-    sqlx::query_scalar(text).bind(json(objects)).bind(limit).fetch_all(connection).await.map_err(classify)
+           ORDER BY 1 DESC) \
+         SELECT seq FROM chain WHERE seq < ?2 LIMIT ?3";
+    let query = sqlx::query_scalar(text).bind(json(objects)).bind(before).bind(limit);
+    query.fetch_all(connection).await.map_err(classify)
 }
 
 // ---- what was there at a moment ----------------------------------------------------------

@@ -1,0 +1,103 @@
+//! Where the next part of a list begins: a text that a client takes from one answer and gives back with the next
+//! question. A list of one number has that number.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::Seq;
+
+/// Of a story: the states before one position, and those of what the object owns before another. 0 is before all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct StoryCursor {
+    pub states: Seq,
+    pub related: Seq,
+}
+
+/// Of dead letters: those behind the one of this plugin at this position.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct LetterCursor {
+    pub plugin: String,
+    pub seq: Seq,
+}
+
+/// It is no cursor of this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongCursor;
+
+impl fmt::Display for WrongCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is no cursor of this list: take it from the header `Link` of the part before")
+    }
+}
+
+impl fmt::Display for StoryCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.states, self.related)
+    }
+}
+
+impl FromStr for StoryCursor {
+    type Err = WrongCursor;
+
+    fn from_str(text: &str) -> Result<Self, WrongCursor> {
+        let (states, related) = text.split_once('/').ok_or(WrongCursor)?;
+        let number = |text: &str| text.parse().map_err(|_| WrongCursor);
+        Ok(Self { states: number(states)?, related: number(related)? })
+    }
+}
+
+impl fmt::Display for LetterCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.seq, self.plugin)
+    }
+}
+
+impl FromStr for LetterCursor {
+    type Err = WrongCursor;
+
+    fn from_str(text: &str) -> Result<Self, WrongCursor> {
+        let (seq, plugin) = text.split_once('/').ok_or(WrongCursor)?;
+        Ok(Self { plugin: plugin.to_owned(), seq: seq.parse().map_err(|_| WrongCursor)? })
+    }
+}
+
+macro_rules! as_text {
+    ($($cursor:ty),+) => {$(
+        impl From<$cursor> for String {
+            fn from(cursor: $cursor) -> Self {
+                cursor.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $cursor {
+            type Error = WrongCursor;
+
+            fn try_from(text: String) -> Result<Self, WrongCursor> {
+                text.parse()
+            }
+        }
+    )+};
+}
+
+as_text!(StoryCursor, LetterCursor);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_from_its_text_and_no_other_text_is_one() {
+        let story = StoryCursor { states: 7, related: 0 };
+        assert_eq!(story.to_string().parse(), Ok(story));
+        let letter = LetterCursor { plugin: "a/b.c".into(), seq: 9 };
+        assert_eq!(letter.to_string().parse(), Ok(letter));
+        for text in ["", "7", "7/", "/7", "a/7", "-1/7", "7/8/9"] {
+            assert_eq!(text.parse::<StoryCursor>(), Err(WrongCursor), "{text}");
+        }
+        assert_eq!("audit/7".parse::<LetterCursor>(), Err(WrongCursor));
+    }
+}

@@ -1,0 +1,96 @@
+//! An older part of an object's story: its lanes and its states. What the object is now stands on its own page.
+
+use axum::response::{IntoResponse, Response};
+use kubewitness_core::Seq;
+use kubewitness_core::cursor::StoryCursor;
+use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
+use maud::{Markup, html};
+
+use super::quiet::quiet;
+use super::states::Table;
+use super::{Asked, holes, lanes, lanes_of, tables};
+use crate::access::Viewer;
+use crate::answer::Shown;
+use crate::answer::frame::Page;
+use crate::app::App;
+use crate::pages::parts::{at, encode, figure, pages, plural};
+use crate::scope::Visibility;
+
+/// The part that ends with this position.
+pub(super) fn with(seq: Seq) -> StoryCursor {
+    let before = seq.saturating_add(1);
+    StoryCursor { states: before, related: before }
+}
+
+/// The page of the part that begins there.
+pub(super) fn address(asked: Asked<'_>, cursor: StoryCursor) -> String {
+    let address = asked.address(asked.all);
+    let mark = if address.contains('?') { '&' } else { '?' };
+    format!("{address}{mark}cursor={}", encode(&cursor.to_string()))
+}
+
+pub(super) async fn page(
+    app: &App,
+    viewer: &Viewer,
+    asked: Asked<'_>,
+    cursor: StoryCursor,
+) -> Result<Response, Shown> {
+    let query = TimelineQuery {
+        uid: Some(asked.uid.to_owned()),
+        cursor: Some(cursor),
+        limit: Some(asked.limit),
+        ..TimelineQuery::default()
+    };
+    let visible = Visibility::new(app, viewer);
+    let view = visible.of_story(app.views.timeline(&query).await?).await?;
+    let holes = holes(app, view.states.iter().chain(&view.related)).await?;
+    let title = match view.states.first().map(|state| &state.object) {
+        Some(object) => format!("{}/{}, older states", object.kind, object.name),
+        None => "Older states".to_owned(),
+    };
+    let (all, chosen) = (asked.all, asked.chosen);
+    let other = address(Asked { all: !all, ..asked }, cursor);
+    let quiet = quiet(app, &view, all).await;
+    let table = Table {
+        caption: "The object",
+        named: false,
+        all,
+        quiet: &quiet,
+        chosen,
+        holes: &holes,
+        other: &other,
+    };
+    let content = html! {
+        p.crumbs { a href=(asked.address(asked.all)) { "The object now" } }
+        div.head { h1 { (title) } }
+        p.lead { (told(&view)) }
+        @if !(view.states.is_empty() && view.related.is_empty()) { (story(&view, table)) }
+        (pages("Pages of the story", Some(asked.address(asked.all)), view.next.map(|next| address(asked, next))))
+    };
+    Ok(Page::new(title, "/", content).into_response())
+}
+
+fn told(view: &TimelineView) -> Markup {
+    let all = || view.states.iter().chain(&view.related);
+    let count = all().count() as u64;
+    let times = (all().map(|state| state.observed_ms).min(), all().map(|state| state.observed_ms).max());
+    html! {
+        @match times {
+            (Some(from), Some(through)) => {
+                "This part of the story has " (figure(count)) " " (plural(count, "state", "states")) ", observed from " (at(from)) " to " (at(through)) ". "
+                @if !view.cut { "The journal has none before them." }
+            }
+            _ => { "The journal has no states before this place, or none that you may see." }
+        }
+    }
+}
+
+fn story(view: &TimelineView, table: Table<'_>) -> Markup {
+    html! {
+        section aria-labelledby="lanes" {
+            h2 #lanes { "Phases over time" }
+            (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), table.holes))
+        }
+        (tables(view, table))
+    }
+}

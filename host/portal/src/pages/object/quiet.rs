@@ -1,0 +1,57 @@
+//! Which versions tell nothing new, so that the table folds them: their status and all that their documents say to
+//! people are those of the version before.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kubewitness_core::document::substance;
+use kubewitness_core::views::TimelineView;
+use kubewitness_core::{Change, Seq, State as Witnessed};
+use serde_json::Value;
+
+use crate::app::App;
+
+/// Pairs of versions whose documents one page compares: those of the object before those of what it owns, the newest
+/// first. The others stand alone.
+const COMPARED: usize = 500;
+
+/// The positions of the versions that tell nothing new. `all`: nothing is folded, so nothing is read.
+pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> HashSet<Seq> {
+    let mut quiet = HashSet::new();
+    let mut pairs = candidates(&view.related);
+    pairs.extend(candidates(&view.states));
+    let compared = if all { 0 } else { COMPARED };
+    // Of each object, the version that was read last: it is the later one of the pair before.
+    let mut read: HashMap<&str, (Seq, Option<Value>)> = HashMap::new();
+    for (before, state) in pairs.into_iter().rev().take(compared) {
+        let later = match read.remove(&*state.object.uid) {
+            Some((seq, says)) if seq == state.seq => says,
+            _ => says(app, state).await,
+        };
+        let earlier = says(app, before).await;
+        if later.is_some() && later == earlier {
+            quiet.insert(state.seq);
+        }
+        read.insert(&state.object.uid, (before.seq, earlier));
+    }
+    quiet
+}
+
+/// Versions with the status of the one before, each behind that one.
+fn candidates(states: &[Arc<Witnessed>]) -> Vec<(&Witnessed, &Witnessed)> {
+    let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
+    let mut pairs = Vec::new();
+    for state in states {
+        let before = newest.insert(&state.object.uid, state);
+        let is_plain = |state: &Witnessed| state.change == Change::Present && !state.late;
+        let says_the_same =
+            |before: &&Witnessed| is_plain(before) && is_plain(state) && before.status == state.status;
+        pairs.extend(before.filter(says_the_same).map(|before| (before, &**state)));
+    }
+    pairs
+}
+
+/// `None` where the document can't be had: then the version stands alone.
+async fn says(app: &App, state: &Witnessed) -> Option<Value> {
+    substance(&app.views.document(state.seq).await.ok()?)
+}

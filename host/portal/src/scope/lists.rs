@@ -1,0 +1,93 @@
+//! Parts of the lists whose rows lie in the journal: gaps, poison messages and dead letters. Of the rows that are read,
+//! a part has those that the viewer may see, and tells where the next part begins.
+
+use kubewitness_core::Gap;
+use kubewitness_core::cursor::LetterCursor;
+use kubewitness_core::views::{DeadLetterView, GapQuery, LetterQuery, PoisonQuery, PoisonView, ViewError};
+
+use super::part::{Part, Picking};
+use super::{Verb, Visibility};
+use crate::answer::Problem;
+
+/// Rows that are read for one part, for those who may not see all of them.
+const MOST_READ: usize = 10_000;
+
+impl Visibility {
+    /// Rows to read for so many that are shown. One more tells whether there are more.
+    fn rows(&self, limit: usize) -> usize {
+        if self.is_whole() { limit.saturating_add(1) } else { MOST_READ }
+    }
+
+    /// The newest gaps behind the query's cursor.
+    pub(crate) async fn gaps(&self, query: GapQuery, limit: usize) -> Result<Part<Gap, u64>, Problem> {
+        let asked = self.rows(limit);
+        let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
+        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        for (number, gap) in found {
+            if picking.is_full() {
+                return Ok(picking.finish(false));
+            }
+            let is_seen = self.sees_gap(&gap).await?;
+            picking.pass(number, gap, is_seen);
+        }
+        Ok(picking.finish(is_last))
+    }
+
+    /// Dead letters behind the query's cursor. A plugin that is not there is told to operators alone: its name is
+    /// theirs.
+    pub(crate) async fn letters(
+        &self,
+        query: LetterQuery,
+        limit: usize,
+    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
+        let tells = self.is_whole() || self.is_operators().await?;
+        let asked = self.rows(limit);
+        let found = match self.views.dead_letters(&LetterQuery { limit: Some(asked), ..query }).await {
+            Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
+            found => found?,
+        };
+        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        for view in found {
+            if picking.is_full() {
+                return Ok(picking.finish(false));
+            }
+            let is_seen = self.sees(Verb::List, &view.object, Some(view.letter.seq)).await?;
+            picking.pass(LetterCursor::from(&view.letter), view, is_seen);
+        }
+        Ok(picking.finish(is_last))
+    }
+
+    /// All dead letters, part by part.
+    pub(crate) async fn all_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, Problem> {
+        let mut query = LetterQuery { plugin: plugin.map(str::to_owned), ..LetterQuery::default() };
+        let mut all = Vec::new();
+        loop {
+            let mut part = self.letters(query.clone(), MOST_READ).await?;
+            all.append(&mut part.rows);
+            query.cursor = part.next;
+            if query.cursor.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The newest poison messages behind the query's cursor. Bytes that are no object are of no namespace that could be
+    /// believed.
+    pub(crate) async fn poison(
+        &self,
+        query: PoisonQuery,
+        limit: usize,
+    ) -> Result<Part<PoisonView, u64>, Problem> {
+        let asked = self.rows(limit);
+        let found = self.views.poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
+        let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
+        for view in found {
+            if picking.is_full() {
+                return Ok(picking.finish(false));
+            }
+            let is_seen = self.sees_source(Verb::List, &view.source).await?;
+            picking.pass(view.number, view, is_seen);
+        }
+        Ok(picking.finish(is_last))
+    }
+}

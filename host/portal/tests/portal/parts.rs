@@ -1,0 +1,185 @@
+//! Long lists come in parts: each row once, over the API and on the pages.
+
+use std::collections::BTreeSet;
+
+use axum::Router;
+use kubewitness_core::Change;
+use serde_json::{Value, json};
+
+use crate::fake::{self, Fake};
+use crate::{get, portal};
+
+/// Lists of the API, each with what tells its rows apart.
+const LISTS: [(&str, &str); 3] =
+    [("/api/v1/gaps", "/reason"), ("/api/v1/poison", "/number"), ("/api/v1/deadletters", "/seq")];
+
+/// The address of the next part.
+fn next(link: &str) -> Option<&str> {
+    link.strip_prefix('<')?.strip_suffix(">; rel=\"next\"")
+}
+
+/// The answers from this one on.
+async fn parts(portal: &Router, first: &str) -> Vec<Value> {
+    let (mut parts, mut address) = (Vec::new(), Some(first.to_owned()));
+    while let Some(asked) = address {
+        let answer = get(portal, &asked).await;
+        assert_eq!(answer.status, 200, "{asked}: {}", answer.text);
+        address = next(answer.header("link")).map(str::to_owned);
+        parts.push(answer.json());
+        assert!(parts.len() < 100, "{first} never ends");
+    }
+    parts
+}
+
+fn told(rows: &[Value], pointer: &str) -> Vec<String> {
+    rows.iter().map(|row| row.pointer(pointer).unwrap().to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_list_that_is_asked_for_in_parts_has_each_row_once_and_in_order() {
+    let portal = portal(Fake::default());
+    for (path, pointer) in LISTS {
+        let whole = get(&portal, path).await;
+        assert_eq!(whole.header("link"), "", "{path}: there is no part after the last");
+        let rows = whole.json().as_array().unwrap().clone();
+        assert!(rows.len() > 1, "{path}");
+        let parts = parts(&portal, &format!("{path}?limit=1")).await;
+        assert!(parts.iter().all(|part| part.as_array().unwrap().len() == 1), "{path}");
+        let all: Vec<_> = parts.iter().flat_map(|part| part.as_array().unwrap().clone()).collect();
+        assert_eq!(told(&all, pointer), told(&rows, pointer), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_story_goes_on_with_older_states_and_has_its_events_once() {
+    let portal = portal(Fake::default());
+    let whole = get(&portal, "/api/v1/timeline?uid=uid-train").await.json();
+    let parts = parts(&portal, "/api/v1/timeline?uid=uid-train&limit=3").await;
+    for list in ["states", "related"] {
+        let of = |part: &Value| told(part[list].as_array().unwrap(), "/seq");
+        let all: Vec<_> = parts.iter().rev().flat_map(of).collect();
+        assert_eq!(all, of(&whole), "{list}");
+    }
+    let (last, others) = parts.split_last().unwrap();
+    assert!(others.iter().all(|part| part["cut"] == true) && last["cut"].is_null());
+    let has_events = |part: &Value| !part["events"].as_array().unwrap().is_empty();
+    assert!(has_events(&parts[0]) && !parts[1..].iter().any(has_events));
+}
+
+#[tokio::test]
+async fn what_is_no_cursor_of_a_list_is_refused_with_where_to_find_one() {
+    let portal = portal(Fake::default());
+    let lists = ["gaps?", "poison?", "deadletters?", "deadletters/records?", "timeline?uid=uid-train&"];
+    for list in lists {
+        let answer = get(&portal, &format!("/api/v1/{list}cursor=-x-")).await;
+        assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (400, &"invalid".into()), "{list}");
+        let (message, hint) = answer.problem();
+        assert!(message.contains("`-x-`") && hint.contains("`Link`"), "{list}: {message} {hint}");
+    }
+    for page in ["/gaps?cursor=x", "/gaps?poison=x", "/deadletters?cursor=x", "/objects/uid-train?cursor=x"] {
+        let answer = get(&portal, page).await;
+        assert_eq!(answer.status, 400, "{page}");
+        assert!(answer.text.contains("no cursor of this list"), "{page}");
+    }
+}
+
+/// Of a page, the address that a link with this text leads to.
+fn link<'a>(page: &'a str, text: &str) -> Option<&'a str> {
+    let before = &page[..page.find(&format!(">{text}</a>"))?];
+    before.rsplit_once("href=\"")?.1.split_once('"').map(|(address, _)| address)
+}
+
+fn positions(page: &str) -> BTreeSet<u64> {
+    let rows = page.split("id=\"state-").skip(1);
+    rows.filter_map(|row| row.split_once('"')?.0.parse().ok()).collect()
+}
+
+#[tokio::test]
+async fn the_page_of_an_object_leads_to_older_states_until_the_journal_has_none() {
+    let portal = portal(Fake::default());
+    let all = positions(&get(&portal, "/objects/uid-train?all=true").await.text);
+    let first = get(&portal, "/objects/uid-train?limit=3&all=true").await.text;
+    let mut seen = positions(&first);
+    let mut address = link(&first, "Show older states").map(|address| address.replace("&amp;", "&"));
+    let mut pages = 1;
+    while let Some(asked) = address {
+        let page = get(&portal, &asked).await;
+        assert_eq!(page.status, 200, "{asked}");
+        assert!(page.text.contains("This part of the story has"), "{asked}");
+        assert_eq!(link(&page.text, "First page"), Some("/objects/uid-train?limit=3&amp;all=true"));
+        seen.extend(positions(&page.text));
+        address = link(&page.text, "Next page").map(|address| address.replace("&amp;", "&"));
+        assert_eq!(page.text.contains("The journal has none before them"), address.is_none());
+        pages += 1;
+        assert!(pages < 20, "the story never ends");
+    }
+    assert!(pages > 2);
+    assert_eq!(seen, all);
+    let behind = get(&portal, "/objects/uid-train?cursor=0%2F0").await;
+    assert!(behind.text.contains("no states before this place"));
+}
+
+#[tokio::test]
+async fn the_address_of_an_old_state_shows_the_part_that_has_it() {
+    let portal = portal(Fake::default());
+    let page = get(&portal, "/objects/uid-train?limit=3&state=2").await.text;
+    assert!(page.contains("older states") && positions(&page).contains(&2));
+    let row = page.split("<tr").find(|row| row.contains("id=\"state-2\"")).unwrap();
+    assert!(row.split_once('>').unwrap().0.contains("chosen"), "it is marked: {row}");
+}
+
+#[tokio::test]
+async fn a_page_of_gaps_or_dead_letters_begins_behind_its_cursor() {
+    let portal = portal(Fake::default());
+    let gaps = get(&portal, "/gaps?cursor=2").await.text;
+    assert!(gaps.contains("HistoryReplaced") && !gaps.contains("Compacted"));
+    assert!(link(&gaps, "First page").is_some_and(|address| address == "?#holes"));
+    let none = get(&portal, "/gaps?cursor=1").await.text;
+    assert!(none.contains("No more gaps"), "{none}");
+    let poison = get(&portal, "/gaps?poison=2").await.text;
+    assert!(poison.contains("expected value") && !poison.contains("has no metadata.uid"));
+    let letters = get(&portal, "/deadletters?plugin=notification&cursor=7%2Fnotification").await.text;
+    assert!(letters.contains("Choose position 9") && !letters.contains("Choose position 7"));
+    assert!(letters.contains("2 dead letters, 1 of them on this page"), "{letters}");
+    assert_eq!(link(&letters, "First page"), Some("/deadletters?plugin=notification"));
+}
+
+#[tokio::test]
+async fn versions_fold_only_where_their_documents_say_the_same() {
+    let fake = Fake::default();
+    let job = fake::object("Job", "research", "beats", "uid-beats");
+    let running = || fake::status("Running", "", "");
+    for seq in 19..=23 {
+        fake.push(fake::state(seq, &job, Change::Present, seq, running()));
+    }
+    let document = |version: u64, team: &str| {
+        let metadata = json!({"name": "beats", "resourceVersion": version.to_string(), "managedFields": [version],
+            "labels": {"team": team}});
+        json!({"kind": "Job", "metadata": metadata}).to_string()
+    };
+    for (seq, team) in [(19, "a"), (20, "a"), (21, "a"), (22, "b"), (23, "b")] {
+        fake.documents.lock().unwrap().insert(seq, document(seq, team));
+    }
+    let portal = portal(fake);
+    let page = get(&portal, "/objects/uid-beats").await.text;
+    assert_eq!(positions(&page), [19, 22, 23].into(), "two in a row are folded, a change of a label is not");
+    assert!(page.contains("2 versions in which nothing but heartbeats and bookkeeping changed"), "{page}");
+    let all = link(&page, "show them").unwrap();
+    assert_eq!(positions(&get(&portal, all).await.text), (19..=23).collect());
+    let chosen = get(&portal, "/objects/uid-beats?state=21").await.text;
+    assert!(positions(&chosen).contains(&21), "the one that the address is about is no part of a fold");
+}
+
+#[tokio::test]
+async fn no_more_versions_are_compared_than_the_bound_and_the_others_stand_alone() {
+    let fake = Fake::default();
+    let job = fake::object("Job", "research", "beats", "uid-beats");
+    let document = json!({"kind": "Job", "metadata": {"name": "beats"}}).to_string();
+    for seq in 19..=619 {
+        fake.push(fake::state(seq, &job, Change::Present, seq, fake::status("Running", "", "")));
+        fake.documents.lock().unwrap().insert(seq, document.clone());
+    }
+    let page = get(&portal(fake), "/objects/uid-beats").await.text;
+    assert!(page.contains("500 versions in which nothing but heartbeats"), "the newest are folded");
+    assert_eq!(positions(&page), (19..=119).collect(), "older ones are not compared");
+}

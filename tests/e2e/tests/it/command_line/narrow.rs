@@ -1,0 +1,265 @@
+//! What commands print on terminals of 40 and 60 columns and into a pipe, of a controller whose answers never change.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use kubewitness_core::events::EventView;
+use kubewitness_core::ports::DeadLetter;
+use kubewitness_core::views::{
+    DeadLetterView, JournalView, LetterRecordView, ObjectView, PluginView, PoisonView, SourceView,
+    StatusView, TimelineView,
+};
+use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Status, Version, calendar};
+use kubewitness_harness::{command_in, generated, skip};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::manners::on_a_terminal;
+
+const GOLDEN: &str = "tests/e2e/tests/it/command_line/narrow.txt";
+const AT_MS: u64 = 1_795_182_311_000;
+const NAME: &str = "llama-70b-finetune-with-a-long-name-r7k2x";
+
+const COMMANDS: [&str; 9] = [
+    "jobs --gone=too",
+    "get jobs -A",
+    "timeline job/llama -n team-vision",
+    "gaps",
+    "poison",
+    "deadletters list",
+    "deadletters records",
+    "plugins",
+    "status",
+];
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods)]
+async fn commands_fit_narrow_terminals_and_print_everything_into_a_pipe() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let controller = tokio::spawn(answer(listener));
+    let told = all(&server).await.unwrap();
+    controller.abort();
+    match told {
+        Some(text) => generated(Path::new(GOLDEN), &text),
+        None => skip("narrow::commands_fit_narrow_terminals", "the program `script` is not on the PATH"),
+    }
+}
+
+/// What each command prints; `None` where no program makes a terminal.
+async fn all(server: &str) -> Result<Option<String>> {
+    let mut text = String::new();
+    for command in COMMANDS {
+        let line = format!("{command} --server {server}");
+        for columns in ["40", "60"] {
+            let env = [("COLUMNS", columns), ("TZ", "UTC"), ("NO_COLOR", "1")];
+            let Some(told) = on_a_terminal(&line, &env).await? else { return Ok(None) };
+            let told = told.replace("\r\n", "\n");
+            ensure!(!told.contains('\u{1b}'), "{command}: a colour in spite of NO_COLOR: {told:?}");
+            text.push_str(&format!("$ {command}   # {columns} columns\n{told}\n"));
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let (code, told, said) = command_in(&words, &[("TZ".to_owned(), "UTC".to_owned())]).await?;
+        ensure!(code == Some(0) && !told.contains('\u{1b}'), "{command}: {code:?} {told}{said}");
+        text.push_str(&format!("$ {command} | cat\n{told}\n"));
+    }
+    Ok(Some(text))
+}
+
+/// A controller that has one answer to each path.
+async fn answer(listener: TcpListener) -> std::io::Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        let mut request = vec![0; 4096];
+        let read = stream.read(&mut request).await?;
+        let request = String::from_utf8_lossy(&request[..read]).into_owned();
+        let path = request.split([' ', '?']).nth(1).unwrap_or_default();
+        let body = body(path.trim_start_matches("/api/v1/")).to_string();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+        let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes()).await?;
+    }
+}
+
+fn body(path: &str) -> Value {
+    match path {
+        "objects" => json!([object("team-vision", NAME, "Failed"), object("a", "größe-完了", "Running")]),
+        "timeline" => json!(timeline()),
+        "gaps" => json!([gap(Some(train())), gap(None)]),
+        "poison" => json!([poison()]),
+        "deadletters" => json!([letter()]),
+        "deadletters/records" => json!([record()]),
+        "plugins" => json!([plugin()]),
+        "status" => json!(status()),
+        other => json!({"error": {"message": format!("nothing is at {other}")}}),
+    }
+}
+
+fn train() -> ObjectRef {
+    ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: "team-vision".into(),
+        name: NAME.into(),
+        uid: "0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into(),
+    }
+}
+
+fn failed() -> Status {
+    Status {
+        phase: "Failed".into(),
+        reason: "BackoffLimitExceeded".into(),
+        message: "Job has reached the specified backoff limit".into(),
+        attempt: 4,
+        total: 2,
+        terminal: true,
+        ..Status::default()
+    }
+}
+
+fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
+    let status =
+        if phase == "Failed" { failed() } else { Status { phase: phase.into(), ..Status::default() } };
+    ObjectView {
+        source: "jobs".into(),
+        object: ObjectRef { namespace: namespace.into(), name: name.into(), ..train() },
+        status,
+        seq: 7,
+        observed_at: calendar::rfc3339(AT_MS),
+        ended_at: (phase == "Failed").then(|| calendar::rfc3339(AT_MS + 60_000)),
+        ..ObjectView::default()
+    }
+}
+
+fn timeline() -> TimelineView {
+    let state = |seq: u64, status: Status| State {
+        id: StateId::of("jobs", 0, &train(), Change::Present, &Version::new("1007"), None),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: Change::Present,
+        object: train().into(),
+        owner: None,
+        resource_version: Version::new("184467440737095"),
+        status: status.into(),
+        previous: None,
+        observed_ms: AT_MS + seq,
+        late: false,
+    };
+    let event = EventView {
+        about: train(),
+        kind: "Warning".into(),
+        reason: "BackoffLimitExceeded".into(),
+        message: "Job has reached the specified backoff limit".into(),
+        count: 3,
+        first_ms: AT_MS,
+        last_ms: AT_MS + 5_000,
+        ..EventView::default()
+    };
+    let running = Status { phase: "Running".into(), ready: 2, total: 2, ..Status::default() };
+    TimelineView {
+        states: vec![state(7, running).into(), state(8, failed()).into()],
+        events: vec![event],
+        ..TimelineView::default()
+    }
+}
+
+fn gap(object: Option<ObjectRef>) -> Gap {
+    Gap {
+        source: "jobs".into(),
+        object,
+        epoch: 0,
+        after: "184467440737095".into(),
+        before: "184467440737099".into(),
+        reason: "Compacted".into(),
+        message:
+            "versions between 184467440737095 and 184467440737099 are missing: compaction has removed them"
+                .into(),
+        recorded_ms: AT_MS,
+    }
+}
+
+fn poison() -> PoisonView {
+    PoisonView {
+        number: 12,
+        source: "jobs".into(),
+        error: "expected value at line 1 column 9".into(),
+        observed_ms: AT_MS,
+        bytes: 4096,
+        ..PoisonView::default()
+    }
+}
+
+fn letter() -> DeadLetterView {
+    let letter = DeadLetter {
+        plugin: "notification".into(),
+        seq: 8,
+        id: StateId::parse("jobs/0/x"),
+        attempts: 9,
+        error: "the destination answered 500 Internal Server Error".into(),
+        first_ms: AT_MS,
+        last_ms: AT_MS + 60_000,
+        replaying: false,
+        dropped: false,
+        tries: Vec::new(),
+    };
+    DeadLetterView { letter, object: train(), phase: "Failed".into() }
+}
+
+fn record() -> LetterRecordView {
+    LetterRecordView {
+        number: 1,
+        plugin: "notification".into(),
+        what: "replay".into(),
+        who: "ada@example.com".into(),
+        why: "the receiver of the notifications is back".into(),
+        seqs: vec![7, 8],
+        at: calendar::rfc3339(AT_MS),
+    }
+}
+
+fn plugin() -> PluginView {
+    PluginView {
+        name: "notification".into(),
+        state: "active".into(),
+        digest: "32e196b2217d".into(),
+        observed: 1_234_567,
+        delivered: 1_234_000,
+        filtered: 500,
+        dead: 1,
+        waiting: 66,
+        lag_seq: 66,
+        lag_seconds: 12.0,
+        ..PluginView::default()
+    }
+}
+
+fn status() -> StatusView {
+    let source = SourceView {
+        name: "jobs".into(),
+        api_version: "batch/v1".into(),
+        kind: "Job".into(),
+        synced: true,
+        objects: 12_345,
+        gaps: 2,
+        poison: 1,
+        ..SourceView::default()
+    };
+    StatusView {
+        version: "0.1.0".into(),
+        sources: vec![source],
+        plugins: vec![plugin()],
+        journal: JournalView {
+            store: "sqlite".into(),
+            place: "/var/lib/kubewitness/journal.db".into(),
+            states: 1_234_567,
+            bytes: 98_765_432,
+            oldest_seq: 1,
+            newest_seq: 1_234_567,
+            oldest_at: Some(calendar::rfc3339(AT_MS)),
+        },
+        ..StatusView::default()
+    }
+}
