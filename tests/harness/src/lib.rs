@@ -5,6 +5,7 @@
 use std::io::Write;
 
 mod dice;
+mod disk;
 mod mail;
 mod poll;
 mod ports;
@@ -17,6 +18,7 @@ mod truth;
 mod wire;
 
 pub use dice::{Dice, kills, seed};
+pub use disk::SmallDisk;
 pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
 pub use ports::free_port;

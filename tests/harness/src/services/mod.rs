@@ -199,6 +199,21 @@ impl DatabaseServer {
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
     }
 
+    /// For the next start.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.args = args;
+    }
+
+    /// What it has lies here, and goes with it.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes the server's user the owner.
+    pub fn own(&self, folder: &Path) -> Result<()> {
+        guard::give_away(folder)
+    }
+
     pub fn pid(&self) -> Result<u32> {
         Ok(self.guard.as_ref().with_context(|| format!("{} does not run", self.service))?.pid)
     }

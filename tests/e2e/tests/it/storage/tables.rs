@@ -1,109 +1,16 @@
 //! The tables of the plugin `persistence` on SQLite, PostgreSQL, MariaDB and MySQL: columns of the configuration,
 //! transitions, views, the files for a user who may not make tables, and tables of version 1.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, project_root,
-    skip, until,
-};
+use kubewitness_harness::{DatabaseServer, Service, Simulator, in_scratch, skip};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
-use crate::support::{job, plugin_manifest, simulator, write};
+use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::support::{job, simulator};
 
-const WITHIN: Duration = Duration::from_secs(180);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
-
-/// A database that a test may use as the plugin and as its administrator.
-struct Place<'s> {
-    scratch: &'s Scratch,
-    /// `None`: SQLite.
-    server: Option<(DatabaseServer, String)>,
-}
-
-impl<'s> Place<'s> {
-    fn new(scratch: &'s Scratch, server: Option<DatabaseServer>) -> Result<Self> {
-        let server = server.map(|server| server.create_database().map(|url| (server, url))).transpose()?;
-        Ok(Self { scratch, server })
-    }
-
-    fn data(&self) -> Result<PathBuf> {
-        self.scratch.folder("data")
-    }
-
-    fn folder(&self) -> PathBuf {
-        let dialect = match &self.server {
-            Some((server, _)) => server.service().scheme(),
-            None => "sqlite",
-        };
-        project_root().join("deploy").join("schema").join(dialect)
-    }
-
-    async fn administrator(&self) -> Result<Platform> {
-        match &self.server {
-            Some((_, url)) => Platform::connect(url).await,
-            None => Platform::create(&self.data()?.join("platform.db")).await,
-        }
-    }
-
-    /// Runs a file of `deploy/schema`.
-    async fn apply(&self, file: &str) -> Result<()> {
-        let path = self.folder().join(file);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        self.administrator().await?.run(&text).await
-    }
-
-    async fn texts(&self, query: &str) -> Result<Vec<String>> {
-        self.administrator().await?.texts(query).await
-    }
-
-    /// Waits until the query gives these texts.
-    async fn comes(&self, query: &str, expected: &[&str]) -> Result<()> {
-        let mut last = String::new();
-        let came = until(WITHIN, "the rows", async || {
-            let found = self.texts(query).await;
-            last = format!("{found:?}");
-            Ok(found.is_ok_and(|found| found == expected).then_some(()))
-        });
-        came.await.with_context(|| format!("{query}: {last}, and not {expected:?}"))
-    }
-
-    /// The host with the plugin, with this `spec.config` in one line.
-    async fn start(&self, simulator: &Simulator, name: &str, config: &str) -> Result<Kubewitness> {
-        self.start_as(simulator, name, config, self.server.as_ref().map(|(_, url)| url.as_str())).await
-    }
-
-    async fn start_as(
-        &self,
-        simulator: &Simulator,
-        name: &str,
-        config: &str,
-        url: Option<&str>,
-    ) -> Result<Kubewitness> {
-        let database = match &self.server {
-            Some((server, _)) => format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme()),
-            None => "sqlite: {path: platform.db}".to_owned(),
-        };
-        let folder = configuration(self.scratch, &database)?;
-        let manifest = format!("{PERSISTENCE}\nconfig: {config}");
-        write(&folder, "persistence.yaml", &plugin_manifest("persistence", &manifest))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder),
-            data: self.data()?,
-            env: url.map(|url| (ADDRESS.to_owned(), url.to_owned())).into_iter().collect(),
-            ..RunOptions::default()
-        };
-        let mut kubewitness = Kubewitness::start(name, &options, self.scratch.path())?;
-        kubewitness.answers().await?;
-        Ok(kubewitness)
-    }
-}
 
 async fn ask(simulator: &Simulator, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
     let (code, answer) = simulator.request(method, path, body).await?;
@@ -319,16 +226,9 @@ async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) 
     kubewitness.stop().await
 }
 
-async fn says(kubewitness: &mut Kubewitness, words: &str) -> Result<()> {
-    let said = kubewitness.status_when(WITHIN, words, |status| {
-        status.plugins.iter().any(|plugin| plugin.message.as_deref().unwrap_or_default().contains(words))
-    });
-    said.await.map(drop)
-}
-
 /// The files are all that an administrator needs, and the error names them.
 async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>) -> Result<()> {
-    let (server, url) = place.server.as_ref().context("SQLite has no users")?;
+    let (server, _) = place.server.as_ref().context("SQLite has no users")?;
     let is_postgres = server.service() == Service::Postgres;
     let grant = |on: &str| match is_postgres {
         true => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest"),
@@ -338,14 +238,13 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
         true => ("CREATE ROLE guest LOGIN PASSWORD 'plain'", grant("ALL TABLES IN SCHEMA public")),
         false => ("CREATE USER guest@'%' IDENTIFIED BY 'plain'", grant("test_0.*")),
     };
-    server.run(Some("test_0"), user)?;
+    server.run(Some(DATABASE), user)?;
     if is_postgres {
-        server.run(Some("test_0"), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
+        server.run(Some(DATABASE), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
     } else {
-        server.run(Some("test_0"), &rights)?;
+        server.run(Some(DATABASE), &rights)?;
     }
-    let (_, rest) = url.split_once('@').context("an address has a user")?;
-    let guest = format!("{}://guest:plain@{rest}", server.service().scheme());
+    let guest = place.url_of("guest")?;
     let simulator = simulator(place.scratch).await?;
     create(&simulator, "a").await?;
     // It tries, and what the server undoes does not hide what to do.
@@ -353,19 +252,14 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
     let folder = format!("deploy/schema/{}", server.service().scheme());
     says(&mut kubewitness, &format!("{folder}/receipts.sql")).await?;
     place.apply("receipts.sql").await?;
-    server.run(Some("test_0"), &rights)?;
+    server.run(Some(DATABASE), &rights)?;
     says(&mut kubewitness, &format!("run the files of {folder}")).await?;
     for file in ["persistence-1.sql", "persistence-2.sql"] {
         place.apply(file).await?;
     }
-    server.run(Some("test_0"), &rights)?;
+    server.run(Some(DATABASE), &rights)?;
     place.comes("SELECT name FROM object_status", &["a"]).await?;
     kubewitness.stop().await
-}
-
-/// Where a test has its files, whatever the database.
-fn again(name: &str) -> String {
-    format!("again with `cargo xtask test tables::{name}`")
 }
 
 macro_rules! tests_on {
@@ -373,7 +267,7 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             in_scratch("sqlite", async |scratch| {
-                super::$test(Place::new(scratch, None)?).await.with_context(|| again("sqlite"))
+                super::$test(Place::new(scratch, None)?).await.with_context(|| again("tables::sqlite"))
             })
             .await;
         })*
@@ -387,7 +281,7 @@ macro_rules! tests_on {
                 return skip(test, &format!("{service} is not installed"));
             };
             in_scratch(stringify!($name), async |scratch| {
-                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(stringify!($name)))
+                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(concat!("tables::", stringify!($name))))
             })
             .await;
         })*
