@@ -5,7 +5,6 @@
 use std::io::Write;
 
 mod dice;
-mod disk;
 mod mail;
 mod poll;
 mod ports;
@@ -18,7 +17,6 @@ mod truth;
 mod wire;
 
 pub use dice::{Dice, kills, seed};
-pub use disk::SmallDisk;
 pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
 pub use ports::free_port;
@@ -30,8 +28,8 @@ pub use programs::{
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};
 pub use services::{
-    ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, SIGNING_SECRET, Service, shared_server,
-    tls,
+    ADDRESS_SECRET, Chats, DatabaseServer, MessageServer, PASSWORD, SIGNING_SECRET, Service, SmallDisk,
+    shared_server, tls,
 };
 pub use truth::{Platform, Row, Truth, TruthEntry, TruthObject, compare, compare_newest};
 pub use wire::Wire;

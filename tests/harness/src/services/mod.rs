@@ -6,6 +6,7 @@
 //! by its process id and removes its folder.
 
 mod chats;
+mod disk;
 mod guard;
 mod mysql;
 mod nats;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use self::chats::{ADDRESS_SECRET, Chats, SIGNING_SECRET};
+pub use self::disk::SmallDisk;
 use self::guard::Guard;
 pub use self::nats::MessageServer;
 use crate::free_port;

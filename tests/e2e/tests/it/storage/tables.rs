@@ -8,9 +8,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
-use crate::support::{job, simulator};
+use crate::support::{job, proofs_with, simulator};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+/// Objects with documents that fill several statements.
+const WIDE: usize = 12;
 
 async fn ask(simulator: &Simulator, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
     let (code, answer) = simulator.request(method, path, body).await?;
@@ -262,6 +264,75 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
     kubewitness.stop().await
 }
 
+/// A server takes less in one statement here than a call has.
+async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Place<'_>) -> Result<()> {
+    let simulator = simulator(place.scratch).await?;
+    for number in 0..WIDE {
+        let mut wide = job(&format!("wide-{number:02}"));
+        wide["metadata"]["annotations"]["note"] = "\u{1f680}é'\\".repeat(22_000).into();
+        ask(&simulator, Method::POST, JOBS, Some(&wide)).await?;
+    }
+    create(&simulator, "large").await?;
+    let config =
+        "{columns: [{name: note, pointer: /metadata/annotations/note, type: text}], documents: whole}";
+    let mut kubewitness = place.start(&simulator, "run", config).await?;
+    let wide = "SELECT DISTINCT name FROM object_history WHERE note LIKE '\u{1f680}é''%\u{1f680}…' AND document LIKE '{%\u{1f680}é''%}' \
+                ORDER BY name";
+    let names: Vec<_> = (0..WIDE).map(|number| format!("wide-{number:02}")).collect();
+    place.comes(wide, &names.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    let path = format!("{JOBS}/large/status");
+    let mut large = ask(&simulator, Method::GET, &format!("{JOBS}/large"), None).await?;
+    large["status"] = json!({"failed": 1, "conditions": [{
+        "type": "Failed", "status": "True", "reason": "Words", "message": "ж\u{1f680}".repeat(350_000),
+    }]});
+    ask(&simulator, Method::PUT, &path, Some(&large)).await?;
+    // The host cuts the message of a status.
+    let cut = "SELECT name FROM object_history WHERE phase = 'Failed' AND message LIKE 'ж\u{1f680}%' \
+               AND document LIKE '{\"cut\":{\"bytes\":21%' AND note IS NULL";
+    place.comes(cut, &["large"]).await?;
+    place.comes("SELECT name FROM object_status WHERE reason = 'Words'", &["large"]).await?;
+    let status = kubewitness.caught_up(WITHIN).await?;
+    ensure!(status.plugins.iter().all(|plugin| plugin.dead == 0), "states were parked: {:?}", status.plugins);
+    kubewitness.stop().await
+}
+
+/// The role may do nothing outside of its schema.
+async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<()> {
+    let (server, _) = place.server.as_ref().context("SQLite has no schemas")?;
+    let setup = "CREATE SCHEMA batch; CREATE ROLE guest LOGIN PASSWORD 'plain'; GRANT USAGE, CREATE ON SCHEMA batch TO guest; \
+                 ALTER ROLE guest SET search_path = batch; REVOKE ALL ON SCHEMA public FROM PUBLIC";
+    server.run(Some(DATABASE), setup)?;
+    let guest = place.url_of("guest")?;
+    let simulator = simulator(place.scratch).await?;
+    let config = "{columns: [{name: team, pointer: /metadata/labels/team, type: text}], views: true, index: true, \
+                  keep: 90d}\ntick: {every: 1s}";
+    let mut kubewitness = place.start_as(&simulator, "run", config, Some(&guest)).await?;
+    create(&simulator, "a").await?;
+    run_and_fail(&simulator, "a").await?;
+    let rows = "SELECT team FROM batch.object_status WHERE phase = 'Failed'";
+    place.comes(rows, &["vision \u{1f680}"]).await?;
+    place.comes("SELECT reason FROM batch.object_failures", &["BackoffLimitExceeded"]).await?;
+    let status = kubewitness.status_when(WITHIN, "a tick", |status| {
+        status.plugins.iter().any(|plugin| plugin.tick.as_ref().is_some_and(|tick| tick.ticks > 0))
+    });
+    let tick = status.await?.plugins[0].tick.clone().context("a tick")?;
+    ensure!(tick.failed == 0, "{tick:?}");
+    kubewitness.caught_up(WITHIN).await?;
+    kubewitness.stop().await?;
+    let elsewhere =
+        "SELECT CAST(table_name AS text) FROM information_schema.tables WHERE table_schema = 'public'";
+    ensure!(place.texts(elsewhere).await?.is_empty(), "a table lies outside of the schema");
+    proofs_with(&place.data()?, &place.address(Some(&guest))).await
+}
+
+/// What MySQL and MariaDB take in one statement.
+fn packets(service: Service) -> &'static [&'static str] {
+    match service {
+        Service::Postgres => &[],
+        Service::MariaDb | Service::MySql => &["--max-allowed-packet=2M"],
+    }
+}
+
 macro_rules! tests_on {
     (sqlite None: $($test:ident),*) => {
         $(#[tokio::test]
@@ -276,7 +347,7 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             let service = Service::$service;
-            let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+            let Some(server) = DatabaseServer::start(service, packets(service)).expect("the server starts") else {
                 let test = concat!("tables::", stringify!($name), "::", stringify!($test));
                 return skip(test, &format!("{service} is not installed"));
             };
@@ -289,7 +360,7 @@ macro_rules! tests_on {
 }
 
 macro_rules! on_every_database {
-    ($($name:ident $service:ident $([$more:ident])?),*) => {
+    ($($name:ident $service:ident $([$($more:ident),*])?),*) => {
         $(mod $name {
             use super::*;
 
@@ -298,8 +369,9 @@ macro_rules! on_every_database {
                 tables_of_version_1_keep_their_rows,
                 a_table_that_is_renamed_for_its_month_is_made_anew,
                 the_views_say_of_known_rows_what_is_true,
-                old_rows_go_in_ticks_and_what_an_object_is_now_stays
-                $(, $more)?
+                old_rows_go_in_ticks_and_what_an_object_is_now_stays,
+                texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so
+                $($(, $more)*)?
             );
         })*
     };
@@ -307,7 +379,10 @@ macro_rules! on_every_database {
 
 on_every_database!(
     sqlite None,
-    postgres Postgres [a_user_who_may_not_make_tables_is_helped_by_the_files],
+    postgres Postgres [
+        a_user_who_may_not_make_tables_is_helped_by_the_files,
+        a_schema_of_the_users_own_holds_everything
+    ],
     mariadb MariaDb [a_user_who_may_not_make_tables_is_helped_by_the_files],
     mysql MySql [a_user_who_may_not_make_tables_is_helped_by_the_files]
 );
