@@ -167,7 +167,7 @@ fn first_keys(pointer: &str, keys: usize) -> &str {
 /// `None`: it is of another type. Labels are always texts, so a text may stand for a number.
 fn value(holds: Type, json: &Json) -> Option<Value> {
     match (holds, json) {
-        (Type::Text, Json::String(text)) => Some(rows::clean(text, TEXT_BYTES).into()),
+        (Type::Text, Json::String(text)) => Some(rows::cut(text, TEXT_BYTES).into()),
         (Type::Text, Json::Number(number)) => Some(number.to_string().into()),
         (Type::Text, Json::Bool(truth)) => Some(truth.to_string().into()),
         (Type::Integer, Json::Number(number)) => number.as_i64().map(Value::Integer),
@@ -225,6 +225,9 @@ mod tests {
         assert_eq!(of(Type::Time, "\"2026-11-25T23:00:00+02:00\""), text("2026-11-25T21:00:00.000Z"));
         assert_eq!(of(Type::Time, "\"yesterday\""), None);
         let long = format!("\"{}\"", "é".repeat(TEXT_BYTES));
-        assert!(matches!(of(Type::Text, &long), Some(Value::Text(text)) if text.len() == TEXT_BYTES));
+        let cut = format!("{}…", "é".repeat((TEXT_BYTES - 3) / 2));
+        assert_eq!(of(Type::Text, &long), text(&cut));
+        let whole = "a".repeat(TEXT_BYTES);
+        assert_eq!(of(Type::Text, &format!("\"{whole}\"")), text(&whole));
     }
 }

@@ -91,6 +91,11 @@ pub fn word(text: &str) -> Value {
     clean(text, WORD_BYTES).into()
 }
 
+/// A text that says where it is cut.
+pub fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit { clean(text, limit) } else { clean(text, limit - "…".len()) + "…" }
+}
+
 /// Replaces NUL: some databases refuse it, and others stop reading at it.
 pub fn clean(text: &str, limit: usize) -> String {
     let text = &text[..text.floor_char_boundary(limit)];

@@ -54,7 +54,8 @@ impl Tables<'_> {
         let newest = self.version()?;
         if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
             return Err(Error::Unavailable(format!(
-                "the tables have version {newer}, this plugin writes version {VERSION}"
+                "the tables have version {newer}, this plugin writes version {VERSION}: run the newer plugin again, or \
+                 give this one tables of its own with `prefix`"
             )));
         }
         // If the tables exist, nothing is created: that would wait for other writers of the tables.

@@ -28,6 +28,8 @@ struct Line {
     offset: u64,
     bytes: usize,
     person: Option<Person>,
+    /// What stands in a line that says nothing: a crash left it, or a hand.
+    odd: Vec<u8>,
 }
 
 /// The names beside some files.
@@ -65,6 +67,18 @@ fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
 }
 
+/// A crash in the middle of an erasure can leave a line that reads as erased, and has the name behind that.
+fn parse(line: &[u8]) -> Option<Person> {
+    let person = Person::parse(line)?;
+    let is_whole = match &person {
+        Person::Named { .. } => true,
+        Person::Erased { .. } => {
+            person.line().is_ok_and(|whole| whole.trim_ascii_end() == line.trim_ascii_end())
+        }
+    };
+    is_whole.then_some(person)
+}
+
 fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
     let reading = || format!("reading {}", path.display());
     let file = files::open(path, OpenOptions::new().read(true).write(true))
@@ -77,8 +91,9 @@ fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
         if found.len() >= PERSONS {
             bail!("{} has more than {PERSONS} lines: is it the file of a ledger's names?", path.display());
         }
-        let bytes = line.len();
-        found.push(Line { offset, bytes, person: Person::parse(&line) });
+        let (bytes, person) = (line.len(), parse(&line));
+        let odd = if person.is_none() { line.clone() } else { Vec::new() };
+        found.push(Line { offset, bytes, person, odd });
         offset += bytes as u64;
         line.clear();
     }
@@ -95,6 +110,10 @@ struct Told {
     erased: bool,
     /// Lines of that file with the name.
     names: usize,
+    /// Lines that a crash left half written, with the name.
+    torn: usize,
+    /// Lines that say nothing, without the name.
+    odd: usize,
     /// Records that have a digest of it.
     records: u64,
     /// Records that name the person in clear, and stay as they are.
@@ -125,20 +144,27 @@ fn of(args: &ErasePersonArgs) -> Result<Told> {
     let person = &args.person[..args.person.floor_char_boundary(NAME_BYTES)];
     let is_it = |line: &&Line| matches!(&line.person, Some(Person::Named { name, .. }) if *name == person);
     let found: Vec<_> = lines.iter().filter(is_it).collect();
+    let (torn, odd): (Vec<_>, Vec<_>) = lines
+        .iter()
+        .filter(|line| !line.odd.trim_ascii().is_empty())
+        .partition(|line| names(&line.odd, person));
     let digests: BTreeSet<_> =
         found.iter().filter_map(|line| line.person.as_ref()).map(Person::digest).collect();
     let mut told = Told {
         person: args.person.clone(),
         file: path.display().to_string(),
-        erased: args.yes && !found.is_empty(),
+        erased: args.yes && !(found.is_empty() && torn.is_empty()),
         names: found.len(),
+        torn: torn.len(),
+        odd: odd.len(),
         records: 0,
         in_clear: 0,
         uncounted: None,
     };
     count(args, &digests, &mut told)?;
     if told.erased {
-        write_over(&file, &found).with_context(|| format!("erasing in {}", path.display()))?;
+        write_over(&file, found.into_iter().chain(torn))
+            .with_context(|| format!("erasing in {}", path.display()))?;
     }
     Ok(told)
 }
@@ -177,12 +203,23 @@ fn has(value: &Value, text: &str) -> bool {
     }
 }
 
-/// In its place: the host may add lines meanwhile.
-fn write_over(file: &File, found: &[&Line]) -> Result<()> {
+/// Whether a line that says nothing has the name, as JSON writes it. A last line without an end may be one that the host is
+/// writing: there the name alone does not do, because a longer one may begin so.
+fn names(line: &[u8], person: &str) -> bool {
+    let quoted = Value::from(person).to_string();
+    let name = if line.ends_with(b"\n") { quoted.trim_matches('"') } else { &quoted };
+    !name.is_empty() && line.windows(name.len()).any(|found| found == name.as_bytes())
+}
+
+/// In its place: the host may add lines meanwhile. A crash leaves each line as it was or erased, and one of them torn where
+/// it lies in two pages; the next erasure finds what is left.
+fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l Line>) -> Result<()> {
     let at = calendar::rfc3339(SystemClock::default().now_ms());
-    for line in found {
-        if let Some(person) = &line.person {
-            file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?;
+    for line in lines {
+        match &line.person {
+            Some(person) => file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?,
+            // Its end stays, if it has one: the host cuts off a last line without.
+            None => file.write_all_at(&vec![b' '; line.odd.trim_ascii_end().len()], line.offset)?,
         }
     }
     // The host reads the file again once its time has changed, on file systems that write late, too.
@@ -195,10 +232,19 @@ impl Told {
         let Self { names, records, in_clear, .. } = self;
         let (person, file) = (clean(&self.person), clean(&self.file));
         let mut text = format!("{person}: {names} lines of {file}, whose digests {records} records have\n");
+        if self.torn > 0 {
+            text.push_str(&format!("{} more lines are half written, and have the name\n", self.torn));
+        }
         if self.erased {
             text.push_str("erased: these records show `erased` from now on, and the chain holds as before\n");
-        } else if *names > 0 {
+        } else if names + self.torn > 0 {
             text.push_str("nothing was erased: repeat the command with --yes to erase the name\n");
+        }
+        if self.odd > 0 {
+            text.push_str(&format!(
+                "{} lines of {file} say nothing and may have a part of a name: look at them, and put blanks in their place\n",
+                self.odd
+            ));
         }
         if *in_clear > 0 {
             text.push_str(&format!(
@@ -258,6 +304,51 @@ mod tests {
         assert_eq!(shown, ["erased", "bob", "ada l", "erased"]);
         assert_eq!(std::fs::metadata(persons_file(&trail)).unwrap().len(), bytes);
         assert_eq!(persons.shown(&"ab".repeat(32)), "digest abababababab");
+    }
+
+    #[test]
+    fn an_erasure_that_a_crash_broke_off_is_finished_by_the_next_one() {
+        let (_folder, trail) = folder(&["ada", "bob", "ada", "a \"da\""]);
+        let path = persons_file(&trail);
+        let before = std::fs::read(&path).unwrap();
+        let whole = |name: &str, salt| Person::named(name, [salt; 16]).line().unwrap();
+        let ends: Vec<_> =
+            before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
+        // The first line is erased, and the third one as far as a page goes, wherever it ends.
+        for torn in 0..=whole("ada", 3).len() {
+            let mut left = before.clone();
+            let erased = |name: &str, salt| {
+                Person::named(name, [salt; 16])
+                    .erased("2026-11-26T10:00:00.000Z", whole(name, salt).len())
+                    .unwrap()
+            };
+            left[..ends[0]].copy_from_slice(&erased("ada", 1));
+            left[ends[1]..ends[1] + torn].copy_from_slice(&erased("ada", 3)[..torn]);
+            // The host was adding a name as the machine went down.
+            left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
+            std::fs::write(&path, &left).unwrap();
+            let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+            assert!(told.erased && told.names + told.torn + told.odd <= 2, "{torn}: {told:?}");
+            let after = std::fs::read(&path).unwrap();
+            assert_eq!(after.len(), left.len(), "{torn}");
+            assert!(
+                !String::from_utf8_lossy(&after).contains("\"ada"),
+                "{torn}: {}",
+                String::from_utf8_lossy(&after)
+            );
+            assert_eq!(after[ends[0]..ends[1]], whole("bob", 2)[..], "{torn}");
+            // Whatever else is left of the line is told.
+            let third = &after[ends[1]..ends[2]];
+            let is_erased = matches!(parse(third), Some(Person::Erased { .. }));
+            assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
+            assert_eq!(of(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
+        }
+        let told = of(&args(&trail, "a \"da\"", &[])).unwrap();
+        assert_eq!((told.names, told.torn, told.erased), (1, 0, false));
+        // The host may be writing this one.
+        std::fs::write(&path, br#"{"digest":"ab","salt":"07","name":"adam"#).unwrap();
+        let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+        assert_eq!((told.erased, told.odd), (false, 1));
     }
 
     #[test]

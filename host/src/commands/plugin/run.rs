@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
+use serde_json::Value;
 
 use super::subject::{self, Subject};
 use super::trial::{self, Handed, Reply, StandIns, Times, Trial};
@@ -14,6 +15,8 @@ use crate::commands::{End, Ended, object_files};
 
 /// A list of answers is written by hand.
 const REPLIES_BYTES: u64 = 1 << 20;
+const EXAMPLES: &str = "Links with `?state=` are examples: the objects of a file are in no journal. `kubewitness plugin replay` \
+    shows the links of states that are.\n";
 
 pub async fn run(args: RunPluginArgs) -> Ended {
     let seen = match &args.file {
@@ -32,9 +35,19 @@ pub async fn run(args: RunPluginArgs) -> Ended {
             .handed;
     print::value(args.output, &handed, |handed| {
         let each: Vec<_> = handed.iter().map(Handed::text).collect();
-        format!("{}\n{}. Nothing was sent, and nothing is kept.\n", each.join("\n"), summary(handed))
+        let links = if handed.iter().any(links_to_a_state) { EXAMPLES } else { "" };
+        format!("{}\n{}. Nothing was sent, and nothing is kept.\n{links}", each.join("\n"), summary(handed))
     })?;
     Ok(if handed.iter().all(Handed::is_done) { End::Fine } else { End::Failed })
+}
+
+/// Whether something has the address of a state in the portal. A file's objects have the positions of no journal.
+fn links_to_a_state(handed: &Handed) -> bool {
+    let says_it = |value: &Value| {
+        let text = value.to_string();
+        text.contains("/objects/") && text.contains("?state=")
+    };
+    handed.effects.iter().flat_map(|effect| &effect.what).any(|(_, value)| says_it(value))
 }
 
 /// `2 states were handed over`, and the ticks where there are some.

@@ -301,9 +301,10 @@ impl Session for Recorded {
         self.session.ledger_sign(key, message)
     }
 
-    /// The real digest is another one each time, and what is recorded is compared.
+    /// The real digest is another one each time, and what is recorded is compared. Nobody erases a name from the files of a
+    /// trial, so they get another one of the same length.
     async fn conceal(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
-        self.session.conceal(ledger, name.clone()).await?;
+        self.session.conceal(ledger, "x".repeat(name.len())).await?;
         Ok(Person::named(&name, [0; SALT_BYTES]).digest().to_owned())
     }
 

@@ -18,6 +18,9 @@ pub const NOTIFY: &str = "kubewitness.dev/notify";
 pub const MUTE: &str = "kubewitness.dev/mute";
 /// The label by which a Pod names its Job.
 const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
+/// Groups whose kinds own Pods that go on for ever, such as a Deployment, a DaemonSet or a Node. A Pod that fails is
+/// replaced there.
+const SERVICES: [&str; 2] = ["apps", ""];
 /// Whoever makes an object writes its annotations.
 const ANNOTATION_BYTES: usize = 512;
 const RECIPIENTS: usize = 8;
@@ -39,6 +42,9 @@ pub const PHASES: [&str; 13] = [
     "Deleted",
     "Unknown",
 ];
+const FAILED: &str = "Failed";
+/// What is told of a Pod that stands in for its owner.
+const LOST: [&str; 2] = [FAILED, "Preempted"];
 /// What is told where nobody asks for more.
 const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
 
@@ -87,8 +93,8 @@ fn is_told_apart(state: &State) -> bool {
 
 pub fn hear(config: &Config, seen: &Seen, now_ms: u64) -> Heard {
     let state = seen.state;
-    let (told, is_part) = (recipients(config, seen), is_part(state));
-    if told.is_empty() && !(is_part && facts::phase(state) == "Failed") {
+    let (told, is_part) = (recipients(config, seen), is_part(state) && !stands_in(seen));
+    if told.is_empty() && !(is_part && facts::phase(state) == FAILED) {
         return Heard::Nothing;
     }
     if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
@@ -118,10 +124,19 @@ fn leads(state: &State, owner: &ObjectRef) -> bool {
     owner.kind != "CronJob" && state.has_subscribed_owner()
 }
 
-/// A Pod is never an outcome of its own: it is tried again, or its Job fails.
+/// A Pod of another object is never an outcome of its own: it is tried again, or its owner fails.
 pub fn is_part(state: &State) -> bool {
     let others = state.owner.as_ref().filter(|owner| owner.uid != state.object.uid);
     others.is_some_and(|owner| is_pod(state) || leads(state, owner))
+}
+
+/// Whether a Pod is all that anybody ever hears of its owner: no subscription has the owner's kind, and there is no Job
+/// between the two. Its loss is told then, and nothing else: other Pods may go on, and the owner may try again.
+pub fn stands_in(seen: &Seen) -> bool {
+    let state = seen.state;
+    let Some(owner) = state.owner.as_ref().filter(|_| is_pod(state) && is_part(state)) else { return false };
+    let is_work = !SERVICES.contains(&owner.group.as_str());
+    is_work && !state.has_subscribed_owner() && seen.labels.get(JOB_UID).is_none_or(|job| *job == owner.uid)
 }
 
 fn is_pod(state: &State) -> bool {
@@ -153,7 +168,9 @@ pub fn is_own(facts: &Facts, group: &str) -> bool {
 
 fn recipients(config: &Config, seen: &Seen) -> BTreeSet<String> {
     let state = seen.state;
-    let (is_part, is_told) = (is_part(state), tells(&config.phases, facts::phase(state)));
+    let (stands_in, phase) = (stands_in(seen), facts::phase(state));
+    let is_part = is_part(state) && !stands_in;
+    let is_told = tells(&config.phases, phase) && (!stands_in || LOST.contains(&phase));
     let mut told = BTreeSet::new();
     match seen.annotations.get(NOTIFY) {
         // Controllers copy annotations to Pods, of which one after the other may fail.
@@ -227,8 +244,8 @@ fn fits(config: &Config, route: &Route, seen: &Seen) -> bool {
         |wanted: &[String], found: &str| wanted.is_empty() || wanted.iter().any(|one| matches(one, found));
     let owner =
         state.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default();
-    let kind_fits =
-        if route.kinds.is_empty() { !is_part(state) } else { any(&route.kinds, &state.object.kind) };
+    let of_itself = || !is_part(state) || stands_in(seen) && LOST.contains(&facts::phase(state));
+    let kind_fits = if route.kinds.is_empty() { of_itself() } else { any(&route.kinds, &state.object.kind) };
     let phases = if route.phases.is_empty() { &config.phases } else { &route.phases };
     kind_fits
         && tells(phases, facts::phase(state))

@@ -196,19 +196,53 @@ fn who_names_people_on_a_part_is_heard_and_nobody_else_is_told_of_it() {
 }
 
 #[test]
-fn an_owner_without_a_subscription_leads_nothing_but_a_pod() {
+fn an_owner_without_a_subscription_leads_nothing_but_a_pod_of_a_job() {
     let config = config(json!({}));
     let mut state = owned(moved("Failed"), "JobSet");
     state.extra.push(("ownerSubscribed".into(), "false".into()));
     assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
     assert_eq!(group(&seen(&state)), "default/uid-train");
     state.object.kind = "Pod".into();
-    assert_eq!(heard(&config, &state, &[]), Heard::Part);
-    assert_eq!(group(&seen(&state)), "default/uid-big");
+    assert_eq!(heard_with(&config, &state, &[], &[(JOB_UID, "uid-job")]), Heard::Part);
     let labels = annotated(&[(JOB_UID, "uid-job")]);
     assert_eq!(group(&Seen { labels, ..seen(&state) }), "default/uid-job");
     let labels = annotated(&[(JOB_UID, &"x".repeat(10_000))]);
     assert_eq!(group(&Seen { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
+}
+
+#[test]
+fn the_loss_of_a_pod_is_told_where_nobody_ever_hears_of_its_owner() {
+    let namespaces = json!({"default": {"to": ["mail:ada@example.com"]}});
+    let config = config(json!({"routes": [{"to": ["ops"]}], "namespaces": namespaces}));
+    let pod = |phase: &str, group: &str| {
+        let mut pod = owned(moved(phase), "PyTorchJob");
+        pod.object.kind = "Pod".into();
+        pod.owner.as_mut().unwrap().group = group.into();
+        pod.extra.push(("ownerSubscribed".into(), "false".into()));
+        pod
+    };
+    let (failed, training) = (pod("Failed", "kubeflow.org"), "kubeflow.org");
+    assert_eq!(heard(&config, &failed, &[]), news(&["mail:ada@example.com", "ops"]));
+    assert_eq!(
+        heard(&config, &failed, &[(NOTIFY, "mail:eve@example.com")]),
+        news(&["mail:eve@example.com", "ops"])
+    );
+    assert_eq!(
+        heard_with(&config, &failed, &[], &[(JOB_UID, "uid-big")]),
+        news(&["mail:ada@example.com", "ops"])
+    );
+    assert_eq!(heard(&config, &pod("Preempted", training), &[]), news(&["mail:ada@example.com", "ops"]));
+    assert!(matches!(heard(&config, &failed, &[(MUTE, "true")]), Heard::Muted(..)));
+    assert_eq!(group(&seen(&failed)), "default/uid-big");
+    for other in [pod("Succeeded", training), pod("Deleted", training)] {
+        assert_eq!(heard(&config, &other, &[(NOTIFY, "ops")]), Heard::Nothing);
+    }
+    // Of what is replaced, and of what has an owner of which somebody hears, nobody is told by itself.
+    let mut subscribed = failed.clone();
+    subscribed.extra.clear();
+    for part in [pod("Failed", "apps"), pod("Failed", ""), subscribed] {
+        assert_eq!(heard(&config, &part, &[]), Heard::Part);
+    }
 }
 
 #[test]

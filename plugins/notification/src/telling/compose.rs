@@ -49,7 +49,7 @@ pub fn one(config: &Config, lead: &Note, others: &[Note], counted: Vec<((String,
         text: format!(
             "{}\n{}",
             clip(&facts::clean(&lines.join("\n")), TEXT_BYTES),
-            how_to_mute(config, facts, is_parts)
+            how_to_mute(config, lead, is_parts)
         ),
         link: link(config, facts),
         tone: tone(text(facts, "phase")),
@@ -123,10 +123,16 @@ fn of_parts(lead: &Note, others: &[Note]) -> String {
 }
 
 /// The documents of parts do not have their owner's annotations, so an owner is muted in the controller's list.
-fn how_to_mute(config: &Config, facts: &Facts, is_parts: bool) -> String {
-    let of = |name| text(facts, name);
+/// The controller may not know an owner that no subscription has.
+fn how_to_mute(config: &Config, lead: &Note, is_parts: bool) -> String {
+    let of = |name| text(&lead.facts, name);
     let namespace =
         if of("namespace").is_empty() { String::new() } else { format!(" -n {}", of("namespace")) };
+    if lead.stands_in {
+        return format!(
+            "To hear no more of it: annotate its Pods with {MUTE}=true, or kubewitness mute{namespace}"
+        );
+    }
     let page = if is_parts || config.portal.is_empty() { "" } else { "mute it on its page, or " };
     let command = match is_parts {
         true => format!("kubewitness mute {}/{}{namespace}", lower(of("ownerKind")), of("ownerName")),

@@ -30,6 +30,9 @@ pub struct Note {
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
     pub facts: Facts,
+    /// See [`decide::stands_in`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_in: bool,
 }
 
 /// What a call has heard and does not tell one by one.
@@ -128,7 +131,14 @@ impl Call<'_> {
         let group = decide::group(&seen);
         let to = self.unmuted(&facts, &group, to, now_ms)?;
         let (full, to) = self.with_room(&facts, to)?;
-        let note = Note { seq: state.seq, group, to: to.clone(), heard_ms: now_ms, facts: facts.clone() };
+        let note = Note {
+            seq: state.seq,
+            group,
+            to: to.clone(),
+            heard_ms: now_ms,
+            facts: facts.clone(),
+            stands_in: decide::stands_in(&seen),
+        };
         if !to.is_empty() && self.keep(note, full.as_ref())? {
             let (held, told): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));

@@ -4,7 +4,7 @@ use kubewitness_sdk::sql::Dialect;
 use serde::Deserialize;
 
 /// What a column holds. A value that is not of the type is NULL. Labels are texts, so numbers and truth values may also
-/// be written as text. Of a text, 4,096 bytes are kept. A time is read in RFC 3339, and kept as `observed_at` is.
+/// be written as text. A text over 4,096 bytes is cut and ends with `…`. A time is read in RFC 3339, and kept as `observed_at` is.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use kubewitness_harness::{
     Platform, Scratch, Simulator, SimulatorOptions, command_json, command_json_in, compare, compare_newest,
-    project_root,
+    plugins_folder, project_root,
 };
 use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
 use serde_json::{Value, json};
@@ -174,6 +174,17 @@ pub fn plugin_manifest(name: &str, spec: &str) -> String {
          data:\n  plugin.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Plugin\n    metadata: {{name: {name}}}\n    \
          spec:\n{spec}"
     )
+}
+
+/// Two components that do the same and have different digests: each has a custom section of its own.
+pub fn components(scratch: &Scratch, plugin: &str) -> Result<PathBuf> {
+    let folder = scratch.folder("modules")?;
+    let built = std::fs::read(plugins_folder()?.join(format!("{plugin}.wasm"))).context("the plugin")?;
+    for number in 0..2 {
+        let section = [&[0, 2, 1][..], &[b'0' + number]].concat();
+        std::fs::write(folder.join(format!("{plugin}-{number}.wasm")), [&built[..], &section].concat())?;
+    }
+    Ok(folder)
 }
 
 pub fn write(folder: &Path, file: &str, text: &str) -> Result<()> {

@@ -6,6 +6,7 @@
 //! by its process id and removes its folder.
 
 mod chats;
+mod disk;
 mod guard;
 mod mysql;
 mod nats;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use self::chats::{ADDRESS_SECRET, Chats, SIGNING_SECRET};
+pub use self::disk::SmallDisk;
 use self::guard::Guard;
 pub use self::nats::MessageServer;
 use crate::free_port;
@@ -197,6 +199,21 @@ impl DatabaseServer {
     /// Those of MySQL and MariaDB that go on.
     pub fn sessions(&self) -> Result<Vec<mysql::Session>> {
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
+    }
+
+    /// For the next start.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.args = args;
+    }
+
+    /// What it has lies here, and goes with it.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes the server's user the owner.
+    pub fn own(&self, folder: &Path) -> Result<()> {
+        guard::give_away(folder)
     }
 
     pub fn pid(&self) -> Result<u32> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use kubewitness_harness::{Ended, Kubewitness, Platform, compare, in_scratch, skip, until};
+use kubewitness_harness::{Ended, Kubewitness, Platform, SmallDisk, compare, in_scratch, skip, until};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
@@ -12,40 +12,6 @@ use crate::lab::{Lab, WITHIN};
 
 /// Of SQLite, unless somebody chooses another.
 const PAGE: usize = 4096;
-
-/// A small file system in memory; unmounted when it is dropped.
-struct Small(PathBuf);
-
-impl Small {
-    /// `None`: only root may mount, and this one may not.
-    fn mount(folder: &Path) -> Option<Self> {
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(folder);
-        mount.output().is_ok_and(|output| output.status.success()).then(|| Self(folder.to_path_buf()))
-    }
-
-    /// Leaves no room at all.
-    fn fill(&self) -> Result<()> {
-        use std::io::Write;
-        let mut ballast = std::fs::File::create(self.0.join("ballast"))?;
-        while ballast.write_all(&[7; 4096]).is_ok() {}
-        Ok(())
-    }
-
-    fn make_room(&self) -> Result<()> {
-        std::fs::remove_file(self.0.join("ballast")).context("making room")
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        // Lazily: a process that was just killed may still be on its way out.
-        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
-        if !unmounted.is_ok_and(|status| status.success()) {
-            eprintln!("{} is still mounted", self.0.display());
-        }
-    }
-}
 
 /// Waits until it says so of itself.
 async fn ready(run: &mut Kubewitness, wanted: bool) -> Result<String> {
@@ -62,7 +28,7 @@ async fn ready(run: &mut Kubewitness, wanted: bool) -> Result<String> {
 async fn row_31_a_full_disk_stops_reading_and_goes_on_by_itself_when_there_is_room() {
     in_scratch("full", async |scratch| {
         let data = scratch.folder("data")?;
-        let Some(small) = Small::mount(&data) else {
+        let Some(small) = SmallDisk::mount(&data, "24m") else {
             skip("row_31", "a small file system can only be mounted by root");
             return Ok(());
         };

@@ -92,6 +92,31 @@ fn a_failed_job_whose_owner_has_no_subscription_is_told_by_itself_with_its_pods(
 }
 
 #[test]
+fn failed_pods_of_an_owner_of_which_nobody_hears_are_one_message_that_names_it() {
+    let world = world(json!({"portal": "https://kw.example.com"}));
+    let pods = |from: u64| {
+        (from..from + 64).map(|n| {
+            let mut pod = pod(n, &format!("train-{n}"), "Failed");
+            pod.extra.push(("ownerSubscribed".into(), "false".into()));
+            let owner = pod.owner.as_mut().unwrap();
+            (owner.group, owner.kind) = ("kubeflow.org".into(), "PyTorchJob".into());
+            pod
+        })
+    };
+    world.hear(&pods(0).collect::<Vec<_>>());
+    world.host.now.set(NOON + 10_000);
+    testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
+    let sent = world.host.sent.take();
+    assert_eq!((sent.len(), &sent[0].1["title"]), (2, &json!("PyTorchJob default/train: 64 × Pod Failed")));
+    let text = sent[0].1["text"].as_str().unwrap();
+    let how = "To hear no more of it: annotate its Pods with kubewitness.dev/mute=true, or kubewitness mute -n default";
+    assert!(text.ends_with(how), "{text}");
+    // The same outcome is told once.
+    world.hear(&pods(100).collect::<Vec<_>>());
+    assert_eq!(world.after(60_000), []);
+}
+
+#[test]
 fn the_exit_code_of_a_part_is_told_with_its_owner_and_a_kind_of_another_group_by_its_whole_name() {
     let world = world(json!({"routes": [{"to": ["hook"]}]}));
     let mut pod = pod(1, "train-0", "Failed");

@@ -13,6 +13,7 @@ fn note(seq: u64, phase: &str, to: &[&str], heard_ms: u64) -> Note {
             json!({"id": seq.to_string(), "uid": uid, "phase": phase, "kind": "Job", "attempt": 0}),
         )
         .unwrap(),
+        stands_in: false,
     }
 }
 

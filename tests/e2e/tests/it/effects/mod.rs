@@ -2,6 +2,7 @@
 
 pub mod bucket;
 mod destinations;
+mod few_messages;
 mod mailing;
 mod notifying;
 mod persons;

@@ -1,14 +1,17 @@
 //! A person's name in an audit trail: kept beside it, shown, erased while the host runs, and given anew.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
 };
 
 use crate::support::{
-    AUDIT, SOURCES, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files, write,
+    AUDIT, SOURCES, components, job, plugin_manifest, proofs, signed_example_copy, simulator, trail_files,
+    write,
 };
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -24,7 +27,7 @@ async fn submit(simulator: &Simulator, name: &str) -> Result<()> {
 }
 
 /// Names of objects of which records name her.
-async fn hers(data: &std::path::Path) -> Result<Vec<String>> {
+async fn hers(data: &Path) -> Result<Vec<String>> {
     let files: Vec<_> = trail_files(data)?.iter().map(|file| file.display().to_string()).collect();
     let mut args = vec!["audit", "show", "-o", "json", "--person", ADA];
     args.extend(files.iter().map(String::as_str));
@@ -33,15 +36,19 @@ async fn hers(data: &std::path::Path) -> Result<Vec<String>> {
     Ok(records.filter_map(|record| record["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// A controller whose audit trail has the patches of changes.
-async fn with_patches(scratch: &Scratch) -> Result<(Simulator, RunOptions, Kubewitness)> {
+/// A controller whose audit trail has the patches of changes. `more` ends the plugin's manifest.
+async fn with_patches(scratch: &Scratch, more: &str) -> Result<(Simulator, RunOptions, Kubewitness)> {
     let (simulator, config) = (simulator(scratch).await?, signed_example_copy(scratch)?);
-    let audit = plugin_manifest("audit", &format!("{AUDIT}\nconfig: {{change: patch}}"));
+    let spec = AUDIT.replace("audit.wasm", "audit-0.wasm");
+    let audit = plugin_manifest("audit", &format!("{spec}\nconfig: {{change: patch}}{more}"));
     write(&config, "audit.yaml", &audit)?;
+    // The other plugin of the example is not among the components here.
+    std::fs::remove_file(config.join("persistence.yaml"))?;
     let options = RunOptions {
         kubeconfig: simulator.kubeconfig().to_path_buf(),
         config: Some(config),
         data: scratch.folder("data")?,
+        plugins: Some(components(scratch, "audit")?),
         ..RunOptions::default()
     };
     let mut host = Kubewitness::start("run", &options, scratch.path())?;
@@ -52,7 +59,7 @@ async fn with_patches(scratch: &Scratch) -> Result<(Simulator, RunOptions, Kubew
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds() {
     in_scratch("persons", async |scratch| {
-        let (simulator, options, mut host) = with_patches(scratch).await?;
+        let (simulator, options, mut host) = with_patches(scratch, "").await?;
         let data = options.data.clone();
         submit(&simulator, "first").await?;
         let named = async || Ok((!hers(&data).await.unwrap_or_default().is_empty()).then_some(()));
@@ -91,10 +98,67 @@ async fn a_name_that_is_erased_beside_a_running_host_is_gone_and_the_trail_holds
     .await;
 }
 
+/// All files below a folder that have her name.
+fn files_with_her_name(folder: &Path, found: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files_with_her_name(&path, found)?;
+        } else if path.is_file() {
+            let bytes = std::fs::read(&path)?;
+            if bytes.windows(ADA.len()).any(|part| part == ADA.as_bytes()) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Jobs whose records fill more than one file.
+const MANY: usize = 60;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_lies_in_one_file_and_in_none_once_it_is_erased_also_beside_a_version_in_the_shadow() {
+    in_scratch("persons_files", async |scratch| {
+        let shadow = "\nshadow: {module: {file: audit-1.wasm}}";
+        let (simulator, options, mut host) = with_patches(scratch, shadow).await?;
+        for number in 0..MANY {
+            submit(&simulator, &format!("job-{number:02}")).await?;
+        }
+        let compared = |status: &StatusView| {
+            let shadow = status.plugins.first().and_then(|plugin| plugin.shadow.as_ref());
+            shadow.is_some_and(|shadow| shadow.states >= MANY as u64 && shadow.different == 0)
+        };
+        host.status_when(WITHIN, "both versions to have all jobs", compared).await?;
+        host.caught_up(WITHIN).await?;
+        let data = options.data.clone();
+        ensure!(trail_files(&data)?.len() > 1, "no file was closed");
+        // The journal keeps objects as they were: retention takes them.
+        let elsewhere = || -> Result<Vec<String>> {
+            let mut found = Vec::new();
+            files_with_her_name(&data, &mut found)?;
+            found.retain(|file| !file.contains("journal.db"));
+            Ok(found)
+        };
+        let names = data.join("audit").join("trail.persons").display().to_string();
+        ensure!(elsewhere()? == [names], "her name is in {:?}", elsewhere()?);
+        let open = data.join("audit").join("trail.jsonl").display().to_string();
+        command_json(&["audit", "erase", "--person", ADA, "-o", "json", "--yes", &open]).await?;
+        ensure!(elsewhere()?.is_empty(), "her name is still in {:?}", elsewhere()?);
+        host.kill().await?;
+        let mut host = Kubewitness::start("again", &options, scratch.path())?;
+        host.caught_up(WITHIN).await?;
+        host.stop().await?;
+        ensure!(elsewhere()?.is_empty(), "her name is again in {:?}", elsewhere()?);
+        proofs(&data).await
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_names_its_manager_and_the_beginning_of_a_deletion_names_nobody() {
     in_scratch("managers", async |scratch| {
-        let (simulator, options, mut host) = with_patches(scratch).await?;
+        let (simulator, options, mut host) = with_patches(scratch, "").await?;
         let mut held = job("held");
         held["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
         let jobs = "/apis/batch/v1/namespaces/default/jobs";

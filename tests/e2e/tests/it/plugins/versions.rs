@@ -1,18 +1,15 @@
 //! Versions of a plugin replace each other under load, also from the shadow: every state is handled once, in order.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::registry::Registry;
-use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder, until,
-};
+use kubewitness_harness::{Kubewitness, RunOptions, Simulator, command, in_scratch, plugins_folder, until};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{AUDIT, Load, create_job, proofs, simulator};
+use crate::support::{AUDIT, Load, components, create_job, proofs, simulator};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const CHANGES: usize = 100;
@@ -59,17 +56,6 @@ async fn put(simulator: &Simulator, method: Method, path: &str, object: &Value) 
     Ok(())
 }
 
-/// Two components that do the same and have different digests: each has a custom section of its own.
-fn components(scratch: &Scratch) -> Result<PathBuf> {
-    let folder = scratch.folder("modules")?;
-    let built = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
-    for number in 0..2 {
-        let section = [&[0, 2, 1][..], &[b'0' + number]].concat();
-        std::fs::write(folder.join(format!("audit-{number}.wasm")), [&built[..], &section].concat())?;
-    }
-    Ok(folder)
-}
-
 fn digest(status: &StatusView) -> Option<&str> {
     let audit = status.plugins.iter().find(|plugin| plugin.name == "audit")?;
     (audit.state == "active").then_some(audit.digest.as_str())
@@ -84,7 +70,7 @@ async fn a_hundred_changes_of_version_under_load_hand_over_every_state_once_and_
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
             data: scratch.folder("data")?,
-            plugins: Some(components(scratch)?),
+            plugins: Some(components(scratch, "audit")?),
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
@@ -148,7 +134,7 @@ async fn versions_in_the_shadow_take_over_under_load_and_every_state_is_handed_o
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
             data: scratch.folder("data")?,
-            plugins: Some(components(scratch)?),
+            plugins: Some(components(scratch, "audit")?),
             ..RunOptions::default()
         };
         let kubeconfig = simulator.kubeconfig().to_string_lossy().into_owned();
@@ -195,7 +181,7 @@ async fn what_was_compared_takes_over_although_the_controller_is_killed_and_the_
         let options = RunOptions {
             kubeconfig: simulator.kubeconfig().to_owned(),
             data: scratch.folder("data")?,
-            plugins: Some(components(scratch)?),
+            plugins: Some(components(scratch, "audit")?),
             ..RunOptions::default()
         };
         let mut run = Kubewitness::start("run", &options, scratch.path())?;

@@ -179,7 +179,8 @@ async fn every_state_has_one_effect(
     proofs_with(&options.data, &options.env).await
 }
 
-async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator) -> Result<()> {
+/// Every version that the server had is delivered, and none is parked.
+pub async fn everything_arrives(kubewitness: &mut Kubewitness, simulator: &Simulator) -> Result<()> {
     let mut versions = 0;
     for (_, group, resource) in SOURCES {
         versions += simulator.truth(group, resource).await?.entries.len() as u64;

@@ -4,7 +4,10 @@
 pub mod databases;
 mod imports;
 mod kills;
+mod place;
 mod receipts;
 mod stores;
 mod tables;
 mod tls;
+mod turns;
+mod unwritable;

@@ -1,109 +1,18 @@
 //! The tables of the plugin `persistence` on SQLite, PostgreSQL, MariaDB and MySQL: columns of the configuration,
 //! transitions, views, the files for a user who may not make tables, and tables of version 1.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, project_root,
-    skip, until,
-};
+use kubewitness_harness::{DatabaseServer, Service, Simulator, in_scratch, skip};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
-use crate::support::{job, plugin_manifest, simulator, write};
+use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::support::{job, proofs_with, simulator};
 
-const WITHIN: Duration = Duration::from_secs(180);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
-
-/// A database that a test may use as the plugin and as its administrator.
-struct Place<'s> {
-    scratch: &'s Scratch,
-    /// `None`: SQLite.
-    server: Option<(DatabaseServer, String)>,
-}
-
-impl<'s> Place<'s> {
-    fn new(scratch: &'s Scratch, server: Option<DatabaseServer>) -> Result<Self> {
-        let server = server.map(|server| server.create_database().map(|url| (server, url))).transpose()?;
-        Ok(Self { scratch, server })
-    }
-
-    fn data(&self) -> Result<PathBuf> {
-        self.scratch.folder("data")
-    }
-
-    fn folder(&self) -> PathBuf {
-        let dialect = match &self.server {
-            Some((server, _)) => server.service().scheme(),
-            None => "sqlite",
-        };
-        project_root().join("deploy").join("schema").join(dialect)
-    }
-
-    async fn administrator(&self) -> Result<Platform> {
-        match &self.server {
-            Some((_, url)) => Platform::connect(url).await,
-            None => Platform::create(&self.data()?.join("platform.db")).await,
-        }
-    }
-
-    /// Runs a file of `deploy/schema`.
-    async fn apply(&self, file: &str) -> Result<()> {
-        let path = self.folder().join(file);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        self.administrator().await?.run(&text).await
-    }
-
-    async fn texts(&self, query: &str) -> Result<Vec<String>> {
-        self.administrator().await?.texts(query).await
-    }
-
-    /// Waits until the query gives these texts.
-    async fn comes(&self, query: &str, expected: &[&str]) -> Result<()> {
-        let mut last = String::new();
-        let came = until(WITHIN, "the rows", async || {
-            let found = self.texts(query).await;
-            last = format!("{found:?}");
-            Ok(found.is_ok_and(|found| found == expected).then_some(()))
-        });
-        came.await.with_context(|| format!("{query}: {last}, and not {expected:?}"))
-    }
-
-    /// The host with the plugin, with this `spec.config` in one line.
-    async fn start(&self, simulator: &Simulator, name: &str, config: &str) -> Result<Kubewitness> {
-        self.start_as(simulator, name, config, self.server.as_ref().map(|(_, url)| url.as_str())).await
-    }
-
-    async fn start_as(
-        &self,
-        simulator: &Simulator,
-        name: &str,
-        config: &str,
-        url: Option<&str>,
-    ) -> Result<Kubewitness> {
-        let database = match &self.server {
-            Some((server, _)) => format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", server.service().scheme()),
-            None => "sqlite: {path: platform.db}".to_owned(),
-        };
-        let folder = configuration(self.scratch, &database)?;
-        let manifest = format!("{PERSISTENCE}\nconfig: {config}");
-        write(&folder, "persistence.yaml", &plugin_manifest("persistence", &manifest))?;
-        let options = RunOptions {
-            kubeconfig: simulator.kubeconfig().to_path_buf(),
-            config: Some(folder),
-            data: self.data()?,
-            env: url.map(|url| (ADDRESS.to_owned(), url.to_owned())).into_iter().collect(),
-            ..RunOptions::default()
-        };
-        let mut kubewitness = Kubewitness::start(name, &options, self.scratch.path())?;
-        kubewitness.answers().await?;
-        Ok(kubewitness)
-    }
-}
+/// Objects with documents that fill several statements.
+const WIDE: usize = 12;
 
 async fn ask(simulator: &Simulator, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
     let (code, answer) = simulator.request(method, path, body).await?;
@@ -319,16 +228,9 @@ async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) 
     kubewitness.stop().await
 }
 
-async fn says(kubewitness: &mut Kubewitness, words: &str) -> Result<()> {
-    let said = kubewitness.status_when(WITHIN, words, |status| {
-        status.plugins.iter().any(|plugin| plugin.message.as_deref().unwrap_or_default().contains(words))
-    });
-    said.await.map(drop)
-}
-
 /// The files are all that an administrator needs, and the error names them.
 async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>) -> Result<()> {
-    let (server, url) = place.server.as_ref().context("SQLite has no users")?;
+    let (server, _) = place.server.as_ref().context("SQLite has no users")?;
     let is_postgres = server.service() == Service::Postgres;
     let grant = |on: &str| match is_postgres {
         true => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest"),
@@ -338,14 +240,13 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
         true => ("CREATE ROLE guest LOGIN PASSWORD 'plain'", grant("ALL TABLES IN SCHEMA public")),
         false => ("CREATE USER guest@'%' IDENTIFIED BY 'plain'", grant("test_0.*")),
     };
-    server.run(Some("test_0"), user)?;
+    server.run(Some(DATABASE), user)?;
     if is_postgres {
-        server.run(Some("test_0"), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
+        server.run(Some(DATABASE), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
     } else {
-        server.run(Some("test_0"), &rights)?;
+        server.run(Some(DATABASE), &rights)?;
     }
-    let (_, rest) = url.split_once('@').context("an address has a user")?;
-    let guest = format!("{}://guest:plain@{rest}", server.service().scheme());
+    let guest = place.url_of("guest")?;
     let simulator = simulator(place.scratch).await?;
     create(&simulator, "a").await?;
     // It tries, and what the server undoes does not hide what to do.
@@ -353,19 +254,83 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
     let folder = format!("deploy/schema/{}", server.service().scheme());
     says(&mut kubewitness, &format!("{folder}/receipts.sql")).await?;
     place.apply("receipts.sql").await?;
-    server.run(Some("test_0"), &rights)?;
+    server.run(Some(DATABASE), &rights)?;
     says(&mut kubewitness, &format!("run the files of {folder}")).await?;
     for file in ["persistence-1.sql", "persistence-2.sql"] {
         place.apply(file).await?;
     }
-    server.run(Some("test_0"), &rights)?;
+    server.run(Some(DATABASE), &rights)?;
     place.comes("SELECT name FROM object_status", &["a"]).await?;
     kubewitness.stop().await
 }
 
-/// Where a test has its files, whatever the database.
-fn again(name: &str) -> String {
-    format!("again with `cargo xtask test tables::{name}`")
+/// A server takes less in one statement here than a call has.
+async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Place<'_>) -> Result<()> {
+    let simulator = simulator(place.scratch).await?;
+    for number in 0..WIDE {
+        let mut wide = job(&format!("wide-{number:02}"));
+        wide["metadata"]["annotations"]["note"] = "\u{1f680}é'\\".repeat(22_000).into();
+        ask(&simulator, Method::POST, JOBS, Some(&wide)).await?;
+    }
+    create(&simulator, "large").await?;
+    let config =
+        "{columns: [{name: note, pointer: /metadata/annotations/note, type: text}], documents: whole}";
+    let mut kubewitness = place.start(&simulator, "run", config).await?;
+    let wide = "SELECT DISTINCT name FROM object_history WHERE note LIKE '\u{1f680}é''%\u{1f680}…' AND document LIKE '{%\u{1f680}é''%}' \
+                ORDER BY name";
+    let names: Vec<_> = (0..WIDE).map(|number| format!("wide-{number:02}")).collect();
+    place.comes(wide, &names.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    let path = format!("{JOBS}/large/status");
+    let mut large = ask(&simulator, Method::GET, &format!("{JOBS}/large"), None).await?;
+    large["status"] = json!({"failed": 1, "conditions": [{
+        "type": "Failed", "status": "True", "reason": "Words", "message": "ж\u{1f680}".repeat(350_000),
+    }]});
+    ask(&simulator, Method::PUT, &path, Some(&large)).await?;
+    // The host cuts the message of a status.
+    let cut = "SELECT name FROM object_history WHERE phase = 'Failed' AND message LIKE 'ж\u{1f680}%' \
+               AND document LIKE '{\"cut\":{\"bytes\":21%' AND note IS NULL";
+    place.comes(cut, &["large"]).await?;
+    place.comes("SELECT name FROM object_status WHERE reason = 'Words'", &["large"]).await?;
+    let status = kubewitness.caught_up(WITHIN).await?;
+    ensure!(status.plugins.iter().all(|plugin| plugin.dead == 0), "states were parked: {:?}", status.plugins);
+    kubewitness.stop().await
+}
+
+/// The role may do nothing outside of its schema.
+async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<()> {
+    let (server, _) = place.server.as_ref().context("SQLite has no schemas")?;
+    let setup = "CREATE SCHEMA batch; CREATE ROLE guest LOGIN PASSWORD 'plain'; GRANT USAGE, CREATE ON SCHEMA batch TO guest; \
+                 ALTER ROLE guest SET search_path = batch; REVOKE ALL ON SCHEMA public FROM PUBLIC";
+    server.run(Some(DATABASE), setup)?;
+    let guest = place.url_of("guest")?;
+    let simulator = simulator(place.scratch).await?;
+    let config = "{columns: [{name: team, pointer: /metadata/labels/team, type: text}], views: true, index: true, \
+                  keep: 90d}\ntick: {every: 1s}";
+    let mut kubewitness = place.start_as(&simulator, "run", config, Some(&guest)).await?;
+    create(&simulator, "a").await?;
+    run_and_fail(&simulator, "a").await?;
+    let rows = "SELECT team FROM batch.object_status WHERE phase = 'Failed'";
+    place.comes(rows, &["vision \u{1f680}"]).await?;
+    place.comes("SELECT reason FROM batch.object_failures", &["BackoffLimitExceeded"]).await?;
+    let status = kubewitness.status_when(WITHIN, "a tick", |status| {
+        status.plugins.iter().any(|plugin| plugin.tick.as_ref().is_some_and(|tick| tick.ticks > 0))
+    });
+    let tick = status.await?.plugins[0].tick.clone().context("a tick")?;
+    ensure!(tick.failed == 0, "{tick:?}");
+    kubewitness.caught_up(WITHIN).await?;
+    kubewitness.stop().await?;
+    let elsewhere =
+        "SELECT CAST(table_name AS text) FROM information_schema.tables WHERE table_schema = 'public'";
+    ensure!(place.texts(elsewhere).await?.is_empty(), "a table lies outside of the schema");
+    proofs_with(&place.data()?, &place.address(Some(&guest))).await
+}
+
+/// What MySQL and MariaDB take in one statement.
+fn packets(service: Service) -> &'static [&'static str] {
+    match service {
+        Service::Postgres => &[],
+        Service::MariaDb | Service::MySql => &["--max-allowed-packet=2M"],
+    }
 }
 
 macro_rules! tests_on {
@@ -373,7 +338,7 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             in_scratch("sqlite", async |scratch| {
-                super::$test(Place::new(scratch, None)?).await.with_context(|| again("sqlite"))
+                super::$test(Place::new(scratch, None)?).await.with_context(|| again("tables::sqlite"))
             })
             .await;
         })*
@@ -382,12 +347,12 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             let service = Service::$service;
-            let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+            let Some(server) = DatabaseServer::start(service, packets(service)).expect("the server starts") else {
                 let test = concat!("tables::", stringify!($name), "::", stringify!($test));
                 return skip(test, &format!("{service} is not installed"));
             };
             in_scratch(stringify!($name), async |scratch| {
-                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(stringify!($name)))
+                super::$test(Place::new(scratch, Some(server))?).await.with_context(|| again(concat!("tables::", stringify!($name))))
             })
             .await;
         })*
@@ -395,7 +360,7 @@ macro_rules! tests_on {
 }
 
 macro_rules! on_every_database {
-    ($($name:ident $service:ident $([$more:ident])?),*) => {
+    ($($name:ident $service:ident $([$($more:ident),*])?),*) => {
         $(mod $name {
             use super::*;
 
@@ -404,8 +369,9 @@ macro_rules! on_every_database {
                 tables_of_version_1_keep_their_rows,
                 a_table_that_is_renamed_for_its_month_is_made_anew,
                 the_views_say_of_known_rows_what_is_true,
-                old_rows_go_in_ticks_and_what_an_object_is_now_stays
-                $(, $more)?
+                old_rows_go_in_ticks_and_what_an_object_is_now_stays,
+                texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so
+                $($(, $more)*)?
             );
         })*
     };
@@ -413,7 +379,10 @@ macro_rules! on_every_database {
 
 on_every_database!(
     sqlite None,
-    postgres Postgres [a_user_who_may_not_make_tables_is_helped_by_the_files],
+    postgres Postgres [
+        a_user_who_may_not_make_tables_is_helped_by_the_files,
+        a_schema_of_the_users_own_holds_everything
+    ],
     mariadb MariaDb [a_user_who_may_not_make_tables_is_helped_by_the_files],
     mysql MySql [a_user_who_may_not_make_tables_is_helped_by_the_files]
 );
