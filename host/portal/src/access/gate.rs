@@ -11,10 +11,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::viewer::{Person, Proof};
-use super::{Access, Viewer, proxy, session};
+use super::{Access, For, Viewer, proxy, session};
 use crate::answer::frame::{Page, Reader};
 use crate::answer::{Problem, codes};
-use crate::serve::For;
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";

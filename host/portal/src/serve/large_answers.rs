@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::room::{Part, Room};
+use crate::access::For;
 
 /// Smaller ones are bounded by the connections.
 const LARGE: u64 = 64 * 1024;
@@ -22,10 +22,6 @@ const PIECE: usize = 16 * 1024;
 /// An answer is taken within this time, and a second more for so many bytes.
 const AT_LEAST: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 64 * 1024;
-
-/// Who an answer is for, where people sign in.
-#[derive(Clone)]
-pub(crate) struct For(pub(crate) Arc<str>);
 
 #[derive(Clone)]
 pub(crate) struct LargeAnswers(Room);
