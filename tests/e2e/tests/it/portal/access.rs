@@ -112,7 +112,7 @@ async fn each_person_sees_what_kubernetes_lets_them_until_it_no_longer_does() {
         // A token of a kubeconfig is as good.
         world.sees(&world.lab.token_of("team-a", "ann", &[]).await?, &["train-team-a"]).await?;
         // What was in a phase is found by an index that knows no rights.
-        let was_new = ["--was", NEW, "--gone"];
+        let was_new = ["--was", NEW];
         world.sees_of(&ann, &was_new, &["train-team-a"]).await?;
         world.sees_of(&bob, &was_new, &["train-team-b"]).await?;
         let story = ["timeline", "job/train-team-b", "-n", "team-b"];
