@@ -28,6 +28,8 @@ pub use events::about;
 pub use quoted::Secrets;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
 pub use rules::{Field, Redactor};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use tests::computed;
 use walk::Search;
 
 /// Annotations in which tools keep all of what they were given, variables included.

@@ -64,10 +64,10 @@ impl HostViews {
 
     /// What a page of objects shows of a document.
     async fn about(&self, last: &State) -> Result<About, ViewError> {
-        let document = self.last_document(last).await?;
-        match self.redaction()?.redact(document.into()) {
+        // As of a state without a document.
+        let Some(cut) = About::cut(&self.last_document(last).await?) else { return Ok(About::default()) };
+        match self.redaction()?.redact(cut.into()) {
             Ok(shown) => Ok(About::read(&shown)),
-            // As of a state without a document.
             Err(RedactionError::Withheld(_)) => Ok(About::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+#[cfg(target_os = "linux")]
+use super::computed;
 use crate::config::RedactionSpec;
 
 /// The text as an argument and as an annotation, after redaction by the default rules.
@@ -276,12 +278,6 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         let (argument, annotation) = shown(&text);
         assert!(!argument.is_empty() && !annotation.is_empty(), "{part}");
     }
-}
-
-/// What this thread has computed, whatever else the machine does.
-pub(super) fn computed() -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
 
 /// A text of eight times the length may take eight times the time. The square of that is 64.
