@@ -117,6 +117,11 @@ impl Secrets {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
+    /// What a search for them goes through beside the text.
+    pub fn bytes(&self) -> usize {
+        self.found.iter().map(|(word, _)| word.len()).sum()
+    }
+
     /// Whether the status says anything in which a secret could stand.
     pub fn may_stand_in(status: &Status) -> bool {
         status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS

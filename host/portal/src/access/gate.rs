@@ -52,8 +52,9 @@ impl Gate {
             Ok(Some(person)) => {
                 let can_leave = matches!(person.proof, Proof::Session(_));
                 let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
-                request.extensions_mut().insert(Viewer::Person(Arc::new(person)));
-                let mut response = next.run(request).await;
+                let viewer = Viewer::Person(Arc::new(person));
+                request.extensions_mut().insert(viewer.clone());
+                let mut response = viewer.does(next.run(request)).await;
                 response.extensions_mut().insert(reader);
                 response
             }

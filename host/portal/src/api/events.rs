@@ -152,7 +152,7 @@ impl Live {
         self.newest.borrow_and_update();
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
-            read = self.views.states_after(self.after, BATCH) => read,
+            read = self.viewer.does(self.views.states_after(self.after, BATCH)) => read,
         };
         match read {
             Ok(states) if !states.is_empty() => {

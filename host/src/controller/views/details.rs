@@ -12,6 +12,7 @@ use kubewitness_core::story::Times;
 use kubewitness_core::views::{Deliveries, DetailsView, EventView, ObjectView, Told, ViewError};
 use kubewitness_core::{Change, Seq, State};
 
+use super::redacted::party;
 use super::{HostViews, unavailable};
 
 /// States of one object that a list reads.
@@ -66,7 +67,7 @@ impl HostViews {
     async fn about(&self, last: &State) -> Result<About, ViewError> {
         // As of a state without a document.
         let Some(cut) = About::cut(&self.last_document(last).await?) else { return Ok(About::default()) };
-        match self.redaction()?.redact(cut.into()) {
+        match self.redaction()?.redact(cut.into(), &party()).await {
             Ok(shown) => Ok(About::read(&shown)),
             Err(RedactionError::Withheld(_)) => Ok(About::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
