@@ -6,9 +6,10 @@ use std::ops::Range;
 
 use memchr::memmem::Finder;
 
-use super::commands::{escaped, merged};
+use super::text::commands::{escaped, merged};
+use super::text::digest::{MARK, is_digest};
 use super::words::SECRET_CHARS;
-use super::{Found, MARK, Redactor, Withheld, is_digest};
+use super::{Found, Redactor, Withheld};
 use crate::project::Scanner;
 use crate::state::Status;
 

@@ -96,7 +96,7 @@ pub(crate) async fn events(
         let event = tokio::select! {
             biased;
             () = viewer.left() => None,
-            event = live.next() => event,
+            event = viewer.does(live.next()) => event,
         };
         Some((Ok::<_, Infallible>(event?), live))
     });
@@ -152,7 +152,7 @@ impl Live {
         self.newest.borrow_and_update();
         let read = tokio::select! {
             () = self.stop.cancelled() => return None,
-            read = self.viewer.does(self.views.states_after(self.after, BATCH)) => read,
+            read = self.views.states_after(self.after, BATCH) => read,
         };
         match read {
             Ok(states) if !states.is_empty() => {

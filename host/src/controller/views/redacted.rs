@@ -42,11 +42,7 @@ impl HostViews {
         Arc::new(ManifestView { config: shown, ..manifest.clone() })
     }
 
-    pub(super) async fn shown_object(
-        &self,
-        source: &str,
-        current: Current,
-    ) -> Result<ObjectView, ViewError> {
+    pub(super) async fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
         let redaction = self.redaction()?;
         let status = match redaction.current(&current, &party()).await {
             Err(_) if redaction.ready().is_err() => without_texts(&current.status),

@@ -43,8 +43,7 @@ impl Keyed {
         &self,
         redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, Withheld>,
     ) -> Result<Option<Vec<u8>>, RedactionError> {
-        let redacted =
-            redact(&|value| self.key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
+        let redacted = redact(&|value| self.key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
         match (redacted, &self.key) {
             (Some(_), Err(message)) => Err(RedactionError::Key(message.clone())),
             (redacted, _) => Ok(redacted),

@@ -160,8 +160,7 @@ impl Redaction {
             }
         };
         let (keyed, bytes) = (self.keyed(), document.len() + secrets.bytes());
-        let shown =
-            self.threads.run(party, bytes, move || keyed.redact_event(document, &secrets)).await;
+        let shown = self.threads.run(party, bytes, move || keyed.redact_event(document, &secrets)).await;
         Ok(shown.map_err(RedactionError::from)??)
     }
 
@@ -210,7 +209,8 @@ impl Redaction {
                 let document = document::unpack(&current.packed).ok();
                 let bytes = document.as_ref().map_or(0, Bytes::len);
                 let hide = move || {
-                    let secrets = document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
+                    let secrets =
+                        document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
                     Ok::<_, RedactionError>(secrets.hidden_in(&status).map(Arc::new))
                 };
                 let shown = self.threads.run(party, bytes, hide).await??;
@@ -422,7 +422,11 @@ mod tests {
         let told = redaction.redact(secret(), &Party::Anybody).await.unwrap_err().to_string();
         assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
         let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
-        assert_eq!(redaction.redact(plain.clone(), &Party::Anybody).await.unwrap(), plain, "it holds no secret");
+        assert_eq!(
+            redaction.redact(plain.clone(), &Party::Anybody).await.unwrap(),
+            plain,
+            "it holds no secret"
+        );
         std::fs::remove_dir(&place).unwrap();
         assert_eq!(redaction.retry().await, None);
         assert!(redaction.redact(secret(), &Party::Anybody).await.is_ok() && redaction.ready() == Ok(()));
@@ -486,7 +490,11 @@ mod tests {
         let jobs = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
         let host: HostSpec = serde_json::from_value(jobs).unwrap();
         let redaction = Arc::new(Redaction::open(&host, folder.path()).await.unwrap());
-        let hidden = Redacted { documents: Arc::new(Journal), redaction: redaction.clone(), party: Party::Plugin("a".into()) };
+        let hidden = Redacted {
+            documents: Arc::new(Journal),
+            redaction: redaction.clone(),
+            party: Party::Plugin("a".into()),
+        };
         let message = async |event: Bytes| {
             let shown = redaction.shown(&Journal, event.clone(), &Party::Anybody).await.unwrap();
             assert_eq!(hidden.shown(Some(event)).await.unwrap().as_ref(), Some(&shown), "a plugin");
@@ -515,7 +523,8 @@ mod tests {
     async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document() {
         let folder = tempfile::tempdir().unwrap();
         let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-        let document = redaction.redact(Journal.document(1).await.unwrap().unwrap(), &Party::Anybody).await.unwrap();
+        let document =
+            redaction.redact(Journal.document(1).await.unwrap().unwrap(), &Party::Anybody).await.unwrap();
         let document = String::from_utf8(document.to_vec()).unwrap();
         let digest = &document[document.find("redacted:").unwrap()..][..25];
         let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
@@ -525,12 +534,21 @@ mod tests {
             let before = &shown.previous.as_ref().unwrap().message;
             assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
         }
-        let told = redaction.state(&Journal, &state(7, "", Some("was older-4711")), &Party::Anybody).await.unwrap();
+        let told =
+            redaction.state(&Journal, &state(7, "", Some("was older-4711")), &Party::Anybody).await.unwrap();
         assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
         let plain = state(2, "all is well", None);
         assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain, &Party::Anybody).await.unwrap(), &plain));
         let ended = state(3, "older-4711", None);
-        assert!(redaction.state(&Journal, &ended, &Party::Anybody).await.unwrap().status.message.starts_with("redacted:"));
+        assert!(
+            redaction
+                .state(&Journal, &ended, &Party::Anybody)
+                .await
+                .unwrap()
+                .status
+                .message
+                .starts_with("redacted:")
+        );
         let current = Current {
             object: Arc::default(),
             owner: None,

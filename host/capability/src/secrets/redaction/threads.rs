@@ -139,7 +139,9 @@ mod tests {
         let (end, ended) = mpsc::channel();
         // On the thread of this test the work would wait for ever.
         let (done, ()) = tokio::join!(
-            threads.run(&Party::Anybody, LONG, move || ended.recv_timeout(std::time::Duration::from_secs(30)).is_ok()),
+            threads.run(&Party::Anybody, LONG, move || ended
+                .recv_timeout(std::time::Duration::from_secs(30))
+                .is_ok()),
             async move { end.send(()).unwrap() },
         );
         assert_eq!(done, Ok(true));

@@ -274,6 +274,13 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
         "a:\\\\/",
         "a://u:1/ b",
         "TOKEN=Bearer\"",
+        "'TOKEN=a ",
+        "'TOKEN=",
+        "'a=TOKEN=",
+        "'--token ",
+        "\\u003d",
+        "TOKEN\\u003d",
+        "\\\\u0022TOKEN=",
     ] {
         let text = part.repeat((256 << 10) / part.len());
         let (argument, annotation) = shown(&text);
@@ -339,7 +346,7 @@ fn many_texts_are_searched_for_a_long_secret_that_none_of_them_can_hold() {
 proptest! {
     #[test]
     fn what_is_redacted_stays_as_it_is_whatever_the_quotes(
-        text in r#"((--)?token|PASSWORD|a|=|:|: | |"|'|\\|\\"|\{|\[|\(|\)|\]|\}|,|x|hush|é|@|/|://|\n|`){0,14}"#,
+        text in r#"((--)?token|PASSWORD|a|=|:|: | |"|'|\\|\\"|\{|\[|\(|\)|\]|\}|,|x|hush|é|@|/|://|\n|`|\\u003d|\\u0022|\\\\u0061){0,14}"#,
     ) {
         // It asserts that itself.
         shown(&text);

@@ -1,6 +1,7 @@
 //! Tests of what is redacted, and of what hostile documents do to it.
 
 mod elements;
+mod forms;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod nested;
