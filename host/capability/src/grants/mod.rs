@@ -29,7 +29,7 @@ use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
 use crate::objects::subscribed::Subscribed;
-use crate::secrets::redaction::{Redacted, Redaction};
+use crate::secrets::redaction::{Party, Redacted, Redaction};
 use crate::secrets::signing_keys::Key;
 use crate::session::granted::{Database, Granted, PluginGrants, Standing, Stores};
 use crate::session::outbound::Outbox;
@@ -259,9 +259,12 @@ impl Capabilities {
                 return Err(CapabilityError::Manifest(fault(format!("spec.grants.{list}"), message)));
             }
         }
-        let redaction = (grants.documents != DocumentsGrant::Raw).then(|| self.redaction.clone());
         let documents = backing.documents.clone();
-        let hidden = redaction.clone().map(|redaction| Redacted { documents: documents.clone(), redaction });
+        let redacted = (grants.documents != DocumentsGrant::Raw).then(|| Redacted {
+            documents: documents.clone(),
+            redaction: self.redaction.clone(),
+            party: Party::Plugin(plugin.into()),
+        });
         let mut granted = Granted {
             plugin: plugin.to_owned(),
             config: serde_json::Value::Object(spec.config.clone()).to_string(),
@@ -275,15 +278,15 @@ impl Capabilities {
             outbox: Outbox::new(plugin, &backing.version, backing.notes.clone(), Requests::default()),
             tick_timeout: spec.tick.map(|tick| tick.timeout()).unwrap_or(TICK_TIMEOUT),
             deciders: self.deciders.clone(),
-            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, hidden),
-            documents: match redaction.clone() {
-                Some(redaction) => Arc::new(Redacted { documents, redaction }),
+            lister: lister::Granted::new(backing.lister.clone(), &grants.lister, redacted.clone()),
+            documents: match redacted.clone() {
+                Some(redacted) => Arc::new(redacted),
                 None => documents,
             },
             raw: backing.documents.clone(),
             has_digest: grants.documents != DocumentsGrant::Redacted,
             subscribed: backing.subscribed.clone(),
-            redaction,
+            redacted,
             clock: backing.clock.clone(),
             uses: backing.uses.clone(),
             log: log::Log::new(plugin),

@@ -9,7 +9,7 @@ use kubewitness_core::{Change, Seq, State};
 
 use super::subscribed::Subscribed;
 use crate::receipts::Mark;
-use crate::secrets::redaction::Redaction;
+use crate::secrets::redaction::Redacted;
 
 /// The states of one call, by position.
 pub type Batch = HashMap<Seq, Mark>;
@@ -35,13 +35,15 @@ pub async fn before(
 /// A state as the plugin may see it.
 pub async fn show(
     raw: &dyn Documents,
-    redaction: Option<&Redaction>,
+    redacted: Option<&Redacted>,
     has_digest: bool,
     subscribed: &Subscribed,
     state: &Arc<State>,
 ) -> Result<ShownState, GrantError> {
-    let shown = match redaction {
-        Some(redaction) => redaction.state(raw, state).await.map_err(|error| refusal(&error))?,
+    let shown = match redacted {
+        Some(Redacted { redaction, party, .. }) => {
+            redaction.state(raw, state, party).await.map_err(|error| refusal(&error))?
+        }
         None => state.clone(),
     };
     let document = match has_digest && state.change != Change::Gap {

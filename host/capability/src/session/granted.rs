@@ -21,7 +21,7 @@ use crate::mail::Relay;
 use crate::objects::lister;
 use crate::objects::subscribed::Subscribed;
 use crate::receipts::{Applied, Mark};
-use crate::secrets::redaction::Redaction;
+use crate::secrets::redaction::Redacted;
 use crate::secrets::signing_keys::Key;
 use crate::{log, sql};
 
@@ -178,7 +178,7 @@ pub struct Granted {
     pub has_digest: bool,
     pub subscribed: Subscribed,
     /// None for a plugin that may see secrets.
-    pub redaction: Option<Arc<Redaction>>,
+    pub redacted: Option<Redacted>,
     pub clock: Arc<dyn Clock>,
     pub uses: Arc<Uses>,
     pub log: log::Log,
@@ -202,7 +202,7 @@ impl Granted {
 
     /// Who is granted whole documents uses that by reading one.
     pub fn count_document(&self) {
-        if self.redaction.is_none() {
+        if self.redacted.is_none() {
             self.uses.count("documents", "");
         }
     }
@@ -222,8 +222,8 @@ impl Grants for PluginGrants {
     }
 
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {
-        if let Some(redaction) = &self.0.redaction {
-            redaction.ready().map_err(GrantError::Unavailable)?;
+        if let Some(redacted) = &self.0.redacted {
+            redacted.redaction.ready().map_err(GrantError::Unavailable)?;
         }
         let standing = &self.0.standing;
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {

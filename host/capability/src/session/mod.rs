@@ -312,12 +312,12 @@ async fn settle(
 #[async_trait]
 impl Session for CallSession {
     async fn show(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let Granted { raw, redaction, has_digest, subscribed, uses, .. } = &*self.granted;
+        let Granted { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
         // Of whole documents, reading one is the use.
-        if *has_digest && redaction.is_some() {
+        if *has_digest && redacted.is_some() {
             uses.count("documents", "");
         }
-        documents::show(&**raw, redaction.as_deref(), *has_digest, subscribed, state).await
+        documents::show(&**raw, redacted.as_ref(), *has_digest, subscribed, state).await
     }
 
     fn applied(&self) -> &HashSet<Seq> {

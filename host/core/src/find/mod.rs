@@ -2,6 +2,7 @@
 //!
 //! Works on bytes and texts alone, and stores no objects.
 
+mod about;
 pub mod cursor;
 pub mod index;
 pub mod order;

@@ -5,16 +5,13 @@
 //! the caller, so equal values are still seen to be equal, and nobody can look a value up. All other bytes stay as they
 //! are. It changes nothing in the journal and does no I/O.
 
-mod addresses;
-mod commands;
 mod events;
-mod pairs;
 mod quoted;
 mod revealing_queries;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod values;
+mod text;
 mod walk;
 mod words;
 
@@ -28,19 +25,20 @@ pub use events::about;
 pub use quoted::Secrets;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
 pub use rules::{Field, Redactor};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use tests::computed;
+pub use text::digest::DIGEST_CHARS;
+use text::digest::MARK;
 use walk::Search;
 
 /// Annotations in which tools keep all of what they were given, variables included.
-pub(crate) const COPIES: [&str; 3] = [
+pub(crate) const COPIES: [&str; 5] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "kapp.k14s.io/original",
     "objectset.rio.cattle.io/applied",
+    "kopf.zalando.org/last-handled-configuration",
+    "banzaicloud.com/last-applied",
 ];
-
-/// What stands before each digest.
-const MARK: &str = "redacted:";
-/// The length of a digest as text. A value of this shape is taken for a digest and stays.
-pub const DIGEST_CHARS: usize = 16;
 
 /// A document that can't be read can't be redacted either. It is withheld.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -181,24 +179,4 @@ impl Top {
         })?;
         Ok(top)
     }
-}
-
-/// Where the digest ends that stands here: what was redacted before ends with it.
-fn digest_at(text: &str, start: usize) -> Option<usize> {
-    let end = start + MARK.len() + DIGEST_CHARS;
-    let is_whole = !text.as_bytes().get(end).is_some_and(u8::is_ascii_alphanumeric);
-    let is_digest = is_digest(text.as_bytes().get(start..end)?);
-    (is_digest && is_whole).then_some(end)
-}
-
-fn until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
-    &text[..text.find(is_end).unwrap_or(text.len())]
-}
-
-/// Whether a text is a digest already: what is redacted twice stays as it is.
-fn is_digest(text: &[u8]) -> bool {
-    let digest = text.strip_prefix(MARK.as_bytes());
-    digest.is_some_and(|digest| {
-        digest.len() == DIGEST_CHARS && digest.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    })
 }

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::commands::{escaped, merged};
+use memchr::memmem::Finder;
+
+use super::text::commands::{escaped, merged};
+use super::text::digest::{MARK, is_digest};
 use super::words::SECRET_CHARS;
-use super::{Found, MARK, Redactor, Withheld, is_digest};
+use super::{Found, Redactor, Withheld};
 use crate::project::Scanner;
 use crate::state::Status;
 
@@ -49,8 +52,8 @@ impl Redactor {
     pub(super) fn add_quotes(&self, document: &str, status: Range<usize>, found: &mut Vec<Found>) {
         let words: BTreeSet<_> =
             found.iter().flat_map(|one| self.quotable(one, document.as_bytes())).collect();
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
-        add_places(document, status, |text| quotes(&words, text), found);
+        let words = Sought::of(words.iter().map(String::as_str));
+        add_places(document, status, |text| words.places(text), found);
         merge(found);
     }
 }
@@ -98,17 +101,29 @@ pub(super) fn merge(found: &mut Vec<Found>) {
     });
 }
 
-/// Where a text quotes one of these. With too many of them it is taken for a quote as a whole.
-fn quotes(words: &[&str], text: &str) -> Vec<Range<usize>> {
-    match words.len() > SECRETS {
-        true if text.is_empty() => Vec::new(),
-        true => std::iter::once(0..text.len()).collect(),
-        false => words.iter().flat_map(|word| places_of(word, text)).collect(),
+/// Words that are looked for in one text after another. To prepare the search for a word takes as long as the word is,
+/// so that is done once.
+pub(super) struct Sought<'w>(Vec<Finder<'w>>);
+
+impl<'w> Sought<'w> {
+    pub(super) fn of(words: impl Iterator<Item = &'w str>) -> Self {
+        Self(words.take(SECRETS + 1).map(Finder::new).collect())
+    }
+
+    /// Where a text quotes one of these. With too many of them it is taken for a quote as a whole.
+    pub(super) fn places(&self, text: &str) -> Vec<Range<usize>> {
+        match self.0.len() > SECRETS {
+            true if text.is_empty() => Vec::new(),
+            true => std::iter::once(0..text.len()).collect(),
+            false => self.0.iter().flat_map(|word| places_of(word, text)).collect(),
+        }
     }
 }
 
-fn places_of<'t>(word: &'t str, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
-    text.match_indices(word).map(move |(start, _)| start..start + word.len())
+fn places_of<'t>(word: &'t Finder<'_>, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+    let length = word.needle().len();
+    let places = (length <= text.len()).then(|| word.find_iter(text.as_bytes()));
+    places.into_iter().flatten().map(move |start| start..start + length)
 }
 
 impl Secrets {
@@ -117,15 +132,23 @@ impl Secrets {
         Self { found: vec![Default::default(); SECRETS + 1] }
     }
 
+    /// What a search for them goes through beside the text.
+    pub fn bytes(&self) -> usize {
+        self.found.iter().map(|(word, _)| word.len()).sum()
+    }
+
     /// Whether the status says anything in which a secret could stand.
     pub fn may_stand_in(status: &Status) -> bool {
         status.reason.len() >= SECRET_CHARS || status.message.len() >= SECRET_CHARS
     }
 
-    /// Where a text quotes one of them, or ends within one.
-    pub(super) fn places(&self, text: &str) -> Vec<Range<usize>> {
-        let words: Vec<_> = self.found.iter().map(|(word, _)| word.as_str()).collect();
-        let mut places = quotes(&words, text);
+    pub(super) fn sought(&self) -> Sought<'_> {
+        Sought::of(self.found.iter().map(|(word, _)| word.as_str()))
+    }
+
+    /// Where a text quotes one of them, or ends within one. `sought`: the same.
+    pub(super) fn places(&self, sought: &Sought<'_>, text: &str) -> Vec<Range<usize>> {
+        let mut places = sought.places(text);
         if text.len() >= MAY_BE_CUT {
             places.extend(self.cut_end(text).map(|(range, _)| range));
         }

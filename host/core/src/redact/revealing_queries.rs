@@ -2,8 +2,8 @@
 //! somebody who guesses.
 
 use super::Redactor;
-use super::addresses::in_addresses;
 use super::rules::Named;
+use super::text::addresses::in_addresses;
 use super::walk::{Under, under};
 
 impl Redactor {

@@ -5,9 +5,9 @@ use crate::project::Pointer;
 /// Rules that can be asked, made of the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redactor {
-    names: Vec<Vec<String>>,
+    names: Vec<Pattern>,
     /// Names that are no secret's, whatever else they look like.
-    plain: Vec<Vec<String>>,
+    plain: Vec<Pattern>,
     fields: Vec<Field>,
 }
 
@@ -29,8 +29,8 @@ impl Redactor {
     pub fn new(names: &[String], fields: Vec<Field>) -> Self {
         let (plain, names): (Vec<_>, Vec<_>) = names.iter().partition(|pattern| pattern.starts_with('!'));
         Self {
-            names: names.into_iter().map(|pattern| spellings(pattern)).collect(),
-            plain: plain.into_iter().map(|pattern| spellings(&pattern[1..])).collect(),
+            names: names.into_iter().flat_map(|pattern| spellings(pattern)).map(Pattern::of).collect(),
+            plain: plain.into_iter().flat_map(|pattern| spellings(&pattern[1..])).map(Pattern::of).collect(),
             fields,
         }
     }
@@ -40,10 +40,8 @@ impl Redactor {
             return true;
         }
         let names = spellings(name);
-        let is_any = |patterns: &[Vec<String>]| {
-            let fits = |pattern: &String| names.iter().any(|name| fits(pattern.as_bytes(), name.as_bytes()));
-            patterns.iter().any(|spellings| spellings.iter().any(fits))
-        };
+        let is_any =
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.fits(name)));
         is_any(&self.names) && !is_any(&self.plain)
     }
 
@@ -81,6 +79,36 @@ fn spellings(name: &str) -> Vec<String> {
     match whole == apart {
         true => vec![whole],
         false => vec![whole, apart],
+    }
+}
+
+/// A name with `*`. Every name of a document is compared with all of them, and most have a simple form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    Name(String),
+    End(String),
+    Part(String),
+    Other(String),
+}
+
+impl Pattern {
+    fn of(written: String) -> Self {
+        let inner = written.strip_prefix('*').filter(|rest| !rest.is_empty());
+        match (inner, inner.and_then(|rest| rest.strip_suffix('*'))) {
+            _ if !written.contains('*') => Self::Name(written),
+            (_, Some(part)) if !part.contains('*') => Self::Part(part.into()),
+            (Some(end), _) if !end.contains('*') => Self::End(end.into()),
+            _ => Self::Other(written),
+        }
+    }
+
+    fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Name(whole) => name == whole,
+            Self::End(end) => name.ends_with(end),
+            Self::Part(part) => name.len() >= part.len() && name.contains(part),
+            Self::Other(pattern) => fits(pattern.as_bytes(), name.as_bytes()),
+        }
     }
 }
 
@@ -123,7 +151,8 @@ pub(super) struct Matches<'r> {
 
 impl<'r> Matches<'r> {
     pub fn step(&self, name: Named<'_>) -> Matches<'r> {
-        let mut next = Matches { fields: self.fields, open: Vec::new(), is_met: false };
+        let mut next =
+            Matches { fields: self.fields, open: Vec::with_capacity(self.open.len()), is_met: false };
         for (place, met) in &self.open {
             let path = self.fields[*place].path.tokens();
             if path[*met] == "**" {

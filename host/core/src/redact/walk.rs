@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use super::addresses::in_addresses;
-use super::commands::{self, Next};
-use super::pairs::in_pairs;
 use super::rules::{Matches, Named};
-use super::{COPIES, Found, Redactor, is_digest};
+use super::text::addresses::in_addresses;
+use super::text::commands::{self, Next};
+use super::text::digest::is_digest;
+use super::text::pairs::in_pairs;
+use super::text::unescaped::Unescaped;
+use super::{COPIES, Found, Redactor};
 use crate::project::{Flow, NESTING, ProjectError, Scanner};
 
 /// What a value is taken for, by the key that it stands under.
@@ -156,7 +158,7 @@ impl<'r> Search<'r> {
             let within = here.step(Named::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
-                "name" | "key" if scanner.peek() == b'"' => {
+                "name" | "key" | "Name" | "Key" | "NAME" | "KEY" if scanner.peek() == b'"' => {
                     let start = scanner.start();
                     is_secret |= self.redactor.is_secret_name(&scanner.text()?.decode()?);
                     if self.is_secret_setting(&name) {
@@ -164,7 +166,7 @@ impl<'r> Search<'r> {
                     }
                 }
                 _ if self.is_secret_setting(&name) => self.take(scanner)?,
-                "value" => {
+                "value" | "Value" | "VALUE" => {
                     let start = scanner.start();
                     self.value(scanner, &within, Under::Other, depth + 1)?;
                     values.push(start..scanner.position());
@@ -205,15 +207,17 @@ impl<'r> Search<'r> {
             self.add(start..scanner.position(), false);
             return Ok(());
         };
-        let mut secrets = Vec::new();
-        if let Some(next) = command {
-            let is_secret = |name: &str| self.redactor.is_secret_name(name);
-            commands::in_words(&decoded, next, is_secret, &mut secrets);
-            in_pairs(&decoded, is_secret, &mut secrets);
-            secrets.retain(|range| !range.is_empty() && !commands::is_reference(&decoded[range.clone()]));
-            secrets.extend(self.in_json(&decoded, depth));
+        let mut this = command.as_deref().copied();
+        let mut secrets = self.in_words(&decoded, command);
+        match this.and_then(|_| self.in_json(&decoded, depth)) {
+            Some(within) => secrets.extend(within),
+            // A program that reads JSON among other words reads its escapes.
+            None => {
+                if let Some(copy) = Unescaped::of(&decoded) {
+                    secrets.extend(copy.places(self.in_words(&copy.text, this.as_mut())));
+                }
+            }
         }
-        secrets.extend(in_addresses(&decoded));
         let secrets = commands::merged(secrets);
         let secrets = if is_escaped { commands::escaped(raw, &secrets) } else { secrets };
         for range in secrets {
@@ -222,12 +226,25 @@ impl<'r> Search<'r> {
         Ok(())
     }
 
-    /// Named values in an argument that is JSON as a whole. One that is too deep to be read is hidden whole.
-    fn in_json(&self, text: &str, depth: u32) -> Vec<Range<usize>> {
-        if !text.trim_start().starts_with(['[', '{']) {
-            return Vec::new();
+    fn in_words(&self, text: &str, command: Option<&mut Next>) -> Vec<Range<usize>> {
+        let mut secrets = Vec::new();
+        if let Some(next) = command {
+            let is_secret = |name: &str| self.redactor.is_secret_name(name);
+            commands::in_words(text, next, is_secret, &mut secrets);
+            in_pairs(text, is_secret, &mut secrets);
+            secrets.retain(|range| !range.is_empty() && !commands::is_reference(&text[range.clone()]));
         }
-        let whole = std::iter::once(0..text.len()).collect();
+        secrets.extend(in_addresses(text));
+        secrets
+    }
+
+    /// Named values in an argument that is JSON as a whole; none where it is not. One that is too deep to be read is
+    /// hidden whole.
+    fn in_json(&self, text: &str, depth: u32) -> Option<Vec<Range<usize>>> {
+        if !text.trim_start().starts_with(['[', '{']) {
+            return None;
+        }
+        let whole = Some(std::iter::once(0..text.len()).collect());
         if self.within == TEXTS_WITHIN {
             return whole;
         }
@@ -235,10 +252,9 @@ impl<'r> Search<'r> {
         let search =
             Search { within: self.within + 1, depth, ..Search::of_settings(self.redactor, text.as_bytes()) };
         match search.all(&mut Scanner::of_text(text)) {
-            Ok(found) => found.iter().map(|found| found.within(text.as_bytes())).collect(),
+            Ok(found) => Some(found.iter().map(|found| found.within(text.as_bytes())).collect()),
             Err(ProjectError::TooDeep { .. }) => whole,
-            // What is no JSON was searched as words.
-            Err(_) => Vec::new(),
+            Err(_) => None,
         }
     }
 
@@ -262,7 +278,7 @@ pub(super) fn under(kind: Option<&str>, key: &str, depth: u32) -> Under {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
     match key {
         "env" | "headers" | "httpHeaders" | "volumeAttributes" | "options" => Under::Variables,
-        "command" | "args" => Under::Command,
+        "command" | "args" | "kubernetes.io/change-cause" => Under::Command,
         "data" | "binaryData" if depth == 0 && is_config_map() => Under::Variables,
         _ => Under::Other,
     }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::addresses::in_addresses;
 use super::quoted::SECRETS;
+use super::text::addresses::in_addresses;
 use super::walk::TEXTS_WITHIN;
 use super::{Found, Redactor};
 use crate::project::Scanner;

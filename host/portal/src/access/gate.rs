@@ -53,8 +53,9 @@ impl Gate {
                 let can_leave = matches!(person.proof, Proof::Session(_));
                 let name: Arc<str> = person.known.person.user.as_str().into();
                 let reader = Reader::Person { name: name.clone(), can_leave };
-                request.extensions_mut().insert(Viewer::Person(Arc::new(person)));
-                let mut response = next.run(request).await;
+                let viewer = Viewer::Person(Arc::new(person));
+                request.extensions_mut().insert(viewer.clone());
+                let mut response = viewer.does(next.run(request)).await;
                 response.extensions_mut().insert(reader);
                 response.extensions_mut().insert(For(name));
                 response

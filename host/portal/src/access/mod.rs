@@ -25,6 +25,7 @@ pub use ended_sessions::EndedSessions;
 pub use reviews::AccessControl;
 pub(crate) use reviews::{Known, Unanswered};
 pub(crate) use session::Transport;
+pub use viewer::asking;
 pub(crate) use viewer::{Act, Viewer};
 
 /// Bytes of a key that sessions are encrypted with.

@@ -270,6 +270,26 @@ impl Viewer {
     }
 }
 
+tokio::task_local! {
+    /// Who asks, while their request is answered.
+    static ASKING: Arc<str>;
+}
+
+/// Who asks now: each person has a share of what takes long. None where nobody is told apart.
+pub fn asking() -> Option<Arc<str>> {
+    ASKING.try_with(Arc::clone).ok()
+}
+
+impl Viewer {
+    /// Does the work in the viewer's name, for [`asking`].
+    pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
+        match self.name() {
+            Some(name) => ASKING.scope(name.into(), work).await,
+            None => work.await,
+        }
+    }
+}
+
 impl<S: Sync> FromRequestParts<S> for Viewer {
     type Rejection = Infallible;
 

@@ -101,7 +101,7 @@ pub(crate) async fn events(
         let event = tokio::select! {
             biased;
             () = viewer.left() => None,
-            event = live.next() => event,
+            event = viewer.does(live.next()) => event,
         };
         Some((Ok::<_, Infallible>(event?), live))
     });

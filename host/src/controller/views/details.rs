@@ -12,6 +12,7 @@ use kubewitness_core::story::Times;
 use kubewitness_core::views::{Deliveries, DetailsView, EventView, ObjectView, Told, ViewError};
 use kubewitness_core::{Change, Seq, State};
 
+use super::redacted::party;
 use super::{HostViews, unavailable};
 
 /// States of one object that a list reads.
@@ -64,10 +65,10 @@ impl HostViews {
 
     /// What a page of objects shows of a document.
     async fn about(&self, last: &State) -> Result<About, ViewError> {
-        let document = self.last_document(last).await?;
-        match self.redaction()?.redact(document.into()) {
+        // As of a state without a document.
+        let Some(cut) = About::cut(&self.last_document(last).await?) else { return Ok(About::default()) };
+        match self.redaction()?.redact(cut.into(), &party()).await {
             Ok(shown) => Ok(About::read(&shown)),
-            // As of a state without a document.
             Err(RedactionError::Withheld(_)) => Ok(About::default()),
             Err(error @ RedactionError::Key(_)) => Err(unavailable(error)),
         }

@@ -9,6 +9,7 @@ use kubewitness_core::events;
 use kubewitness_core::ports::Documents;
 use kubewitness_core::views::{EventView, ViewError};
 
+use super::redacted::party;
 use super::{HostViews, unavailable};
 
 impl HostViews {
@@ -26,7 +27,7 @@ impl HostViews {
                 continue;
             };
             let document = events::cut(&document).map_or(document, Bytes::from);
-            let document = redaction.shown_beside(&self.journal, document, &mut objects).await;
+            let document = redaction.shown_beside(&self.journal, document, &mut objects, &party()).await;
             let document = document.map_err(unavailable)?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }

@@ -220,7 +220,8 @@ impl Views for HostViews {
             message: format!("the journal has no document at position {seq}"),
             hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
         };
-        let shown = self.redaction()?.shown(&self.journal, document.ok_or_else(missing)?).await;
+        let shown =
+            self.redaction()?.shown(&self.journal, document.ok_or_else(missing)?, &redacted::party()).await;
         shown.map(Vec::from).map_err(unavailable)
     }
 

@@ -59,7 +59,7 @@ impl HostViews {
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
             Gone::Only => Part::default(),
-            Gone::No | Gone::Too => self.live(query, &selection)?,
+            Gone::No | Gone::Too => self.live(query, &selection).await?,
         };
         let gone = match query.gone {
             Gone::No => Part::default(),
@@ -105,7 +105,7 @@ impl HostViews {
         sources.filter(|(spec, _)| asked.contains(&spec.name)).filter_map(notice).collect()
     }
 
-    fn live(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
+    async fn live(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
         let mut part = Part::default();
         let (mut answered, mut refused) = (false, None);
         for (spec, handle) in self.shared.sources_with_specs() {
@@ -126,7 +126,7 @@ impl HostViews {
                     let order = selection.order.unwrap_or_default();
                     part.floor = first_of(order, part.floor, found.floor);
                     for (place, current) in found.objects {
-                        part.objects.push((place, self.shown_object(source, current)?));
+                        part.objects.push((place, self.shown_object(source, current).await?));
                     }
                 }
                 // An answer without this source's objects would tell as much.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kubewitness_capability::Redaction;
+use kubewitness_capability::{Party, Redaction};
 use kubewitness_core::order::By;
 use kubewitness_core::ports::{Current, Selection};
 use kubewitness_core::redact::{Redactor, Secrets};
@@ -42,9 +42,9 @@ impl HostViews {
         Arc::new(ManifestView { config: shown, ..manifest.clone() })
     }
 
-    pub(super) fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
+    pub(super) async fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
         let redaction = self.redaction()?;
-        let status = match redaction.current(&current) {
+        let status = match redaction.current(&current, &party()).await {
             Err(_) if redaction.ready().is_err() => without_texts(&current.status),
             status => status.map_err(unavailable)?,
         };
@@ -53,7 +53,7 @@ impl HostViews {
 
     pub(super) async fn shown(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
         let redaction = self.redaction()?;
-        match redaction.state(&self.journal, state).await {
+        match redaction.state(&self.journal, state, &party()).await {
             Err(_) if redaction.ready().is_err() => Ok(Arc::new(State {
                 status: without_texts(&state.status),
                 previous: state.previous.as_ref().map(without_texts),
@@ -70,6 +70,11 @@ impl HostViews {
         }
         Ok(shown)
     }
+}
+
+/// Who asks for what is redacted now.
+pub(super) fn party() -> Party {
+    kubewitness_portal::asking().map_or(Party::Anybody, Party::Person)
 }
 
 /// Without the redaction key a list is told all the same, but for texts that may quote a secret.

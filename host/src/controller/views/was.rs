@@ -154,7 +154,7 @@ impl HostViews {
         let mut views = Vec::with_capacity(found.len());
         for Found { current, state, time } in found {
             let view = match current {
-                Some(current) => self.shown_object(&time.source, current)?,
+                Some(current) => self.shown_object(&time.source, current).await?,
                 None => self.ended_view(&state).await?,
             };
             let was = WasView { from: at(time.entered), until: time.left.and_then(at) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::hostile::computed;
+use super::computed;
 use crate::config::RedactionSpec;
 use crate::redact::{Redactor, Secrets, Withheld};
 

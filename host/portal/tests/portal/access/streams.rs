@@ -146,3 +146,20 @@ async fn a_thousand_attempts_at_a_stream_are_refused_at_once_and_lists_go_on() {
     assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 200);
     assert!(portal.server.authentications.load(Ordering::SeqCst) <= 2);
 }
+
+#[tokio::test]
+async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no_longer() {
+    let portal = Portal::new();
+    let asked_by = || std::mem::take(&mut *portal.views.asked_by.lock().unwrap());
+    portal.as_token("red", "/api/v1/states/1/document").await;
+    let of_document = asked_by();
+    let mut stream = open(&portal, "red", 0).await;
+    let (told, _) = read(&mut stream, Duration::from_millis(300)).await;
+    assert!(told.contains("red-train"), "{told}");
+    let of_stream = asked_by();
+    for asked in [of_document, of_stream] {
+        assert!(!asked.is_empty());
+        assert!(asked.iter().all(|name| name.as_deref() == Some("user-red")), "{asked:?}");
+    }
+    assert_eq!(kubewitness_portal::asking(), None);
+}

@@ -92,6 +92,8 @@ pub struct Tenants {
     pub within: Mutex<Option<Vec<KindWithin>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
+    /// Who asked for documents and for the states of a stream, as the host is told.
+    pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
 
 impl Default for Tenants {
@@ -107,6 +109,7 @@ impl Default for Tenants {
             volcano: false,
             within: Mutex::default(),
             others: 0,
+            asked_by: Mutex::default(),
         }
     }
 }
@@ -311,6 +314,7 @@ impl Views for Tenants {
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
+        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
         let state =
             self.all().into_iter().find(|state| state.seq == seq).ok_or_else(|| ViewError::NotFound {
                 message: format!("the journal has no document at position {seq}"),
@@ -405,6 +409,7 @@ impl Views for Tenants {
     }
 
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
         Ok(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect())
     }
 

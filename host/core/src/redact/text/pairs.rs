@@ -7,8 +7,12 @@ use super::commands::{Begun, assigned, name_after, next_word};
 use super::values::{Value, after_blanks};
 
 /// Values that stand under `value` beside a `name` or a `key` that says a secret's name.
-pub(super) fn in_pairs(text: &str, is_secret: impl Fn(&str) -> bool, found: &mut Vec<Range<usize>>) {
-    if memchr::memmem::find(text.as_bytes(), b"alue").is_none() {
+pub(in crate::redact) fn in_pairs(
+    text: &str,
+    is_secret: impl Fn(&str) -> bool,
+    found: &mut Vec<Range<usize>>,
+) {
+    if ["alue", "ALUE"].iter().all(|part| memchr::memmem::find(text.as_bytes(), part.as_bytes()).is_none()) {
         return;
     }
     let (mut at, mut end, mut is_named) = (0, 0, false);
@@ -50,8 +54,8 @@ enum Part {
 /// Also as in `--set env[0].name=…`.
 fn part(name: &str) -> Option<Part> {
     match name.rsplit('.').next()? {
-        "name" | "key" | "Name" | "Key" => Some(Part::Name),
-        "value" | "Value" => Some(Part::Value),
+        "name" | "key" | "Name" | "Key" | "NAME" | "KEY" => Some(Part::Name),
+        "value" | "Value" | "VALUE" => Some(Part::Value),
         _ => None,
     }
 }

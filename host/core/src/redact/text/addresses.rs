@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::{MARK, digest_at, until};
+use super::digest::{MARK, digest_at};
+use super::values::until;
 
 /// A number with more digits is no port.
 const PORT_DIGITS: usize = 5;
@@ -13,7 +14,7 @@ const PORT_DIGITS: usize = 5;
 /// Passwords. In `http` and `https` the user is taken too: tokens stand there.
 ///
 /// Each character is looked at a few times at most: the text may be a stranger's.
-pub(super) fn in_addresses(text: &str) -> Vec<Range<usize>> {
+pub(in crate::redact) fn in_addresses(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let starts = starts(text);
     if starts.is_empty() {

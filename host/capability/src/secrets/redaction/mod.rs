@@ -1,5 +1,8 @@
 //! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
-//! of the digests.
+//! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share.
+
+mod keyed;
+mod threads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -10,13 +13,16 @@ use bytes::Bytes;
 use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef, SourceSpec};
 use kubewitness_core::files::{self, KEY_BYTES, Origin};
 use kubewitness_core::ports::{Current, Documents, JournalError};
-use kubewitness_core::redact::{self, DIGEST_CHARS, Redactor, Secrets, Withheld};
+use kubewitness_core::redact::{self, Redactor, Secrets, Withheld};
 use kubewitness_core::{ObjectRef, Seq, State, Status, document};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use self::keyed::Keyed;
+pub use self::threads::Party;
+use self::threads::Threads;
 use crate::secrets;
 
 /// In the data folder, where the settings name no key.
@@ -55,6 +61,7 @@ pub struct Redaction {
     watched: RwLock<BTreeSet<(String, String)>>,
     currents: Kept<Option<Arc<Status>>>,
     states: Kept<Option<Arc<State>>>,
+    threads: Threads,
 }
 
 impl Redaction {
@@ -67,6 +74,7 @@ impl Redaction {
             watched: RwLock::default(),
             currents: Kept::default(),
             states: Kept::default(),
+            threads: Threads::default(),
         };
         redaction.watch(&host.sources);
         redaction.retry().await;
@@ -120,9 +128,18 @@ impl Redaction {
         self.rules.clone()
     }
 
+    fn keyed(&self) -> Keyed {
+        Keyed { rules: self.rules.clone(), key: self.key() }
+    }
+
     /// The document as somebody may read it who may not see secrets. An Event hides those of its object, too.
-    pub async fn shown(&self, documents: &dyn Documents, document: Bytes) -> Result<Bytes, JournalError> {
-        self.shown_beside(documents, document, &mut HashMap::new()).await
+    pub async fn shown(
+        &self,
+        documents: &dyn Documents,
+        document: Bytes,
+        party: &Party,
+    ) -> Result<Bytes, JournalError> {
+        self.shown_beside(documents, document, &mut HashMap::new(), party).await
     }
 
     /// The same of one of many documents. `objects`: what is known of the objects of the others.
@@ -130,76 +147,73 @@ impl Redaction {
         &self,
         documents: &dyn Documents,
         document: Bytes,
-        objects: &mut HashMap<ObjectRef, Secrets>,
+        objects: &mut HashMap<ObjectRef, Arc<Secrets>>,
+        party: &Party,
     ) -> Result<Bytes, JournalError> {
-        let Some(about) = redact::about(&document) else { return Ok(self.redact(document)?) };
-        if !objects.contains_key(&about) {
-            objects.insert(about.clone(), self.of_object(documents, &about).await?);
-        }
-        let redact = |digest: &dyn Fn(&[u8]) -> String| match objects.get(&about) {
-            Some(secrets) => self.rules.redact_event(&document, secrets, digest),
-            None => self.rules.redact_event(&document, &Secrets::unknown(), digest),
+        let Some(about) = redact::about(&document) else { return Ok(self.redact(document, party).await?) };
+        let secrets = match objects.get(&about) {
+            Some(known) => known.clone(),
+            None => {
+                let secrets = Arc::new(self.of_object(documents, &about, party).await?);
+                objects.insert(about, secrets.clone());
+                secrets
+            }
         };
-        Ok(self.keyed(redact)?.map_or(document, Bytes::from))
+        let (keyed, bytes) = (self.keyed(), document.len() + secrets.bytes());
+        let shown = self.threads.run(party, bytes, move || keyed.redact_event(document, &secrets)).await;
+        Ok(shown.map_err(RedactionError::from)??)
     }
 
     /// Of an object that is not watched, nothing is known, and what Events say of it stays.
-    async fn of_object(&self, documents: &dyn Documents, about: &ObjectRef) -> Result<Secrets, JournalError> {
+    async fn of_object(
+        &self,
+        documents: &dyn Documents,
+        about: &ObjectRef,
+        party: &Party,
+    ) -> Result<Secrets, JournalError> {
         if about.uid.is_empty() {
             return Ok(Secrets::unknown());
         }
         let newest = documents.newest_documents(about).await?;
         let kind = (about.group.clone(), about.kind.clone());
         let is_watched = || self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
-        match newest.is_empty() && is_watched() {
-            true => Ok(Secrets::unknown()),
-            false => Ok(self.secrets(&newest)?),
+        if newest.is_empty() && is_watched() {
+            return Ok(Secrets::unknown());
         }
+        let (keyed, bytes) = (self.keyed(), bytes_of(&newest));
+        let secrets = self.threads.run(party, bytes, move || keyed.secrets(&newest)).await;
+        Ok(secrets.map_err(RedactionError::from)??)
     }
 
     /// The document with a digest in the place of each secret of its own. Whoever gives away the text of an Event takes
     /// [`Self::shown`].
-    pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
-        let redacted = self.keyed(|digest| self.rules.redact(&document, digest))?;
-        Ok(redacted.map_or(document, Bytes::from))
+    pub async fn redact(&self, document: Bytes, party: &Party) -> Result<Bytes, RedactionError> {
+        let keyed = self.keyed();
+        self.threads.run(party, document.len(), move || keyed.redact(document)).await?
     }
 
-    /// The configuration of a plugin with a digest in the place of each secret.
+    /// The configuration of a plugin with a digest in the place of each secret. Operators write it.
     pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
-        let unreadable = |error: serde_json::Error| Withheld::because(error);
-        let text = serde_json::to_vec(settings).map_err(unreadable)?;
-        let redacted = self.keyed(|digest| self.rules.redact_settings(&text, digest))?;
-        Ok(redacted
-            .map_or_else(|| Ok(settings.clone()), |text| serde_json::from_slice(&text))
-            .map_err(unreadable)?)
-    }
-
-    /// What `redact` makes with digests. Where it needs one, it needs the key.
-    fn keyed(
-        &self,
-        redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, Withheld>,
-    ) -> Result<Option<Vec<u8>>, RedactionError> {
-        let key = self.key();
-        let redacted = redact(&|value| key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
-        match (redacted, key) {
-            (Some(_), Err(message)) => Err(RedactionError::Key(message)),
-            (redacted, _) => Ok(redacted),
-        }
+        self.keyed().redact_settings(settings)
     }
 
     /// The status of an object that is there, without the secrets that it quotes.
-    pub fn current(&self, current: &Current) -> Result<Arc<Status>, RedactionError> {
+    pub async fn current(&self, current: &Current, party: &Party) -> Result<Arc<Status>, RedactionError> {
         if !Secrets::may_stand_in(&current.status) {
             return Ok(current.status.clone());
         }
         let shown = match self.currents.get(current.seq) {
             Some(shown) => shown,
             None => {
-                let mut secrets = Secrets::unknown();
-                if let Ok(document) = document::unpack(&current.packed) {
-                    secrets = self.secrets(&[document])?;
-                }
-                let shown = secrets.hidden_in(&current.status).map(Arc::new);
+                let (keyed, status) = (self.keyed(), current.status.clone());
+                let document = document::unpack(&current.packed).ok();
+                let bytes = document.as_ref().map_or(0, Bytes::len);
+                let hide = move || {
+                    let secrets =
+                        document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
+                    Ok::<_, RedactionError>(secrets.hidden_in(&status).map(Arc::new))
+                };
+                let shown = self.threads.run(party, bytes, hide).await??;
                 self.currents.keep(current.seq, shown.clone());
                 shown
             }
@@ -212,6 +226,7 @@ impl Redaction {
         &self,
         documents: &dyn Documents,
         state: &Arc<State>,
+        party: &Party,
     ) -> Result<Arc<State>, JournalError> {
         let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
         let previous = state.previous.as_ref().filter(|status| may_quote(status));
@@ -229,44 +244,37 @@ impl Redaction {
         };
         // Retention may have taken what says their secrets.
         let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
-        let secrets = self.secrets(&Vec::from_iter(own.into_iter().chain(earlier)))?;
-        let hidden = |status: &Status, is_known: bool| match is_known {
-            true => secrets.hidden_in(status),
-            false => Secrets::unknown().hidden_in(status),
-        };
-        let status = hidden(&state.status, is_known.0).map(Arc::new);
-        let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
-        let shown = (status.is_some() || before.is_some()).then(|| {
-            Arc::new(State {
-                status: status.unwrap_or_else(|| state.status.clone()),
-                previous: before.or_else(|| state.previous.clone()),
-                ..State::clone(state)
-            })
-        });
+        let known = Vec::from_iter(own.into_iter().chain(earlier));
+        let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
+        let hide = move || Ok(without_quotes(&raw, &keyed.secrets(&known)?, is_known));
+        let shown: Result<_, RedactionError> =
+            self.threads.run(party, bytes, hide).await.map_err(RedactionError::from)?;
+        let shown = shown?;
         self.states.keep(state.seq, shown.clone());
         Ok(shown.unwrap_or_else(|| state.clone()))
     }
-
-    fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {
-        let key = self.key();
-        let digest = |value: &[u8]| match &key {
-            Ok(key) => Ok(digest(key, value)),
-            Err(message) => Err(RedactionError::Key(message.clone())),
-        };
-        let mut secrets = Secrets::default();
-        for document in documents {
-            match self.rules.add_secrets(document, digest, &mut secrets) {
-                Ok(()) => {}
-                Err(RedactionError::Withheld(_)) => return Ok(Secrets::unknown()),
-                Err(error @ RedactionError::Key(_)) => return Err(error),
-            }
-        }
-        Ok(secrets)
-    }
 }
 
-fn digest(key: &hmac::Key, value: &[u8]) -> String {
-    hex::encode(&hmac::sign(key, value).as_ref()[..DIGEST_CHARS / 2])
+fn bytes_of(documents: &[Bytes]) -> usize {
+    documents.iter().map(Bytes::len).sum()
+}
+
+/// None where it quotes none. `is_known`: whether the secrets are those of its status, and of the one before.
+fn without_quotes(state: &State, secrets: &Secrets, is_known: (bool, bool)) -> Option<Arc<State>> {
+    let hidden = |status: &Status, is_known: bool| match is_known {
+        true => secrets.hidden_in(status),
+        false => Secrets::unknown().hidden_in(status),
+    };
+    let status = hidden(&state.status, is_known.0).map(Arc::new);
+    let previous = state.previous.as_ref().filter(|status| Secrets::may_stand_in(status));
+    let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
+    (status.is_some() || before.is_some()).then(|| {
+        Arc::new(State {
+            status: status.unwrap_or_else(|| state.status.clone()),
+            previous: before.or_else(|| state.previous.clone()),
+            ..state.clone()
+        })
+    })
 }
 
 /// What was found out of states. A state never changes, so neither does what is shown of it.
@@ -325,15 +333,17 @@ async fn key_in(data: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Documents for one that may not see secrets.
+#[derive(Clone)]
 pub struct Redacted {
     pub documents: Arc<dyn Documents>,
     pub redaction: Arc<Redaction>,
+    pub party: Party,
 }
 
 impl Redacted {
     pub(crate) async fn shown(&self, document: Option<Bytes>) -> Result<Option<Bytes>, JournalError> {
         match document {
-            Some(document) => self.redaction.shown(&*self.documents, document).await.map(Some),
+            Some(document) => self.redaction.shown(&*self.documents, document, &self.party).await.map(Some),
             None => Ok(None),
         }
     }
@@ -352,7 +362,7 @@ impl Documents for Redacted {
     async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
         let mut shown = Vec::new();
         for document in self.documents.newest_documents(object).await? {
-            shown.push(self.redaction.shown(&*self.documents, document).await?);
+            shown.push(self.redaction.shown(&*self.documents, document, &self.party).await?);
         }
         Ok(shown)
     }
@@ -377,7 +387,7 @@ mod tests {
         for folder in &folders {
             let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
             let secret = Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-            seen.push(redaction.redact(secret).unwrap());
+            seen.push(redaction.redact(secret, &Party::Anybody).await.unwrap());
             assert!(!folder.path().join(FILE).exists(), "no key is made where one is named");
         }
         assert_eq!(seen[0], seen[1]);
@@ -395,7 +405,8 @@ mod tests {
             assert!(fault.message.contains(said), "{fault:?}");
         }
         let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-        assert!(redaction.redact(Bytes::from_static(b"{")).unwrap_err().to_string().contains("withheld"));
+        let withheld = redaction.redact(Bytes::from_static(b"{"), &Party::Anybody).await;
+        assert!(withheld.unwrap_err().to_string().contains("withheld"));
     }
 
     #[tokio::test]
@@ -408,13 +419,17 @@ mod tests {
         assert_eq!(fault.field, "spec", "the manifest names no key");
         assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
         let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-        let told = redaction.redact(secret()).unwrap_err().to_string();
+        let told = redaction.redact(secret(), &Party::Anybody).await.unwrap_err().to_string();
         assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
         let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
-        assert_eq!(redaction.redact(plain.clone()).unwrap(), plain, "it holds no secret");
+        assert_eq!(
+            redaction.redact(plain.clone(), &Party::Anybody).await.unwrap(),
+            plain,
+            "it holds no secret"
+        );
         std::fs::remove_dir(&place).unwrap();
         assert_eq!(redaction.retry().await, None);
-        assert!(redaction.redact(secret()).is_ok() && redaction.ready() == Ok(()));
+        assert!(redaction.redact(secret(), &Party::Anybody).await.is_ok() && redaction.ready() == Ok(()));
     }
 
     /// Each state has the document of its position, and before it the document of a secret that was changed.
@@ -475,9 +490,13 @@ mod tests {
         let jobs = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
         let host: HostSpec = serde_json::from_value(jobs).unwrap();
         let redaction = Arc::new(Redaction::open(&host, folder.path()).await.unwrap());
-        let hidden = Redacted { documents: Arc::new(Journal), redaction: redaction.clone() };
+        let hidden = Redacted {
+            documents: Arc::new(Journal),
+            redaction: redaction.clone(),
+            party: Party::Plugin("a".into()),
+        };
         let message = async |event: Bytes| {
-            let shown = redaction.shown(&Journal, event.clone()).await.unwrap();
+            let shown = redaction.shown(&Journal, event.clone(), &Party::Anybody).await.unwrap();
             assert_eq!(hidden.shown(Some(event)).await.unwrap().as_ref(), Some(&shown), "a plugin");
             let shown: Value = serde_json::from_slice(&shown).unwrap();
             shown["message"].as_str().unwrap().to_owned()
@@ -504,22 +523,32 @@ mod tests {
     async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document() {
         let folder = tempfile::tempdir().unwrap();
         let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
-        let document = redaction.redact(Journal.document(1).await.unwrap().unwrap()).unwrap();
+        let document =
+            redaction.redact(Journal.document(1).await.unwrap().unwrap(), &Party::Anybody).await.unwrap();
         let document = String::from_utf8(document.to_vec()).unwrap();
         let digest = &document[document.find("redacted:").unwrap()..][..25];
         let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
         for _ in 0..2 {
-            let shown = redaction.state(&Journal, &quoting).await.unwrap();
+            let shown = redaction.state(&Journal, &quoting, &Party::Anybody).await.unwrap();
             assert_eq!(shown.status.message, format!("bad token '{digest}' of 47"));
             let before = &shown.previous.as_ref().unwrap().message;
             assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
         }
-        let told = redaction.state(&Journal, &state(7, "", Some("was older-4711"))).await.unwrap();
+        let told =
+            redaction.state(&Journal, &state(7, "", Some("was older-4711")), &Party::Anybody).await.unwrap();
         assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
         let plain = state(2, "all is well", None);
-        assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain).await.unwrap(), &plain));
+        assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain, &Party::Anybody).await.unwrap(), &plain));
         let ended = state(3, "older-4711", None);
-        assert!(redaction.state(&Journal, &ended).await.unwrap().status.message.starts_with("redacted:"));
+        assert!(
+            redaction
+                .state(&Journal, &ended, &Party::Anybody)
+                .await
+                .unwrap()
+                .status
+                .message
+                .starts_with("redacted:")
+        );
         let current = Current {
             object: Arc::default(),
             owner: None,
@@ -529,6 +558,6 @@ mod tests {
             observed_ms: 0,
             packed: document::pack(&Journal.document(1).await.unwrap().unwrap()),
         };
-        assert!(redaction.current(&current).unwrap().message.contains(digest));
+        assert!(redaction.current(&current, &Party::Anybody).await.unwrap().message.contains(digest));
     }
 }

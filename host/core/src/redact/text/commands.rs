@@ -5,12 +5,11 @@
 
 use std::ops::Range;
 
-use super::until;
-use super::values::{Form, Quote, Quotes, Value, after_blanks, is_scheme};
+use super::values::{Form, Quote, Quotes, Value, after_blanks, is_of_name, is_scheme, until};
 
 /// What an element of a command line says of the next one.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Next {
+pub(in crate::redact) enum Next {
     #[default]
     Argument,
     /// After a secret's name.
@@ -21,7 +20,7 @@ pub(super) enum Next {
 
 /// Values behind names that `is_secret`: `--token=…`, `--token …`, `TOKEN=…`, `Authorization: …`, `Bearer …`.
 /// `next`: what the element before says of this one.
-pub(super) fn in_words(
+pub(in crate::redact) fn in_words(
     text: &str,
     next: &mut Next,
     is_secret: impl Fn(&str) -> bool,
@@ -31,7 +30,8 @@ pub(super) fn in_words(
     if this == Next::Secret {
         // It may stand before the value, be no value but the next flag, or say what kind of secret comes next.
         let is_sign = matches!(text, "=" | ":" | "=>");
-        if is_sign || is_scheme(text) || (text.starts_with("--") && announces(text, &is_secret)) {
+        let flag = text.trim_end_matches(['=', ':']);
+        if is_sign || is_scheme(text.trim()) || (text.starts_with("--") && announces(flag, &is_secret)) {
             *next = Next::Secret;
         }
         if !is_sign && !text.is_empty() {
@@ -40,12 +40,14 @@ pub(super) fn in_words(
         return;
     }
     let (mut at, mut end, mut quotes) = (0, 0, Quotes::default());
-    // How the next word is a secret, if it is one.
-    let mut announced: Option<Form> = None;
+    // How the next word is a secret, if it is one, and the quote in which it is.
+    let mut announced: Option<(Form, Option<Quote>)> = None;
     while let Some(word) = next_word(text, at, &mut end) {
         let form = announced.take().filter(|_| !text[word.clone()].starts_with(['=', ':']));
         let begun = match form {
-            Some(form) => Some(Begun { name: word.start..word.start, start: word.start, form, quote: None }),
+            Some((form, quote)) => {
+                Some(Begun { name: word.start..word.start, start: word.start, form, quote })
+            }
             None => assigned(text, &word, &is_secret),
         };
         at = word.end;
@@ -53,13 +55,21 @@ pub(super) fn in_words(
         if is_next {
             // Of a list of JSON, an element ends where its quote does.
             let is_element = ["\",", "',"].iter().any(|end| text[word.clone()].ends_with(end));
-            announced = Some(if is_element { Form::Member } else { Form::Word });
+            announced = Some(match quote_before(&text[word.clone()]) {
+                _ if is_element => (Form::Member, None),
+                Some(quote) => (Form::Quoted, Some(quote)),
+                None => (Form::Word, None),
+            });
         }
         if let Some(mut begun) = begun {
             if this == Next::Script && begun.form == Form::Rest && !text.starts_with('-') {
                 begun.form = Form::Word;
             }
-            let value = begun.value(text, quotes.open_at(text, begun.start));
+            let open = quotes.open_at(text, begun.start);
+            if begun.form == Form::Word && quotes.is_of_pairs() {
+                begun.form = Form::Quoted;
+            }
+            let value = begun.value(text, open);
             at = value.next;
             quotes.skip_to(at);
             let (told, rest) = (&text[value.range.clone()], &text[at..]);
@@ -68,7 +78,7 @@ pub(super) fn in_words(
             if is_kind || value.range.start == text.len() {
                 // The value stands behind the quotes that end here, or in the next element.
                 at = text.len() - rest.trim_start_matches(QUOTES).len();
-                announced = Some(Form::Word);
+                announced = Some((Form::Word, None));
             }
             found.push(value.range);
         }
@@ -91,7 +101,7 @@ fn is_of_shell(flag: &str) -> bool {
 
 /// The rest of the word in which the search stands, or the next one. An element of a list of JSON is a word, too. `end`:
 /// of the word before, so that a word with many values is not looked through for each.
-pub(super) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
+pub(in crate::redact) fn next_word(text: &str, from: usize, end: &mut usize) -> Option<Range<usize>> {
     let mut start = from;
     while let blanks = text.len() - text[start..].trim_start().len()
         && let next = after_blanks(text, blanks)
@@ -120,7 +130,7 @@ fn word_length(text: &str) -> usize {
 }
 
 /// Where a value begins.
-pub(super) struct Begun {
+pub(in crate::redact) struct Begun {
     pub name: Range<usize>,
     pub start: usize,
     form: Form,
@@ -135,7 +145,11 @@ impl Begun {
 }
 
 /// The value within this word, or beginning in it, that a name before `=` or `:` says is a secret.
-pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
+pub(in crate::redact) fn assigned(
+    text: &str,
+    word: &Range<usize>,
+    is_secret: impl Fn(&str) -> bool,
+) -> Option<Begun> {
     text[word.clone()].match_indices(['=', ':']).find_map(|(place, sign)| {
         let sign = Sign { text, start: word.start + place + 1, is_equals: sign == "=" };
         let before = without_blanks(&text[..sign.start - 1]);
@@ -147,7 +161,7 @@ pub(super) fn assigned(text: &str, word: &Range<usize>, is_secret: impl Fn(&str)
             None => (Some(before), None),
         };
         let mut names = indexed.into_iter().chain(key);
-        names.find_map(|before| sign.after(before, is_apart, &is_secret))
+        names.find_map(|before| sign.after(word.start, before, is_apart, &is_secret))
     })
 }
 
@@ -165,8 +179,14 @@ struct Sign<'t> {
 }
 
 impl Sign<'_> {
-    /// The value of the name with which `before` ends.
-    fn after(&self, before: &str, is_apart: bool, is_secret: impl Fn(&str) -> bool) -> Option<Begun> {
+    /// The value of the name with which `before` ends. `word`: where the word begins in which it stands.
+    fn after(
+        &self,
+        word: usize,
+        before: &str,
+        is_apart: bool,
+        is_secret: impl Fn(&str) -> bool,
+    ) -> Option<Begun> {
         let Self { text, start, is_equals } = *self;
         let (before, is_quoted) = match before.strip_suffix(['"', '\'']) {
             // JSON within JSON has more of them with each level.
@@ -182,18 +202,28 @@ impl Sign<'_> {
         let is_address = !is_equals && text[start..].starts_with("//");
         let is_secret_name = || {
             let written = || is_quoted.then(|| written_with_escapes(before)).flatten();
-            is_secret(name.trim_start_matches('-')) || written().is_some_and(|name| is_secret(&name))
+            is_secret(name.trim_start_matches('-'))
+                || after_letter(name).is_some_and(&is_secret)
+                || written().is_some_and(|name| is_secret(&name))
         };
         if !is_name || is_address || !is_secret_name() {
             return None;
         }
-        let quote = begins.filter(|c| !is_quoted && matches!(c, '"' | '\'')).map(|quote| Quote {
-            sign: quote as u8,
-            is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
-        });
+        let opened = begins.filter(|c| !is_quoted && matches!(c, '"' | '\''));
+        let quote = match opened {
+            Some(sign) => Some(Quote {
+                sign: sign as u8,
+                is_escaped: before_name[..before_name.len() - 1].ends_with('\\'),
+            }),
+            // As in `"--from-literal=TOKEN=…"`.
+            None => before_name.get(word..).filter(|_| is_equals && !is_quoted).and_then(quote_at),
+        };
         let form = match is_equals {
             // An element of its own is one argument, blanks included.
             true if before_name.is_empty() || is_short_flag(before_name) => Form::Rest,
+            true if quote.is_some() => Form::Quoted,
+            // As in a file of settings: `token = …`.
+            true if is_apart && begins == Some('\n') => Form::Line,
             true => Form::Word,
             false if is_quoted || matches!(begins, Some('{' | ',')) => Form::Member,
             false => Form::Line,
@@ -207,6 +237,27 @@ impl Sign<'_> {
         let name = before.len() - name.len()..before.len();
         Some(Begun { name, start: start + signs, form, quote })
     }
+}
+
+/// The name after a flag of one letter, as in `-Dtoken=…`.
+fn after_letter(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix('-')?;
+    rest.starts_with(|c: char| c.is_ascii_alphabetic()).then(|| &rest[1..])
+}
+
+/// The quote that a word begins with and that does not close within it.
+fn quote_at(word: &str) -> Option<Quote> {
+    let (is_escaped, quoted) = word.strip_prefix('\\').map_or((false, word), |quoted| (true, quoted));
+    let sign = quoted.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    (!quoted[1..].contains(sign)).then_some(Quote { sign: sign as u8, is_escaped })
+}
+
+/// The quote before the flag with which a word ends, as in `ARGS="--token`.
+fn quote_before(word: &str) -> Option<Quote> {
+    let place = word.rfind(['"', '\''])?;
+    quote_at(&word[place..])
+        .map(|quote| Quote { is_escaped: word[..place].ends_with('\\'), ..quote })
+        .filter(|_| place + 1 < word.len())
 }
 
 /// As `-e ` in `-e TOKEN=…`: a flag and its value in one element.
@@ -250,12 +301,8 @@ fn without_blanks(text: &str) -> &str {
     rest
 }
 
-fn is_of_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "-_.".contains(c)
-}
-
 /// The name that a text begins with.
-pub(super) fn name_after(text: &str) -> &str {
+pub(in crate::redact) fn name_after(text: &str) -> &str {
     until(text, |c| !is_of_name(c))
 }
 
@@ -268,14 +315,14 @@ fn name_before(text: &str) -> &str {
 }
 
 /// Whether it only names a variable, whose value stands elsewhere.
-pub(super) fn is_reference(value: &str) -> bool {
+pub(in crate::redact) fn is_reference(value: &str) -> bool {
     let name = value.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
     let name = name.or_else(|| value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
     name.is_some_and(|name| !name.is_empty() && name_before(name).len() == name.len())
 }
 
 /// In order, and none within another or across its end.
-pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+pub(in crate::redact) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -288,7 +335,7 @@ pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 }
 
 /// Where parts of a decoded text, in order, stand in its escaped bytes.
-pub(super) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
+pub(in crate::redact) fn escaped(raw: &[u8], parts: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut at, mut decoded) = (0, 0);
     let mut go_to = |place: usize| {
         while at < raw.len() && decoded < place {

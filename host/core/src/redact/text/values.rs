@@ -3,18 +3,20 @@
 
 use std::ops::Range;
 
-use super::{digest_at, until};
+use super::digest::digest_at;
 
 /// Signs that end a word where a blank follows them.
 const AFTER_WORD: [char; 6] = [',', ';', ')', ']', '}', '`'];
 
 /// How the value stands after its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::redact) enum Form {
     /// All that follows.
     Rest,
     /// A word as a shell reads it.
     Word,
+    /// The same, in a quote that opened before its name. A blank does not end it.
+    Quoted,
     /// A member of an object.
     Member,
     /// A header, or a line of YAML.
@@ -23,13 +25,13 @@ pub(super) enum Form {
 
 /// A quote that opened before the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Quote {
+pub(in crate::redact) struct Quote {
     pub sign: u8,
     pub is_escaped: bool,
 }
 
 /// A value, and where the search goes on after it.
-pub(super) struct Value {
+pub(in crate::redact) struct Value {
     pub range: Range<usize>,
     pub next: usize,
 }
@@ -44,7 +46,7 @@ impl Value {
         let start = match form {
             Form::Rest => start,
             Form::Member => text.len() - text[start..].trim_start().len(),
-            Form::Word | Form::Line => after_blanks(text, start),
+            Form::Word | Form::Quoted | Form::Line => after_blanks(text, start),
         };
         if let Some(end) = digest_at(text, start).filter(|_| form != Form::Rest) {
             return Self::to(start..end);
@@ -59,7 +61,7 @@ impl Value {
             Form::Word => credentials_end(text, start, open),
             Form::Member if matches!(first, Some(b'[' | b'{')) => list_end(text, start).unwrap_or(text.len()),
             Form::Member => plain_end(text, start).unwrap_or_else(|| line_end(text, start, open)),
-            Form::Line => line_end(text, start, open),
+            Form::Quoted | Form::Line => line_end(text, start, open),
         };
         let next = quoted.map_or(end, |(_, next)| next.max(end));
         let value = match form {
@@ -78,7 +80,7 @@ impl Form {
         let rest = &text[at..];
         match self {
             Self::Rest => rest.is_empty(),
-            Self::Word => {
+            Self::Word | Self::Quoted => {
                 let rest = rest.trim_start_matches(|c| AFTER_WORD.contains(&c) || closes(c));
                 rest.is_empty() || is_blank(rest.as_bytes(), 0)
             }
@@ -100,7 +102,7 @@ fn quoted_at(text: &str, start: usize, form: Form) -> Option<(Range<usize>, usiz
     }
     let quote = *bytes.get(start).filter(|byte| matches!(byte, b'"' | b'\''))?;
     let end = match form {
-        Form::Rest | Form::Word => close_in_shell(bytes, start + 1, quote)?,
+        Form::Rest | Form::Word | Form::Quoted => close_in_shell(bytes, start + 1, quote)?,
         Form::Member | Form::Line => close(bytes, start + 1, quote)?,
     };
     let is_open = quote == b'\'' && bytes[end - 1] == b'\\';
@@ -154,7 +156,7 @@ fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
 /// Whether it only says what kind of secret comes next.
-pub(super) fn is_scheme(word: &str) -> bool {
+pub(in crate::redact) fn is_scheme(word: &str) -> bool {
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 
@@ -166,7 +168,7 @@ fn credentials_end(text: &str, start: usize, open: Option<Quote>) -> usize {
 }
 
 /// After blanks, and after line ends that `\` takes away.
-pub(super) fn after_blanks(text: &str, at: usize) -> usize {
+pub(in crate::redact) fn after_blanks(text: &str, at: usize) -> usize {
     let mut rest = text[at..].trim_start_matches([' ', '\t']);
     while let Some(line) = rest.strip_prefix("\\\n").or_else(|| rest.strip_prefix("\\\r\n")) {
         rest = line.trim_start_matches([' ', '\t']);
@@ -256,6 +258,14 @@ fn escaped_end(bytes: &[u8], from: usize) -> usize {
     bytes.len()
 }
 
+pub(in crate::redact) fn until(text: &str, is_end: impl Fn(char) -> bool) -> &str {
+    &text[..text.find(is_end).unwrap_or(text.len())]
+}
+
+pub(in crate::redact) fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
 /// The end of a list or an object of JSON. None where it does not end, or stands within a text that is quoted itself.
 fn list_end(text: &str, start: usize) -> Option<usize> {
     let bytes = text.as_bytes();
@@ -331,9 +341,11 @@ fn column_of_name(text: &str, place: usize) -> usize {
 
 /// Which quote is open at a place of a text.
 #[derive(Default)]
-pub(super) struct Quotes {
+pub(in crate::redact) struct Quotes {
     at: usize,
     open: Option<u8>,
+    /// Whether the quote that is open begins with a name and its value, as in `'host=h password=…'`.
+    is_of_pairs: bool,
 }
 
 impl Quotes {
@@ -344,13 +356,23 @@ impl Quotes {
             match (byte, self.open) {
                 (b'\\', open) if open != Some(b'\'') => self.at += 1,
                 (b'"' | b'\'', Some(open)) if open == byte => self.open = None,
-                (b'"', None) => self.open = Some(byte),
-                (b'\'', None) if !is_apostrophe(bytes, self.at) => self.open = Some(byte),
+                (b'"', None) => self.opens(text, byte),
+                (b'\'', None) if !is_apostrophe(bytes, self.at) => self.opens(text, byte),
                 _ => {}
             }
             self.at += 1;
         }
         self.open.map(|sign| Quote { sign, is_escaped: false })
+    }
+
+    fn opens(&mut self, text: &str, sign: u8) {
+        let first = text[self.at + 1..].trim_start_matches(is_of_name);
+        self.is_of_pairs = first.starts_with('=');
+        self.open = Some(sign);
+    }
+
+    pub fn is_of_pairs(&self) -> bool {
+        self.open.is_some() && self.is_of_pairs
     }
 
     /// What a value holds opens nothing after it.

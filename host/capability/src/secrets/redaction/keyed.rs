@@ -1,0 +1,72 @@
+//! The rules together with the key of the digests: what they make of documents. It does no I/O.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kubewitness_core::redact::{DIGEST_CHARS, Redactor, Secrets, Withheld};
+use ring::hmac;
+use serde_json::{Map, Value};
+
+use super::RedactionError;
+
+#[derive(Clone)]
+pub(super) struct Keyed {
+    pub rules: Arc<Redactor>,
+    /// Where something needs a digest, it needs the key. The message says why there is none.
+    pub key: Result<hmac::Key, String>,
+}
+
+impl Keyed {
+    pub fn redact(&self, document: Bytes) -> Result<Bytes, RedactionError> {
+        let redacted = self.with_digests(|digest| self.rules.redact(&document, digest))?;
+        Ok(redacted.map_or(document, Bytes::from))
+    }
+
+    pub fn redact_event(&self, event: Bytes, of_object: &Secrets) -> Result<Bytes, RedactionError> {
+        let redacted = self.with_digests(|digest| self.rules.redact_event(&event, of_object, digest))?;
+        Ok(redacted.map_or(event, Bytes::from))
+    }
+
+    pub fn redact_settings(
+        &self,
+        settings: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, RedactionError> {
+        let unreadable = |error: serde_json::Error| Withheld::because(error);
+        let text = serde_json::to_vec(settings).map_err(unreadable)?;
+        let redacted = self.with_digests(|digest| self.rules.redact_settings(&text, digest))?;
+        Ok(redacted
+            .map_or_else(|| Ok(settings.clone()), |text| serde_json::from_slice(&text))
+            .map_err(unreadable)?)
+    }
+
+    fn with_digests(
+        &self,
+        redact: impl FnOnce(&dyn Fn(&[u8]) -> String) -> Result<Option<Vec<u8>>, Withheld>,
+    ) -> Result<Option<Vec<u8>>, RedactionError> {
+        let redacted = redact(&|value| self.key.as_ref().map(|key| digest(key, value)).unwrap_or_default())?;
+        match (redacted, &self.key) {
+            (Some(_), Err(message)) => Err(RedactionError::Key(message.clone())),
+            (redacted, _) => Ok(redacted),
+        }
+    }
+
+    pub fn secrets(&self, documents: &[Bytes]) -> Result<Secrets, RedactionError> {
+        let digest = |value: &[u8]| match &self.key {
+            Ok(key) => Ok(digest(key, value)),
+            Err(message) => Err(RedactionError::Key(message.clone())),
+        };
+        let mut secrets = Secrets::default();
+        for document in documents {
+            match self.rules.add_secrets(document, digest, &mut secrets) {
+                Ok(()) => {}
+                Err(RedactionError::Withheld(_)) => return Ok(Secrets::unknown()),
+                Err(error @ RedactionError::Key(_)) => return Err(error),
+            }
+        }
+        Ok(secrets)
+    }
+}
+
+fn digest(key: &hmac::Key, value: &[u8]) -> String {
+    hex::encode(&hmac::sign(key, value).as_ref()[..DIGEST_CHARS / 2])
+}
