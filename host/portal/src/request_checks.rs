@@ -150,7 +150,8 @@ async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next
         let problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many large answers are under way.",
-            "Read those that you have asked for to their end, or ask for less, such as a smaller `limit`.",
+            "Read those that you have asked for to their end, or ask for less, such as a smaller `limit`. One answer for one \
+             person is at most 64 MiB.",
         );
         frame::dress(problem.answer(&path), &stranger)
     })

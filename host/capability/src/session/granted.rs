@@ -36,6 +36,7 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
 /// What outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]
 pub struct Standing {
+    readings: AtomicU64,
     pub applied: Applied,
     /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
     /// not asked yet.
@@ -63,6 +64,11 @@ pub struct Stores {
 }
 
 impl Standing {
+    /// Readings that have begun. What was applied when a call began is not all once there was another one.
+    pub fn readings(&self) -> u64 {
+        self.readings.load(Ordering::Acquire)
+    }
+
     pub fn mark_stale(&self) {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
@@ -106,6 +112,7 @@ impl Standing {
     }
 
     async fn read(&self, plugin: &str) -> Result<(), GrantError> {
+        self.readings.fetch_add(1, Ordering::AcqRel);
         let (stores, cursor) = (self.stores(), self.cursor.load(Ordering::Acquire));
         for database in &stores.databases {
             let marks = database.receipts(plugin, cursor).await?;
@@ -121,9 +128,27 @@ impl Standing {
         Ok(())
     }
 
+    fn is_settled(&self, doubts: u64) -> bool {
+        doubts == self.settled.load(Ordering::Acquire)
+    }
+
+    /// Reads the receipts anew where there is a doubt. Answers which reading it was that counts, and whether it was made
+    /// for this.
+    async fn known(&self, plugin: &str) -> Result<(u64, bool), GrantError> {
+        let mut is_new = false;
+        loop {
+            is_new |= self.refresh(plugin).await?;
+            let reading = self.readings();
+            // No reading of this number or an earlier one is still under way.
+            if self.is_settled(self.doubts.load(Ordering::Acquire)) {
+                return Ok((reading, is_new));
+            }
+        }
+    }
+
     /// Whether the receipts were read anew.
     async fn refresh(&self, plugin: &str) -> Result<bool, GrantError> {
-        let is_settled = |doubts| doubts == self.settled.load(Ordering::Acquire);
+        let is_settled = |doubts| self.is_settled(doubts);
         if is_settled(self.doubts.load(Ordering::Acquire)) {
             return Ok(false);
         }
@@ -229,7 +254,8 @@ impl Grants for PluginGrants {
         if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
         }
-        if standing.refresh(&self.0.plugin).await? {
+        let (reading, is_new) = standing.known(&self.0.plugin).await?;
+        if is_new {
             self.0.settle_kv();
         }
         if standing.applied.is_full() {
@@ -248,6 +274,6 @@ impl Grants for PluginGrants {
             [one] => Some(one.state.id.clone()),
             _ => None,
         };
-        Ok(Box::new(CallSession::new(self.0.clone(), marks, applied, only)))
+        Ok(Box::new(CallSession::new(self.0.clone(), marks, applied, only).of_reading(reading)))
     }
 }

@@ -46,6 +46,10 @@ use post::{Mail, Post, Request};
 /// What a receiver lacks that is told nothing twice.
 const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
 
+/// The next try knows what was found.
+const READ_SINCE: &str =
+    "the plugin's receipts were read again since this call began: the call is made again";
+
 /// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
 /// begin with the same states.
 const ABOUT: usize = 64;
@@ -54,6 +58,8 @@ pub struct CallSession {
     granted: Arc<Granted>,
     batch: Batch,
     applied: HashSet<Seq>,
+    /// The reading of receipts that told what is applied.
+    reading: u64,
     /// The id of the only state of the batch, for requests that carry none.
     only: Option<StateId>,
     sql: Option<Box<dyn Transaction>>,
@@ -83,10 +89,12 @@ impl CallSession {
     pub fn new(granted: Arc<Granted>, batch: Batch, applied: HashSet<Seq>, only: Option<StateId>) -> Self {
         let kv = granted.kv.as_ref().map(kv::Kv::open);
         let claims = Claims::default();
+        let reading = granted.standing.readings();
         Self {
             granted,
             batch,
             applied,
+            reading,
             only,
             sql: None,
             claims,
@@ -96,6 +104,11 @@ impl CallSession {
             outbound: Outbound::default(),
             ends: None,
         }
+    }
+
+    /// What is applied was read by an earlier reading than the newest.
+    fn of_reading(self, reading: u64) -> Self {
+        Self { reading, ..self }
     }
 
     /// The session of a tick, which is cut off after `timeout`.
@@ -129,12 +142,18 @@ impl CallSession {
             if let Some(error) = &self.unreachable {
                 return Err(error.clone());
             }
-            let begun = engine.begin(&self.granted.plugin).await;
-            self.sql = Some(begun.inspect_err(|error| {
-                self.unreachable = Some(error.clone());
+            let begun = engine.begin(&self.granted.plugin).await.inspect_err(|_| {
                 // Another process may have committed meanwhile.
                 self.granted.standing.mark_stale();
-            })?);
+            });
+            // The database lets in whoever read its receipts last, which may have been another call of this process: it
+            // knows what another process has applied since this one began.
+            let is_newest = || self.granted.standing.readings() == self.reading;
+            let begun = begun.and_then(|begun| match is_newest() {
+                true => Ok(begun),
+                false => Err(GrantError::Unavailable(READ_SINCE.into())),
+            });
+            self.sql = Some(begun.inspect_err(|error| self.unreachable = Some(error.clone()))?);
         }
         self.sql.as_mut().ok_or_else(|| GrantError::Other("the transaction is gone".into()))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{HostSpec, PluginSpec, SqlAccess};
@@ -721,6 +721,66 @@ async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_an
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
     assert_eq!(world.records(), "");
+}
+
+/// A database of which another process applied the first state, whenever the receipts are read for the second time.
+struct Shared {
+    engine: crate::sql::Shared,
+    readings: AtomicUsize,
+}
+
+#[async_trait]
+impl crate::sql::Engine for Shared {
+    fn dialect(&self) -> Dialect {
+        self.engine.dialect()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        self.engine.begin(plugin).await
+    }
+
+    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+        let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
+        Ok(if is_first { vec![] } else { vec![Mark::of(&delivery(1, "a").state)] })
+    }
+
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        self.engine.forget(plugin, through).await
+    }
+
+    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        self.engine.committed(token).await
+    }
+}
+
+#[tokio::test]
+async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
+    let world = World::new();
+    let mut granted = world.open().await.resolve("p", &everything(), &backing(0)).unwrap();
+    let engine = granted.sql["main"].engine.clone();
+    let shared = Arc::new(Shared { engine, readings: AtomicUsize::default() });
+    granted.sql.get_mut("main").unwrap().engine = shared.clone();
+    let granted = Arc::new(granted);
+    let stores = crate::session::granted::Stores { databases: vec![shared], ..Default::default() };
+    granted.standing.load("p", stores, 0, 0).await.unwrap();
+    let plugin = crate::session::granted::PluginGrants(granted.clone());
+    let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
+    assert!(early.applied().is_empty(), "nobody has applied it yet");
+    // Another call of this process finds that another process has written meanwhile, and reads what it applied.
+    granted.standing.mark_stale();
+    let mut later = plugin.open(&[delivery(2, "b")]).await.unwrap();
+    let create = "CREATE TABLE IF NOT EXISTS t (a INTEGER)";
+    later.sql_execute("main", create, vec![vec![]]).await.unwrap();
+    later.commit(&[2]).await.unwrap();
+    let refused = early.sql_execute("main", "INSERT INTO t VALUES (1)", vec![vec![]]).await.unwrap_err();
+    assert!(refused.to_string().contains("were read again since this call began"), "{refused}");
+    assert!(early.commit(&[1]).await.is_err(), "the call does not count as made");
+    let again = plugin.open(&[delivery(1, "a")]).await.unwrap();
+    assert_eq!(Vec::from_iter(again.applied().iter().copied()), [1]);
 }
 
 #[tokio::test]

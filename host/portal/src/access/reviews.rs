@@ -13,7 +13,7 @@ use super::answers::Answers;
 use super::codes::Codes;
 use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
-use super::shares::Shares;
+use super::shares::{Share, Shares};
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
@@ -38,6 +38,9 @@ const RIGHT_REVIEWS: usize = 32;
 /// Of these, one person has so many at once, or the service accounts of one namespace: a list over many namespaces asks for
 /// each of them.
 const RIGHT_REVIEWS_OF_ONE: usize = 8;
+/// Documents that are read for one person at once, and so are in memory: whoever asks for many waits for themselves, and
+/// not everybody for the journal.
+const DOCUMENTS_OF_ONE: usize = 4;
 /// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
 
@@ -109,6 +112,7 @@ pub struct AccessControl {
     known_token_reviews: Semaphore,
     right_reviews: Semaphore,
     right_shares: Shares,
+    document_shares: Shares,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
 }
@@ -129,6 +133,7 @@ impl AccessControl {
             known_token_reviews: Semaphore::new(KNOWN_TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
             right_shares: Shares::new(RIGHT_REVIEWS_OF_ONE),
+            document_shares: Shares::new(DOCUMENTS_OF_ONE),
             told: Mutex::default(),
         }
     }
@@ -243,6 +248,11 @@ impl AccessControl {
                 "the API server does not say who somebody is or what they may see, so nothing is shown: {why}"
             );
         }
+    }
+
+    /// A place to read a document for a person.
+    pub(super) async fn document_share<'a>(&'a self, known: &'a Known) -> Option<Share<'a>> {
+        self.document_shares.take(&known.person.user).await.ok()
     }
 
     pub(crate) fn logs_reads(&self) -> bool {

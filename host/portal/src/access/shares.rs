@@ -1,4 +1,4 @@
-//! A share of the reviews for each party, so that one person's questions keep nobody else waiting.
+//! A share for each party of what all ask for, so that one person's questions keep nobody else waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ struct Asking {
 }
 
 /// One question of a party. Dropped, it makes room for the next one.
-pub(super) struct Share<'a> {
+pub(crate) struct Share<'a> {
     shares: &'a Shares,
     party: &'a str,
     _place: Option<OwnedSemaphorePermit>,

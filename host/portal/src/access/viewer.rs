@@ -12,6 +12,7 @@ use kubewitness_core::views::MuteView;
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
+use super::shares::Share;
 use crate::answer::Problem;
 use axum::http::StatusCode;
 
@@ -244,6 +245,12 @@ impl Viewer {
             "It takes a Role in the namespace, or a ClusterRole, with the verb `mute` on `notifications` in `{GROUP}`."
         );
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
+    }
+
+    /// Held while a document is read for them.
+    pub(crate) async fn document_share(&self) -> Option<Share<'_>> {
+        let Self::Person(person) = self else { return None };
+        person.control.document_share(&person.known).await
     }
 
     /// For the record, where an operator wants one: who read which document. Never what is in it.

@@ -467,6 +467,7 @@ impl Visibility {
     /// The document at a position, for them to read. One that is not there and one that is not for them are told
     /// in the same words.
     pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
+        let _share = self.viewer.document_share().await;
         if self.is_whole() {
             return Ok(self.views.document(seq).await?);
         }

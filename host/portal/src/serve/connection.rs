@@ -62,7 +62,7 @@ impl Server {
         let place = Arc::new(place);
         let (router, working) = (&self.router, &place);
         let service = service_fn(move |request| answer(router.clone(), Working(working.clone()), request));
-        let io = TokioIo::new(Stalling::new(stream, self.bounds.stall));
+        let io = TokioIo::new(Stalling::new(stream, self.bounds.stall).of(place.clone()));
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header).max_buf_size(BUFFER);
         let mut serving = std::pin::pin!(http.serve_connection(io, service));

@@ -49,7 +49,8 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 /// What clients can take of one listener by connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Connections at once. Each is a file handle and up to some 300 KiB of buffers.
+    /// Connections at once. Each is a file handle and up to some 300 KiB of buffers,
+    /// beside its answer: those have a bound of their own.
     pub connections: usize,
     /// Connections at once of one address (of one /64 network, for IPv6). The loopback address has most of
     /// all places instead: behind `kubectl port-forward` everybody comes from there.

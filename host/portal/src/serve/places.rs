@@ -1,16 +1,18 @@
 //! Decides which connections have a place, and which one gives its place up for a new connection.
 //!
 //! A connection waits (for its first request), sends (the body of a request), works (on a request or its answer) or
-//! rests (after an answer). Where there is no place, the new one gets that of one that does not work: first of those
-//! that have never asked for anything, then of those that send, and of these the one that has been at it longest. So
-//! connections that are only held open, or never complete what they send, keep no client out; only requests under way
-//! do, and those have an end.
+//! rests (after an answer). Where there is no place, the new one gets that of one that does not work, or whose client
+//! does not take the answer: first of those that have never asked for anything, then of those that send or do not
+//! read, and of these the one that has been at it longest. So connections that are only held open, never complete what
+//! they send, or do not read keep no client out; only requests under way do, and those have an end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
@@ -18,6 +20,8 @@ use super::traffic::Counts;
 
 /// Of the places for everybody, one in so many is not for this machine's own clients.
 const NOT_LOCAL: usize = 8;
+/// A client that reads takes something within milliseconds.
+const STALLED: Duration = Duration::from_secs(2);
 
 /// Who a connection counts as: an address, or the network that one IPv6 subscriber has to himself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +59,21 @@ struct Open {
     doing: Doing,
     /// Grows with every change of what a connection does.
     since: u64,
+    /// Since when its client has taken nothing of what is sent.
+    stalled: Option<Instant>,
     evicted: CancellationToken,
+}
+
+impl Open {
+    /// In the order in which places are taken away. `None`: it keeps its place.
+    fn rank(&self) -> Option<(Doing, u64)> {
+        let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
+        match self.doing {
+            Doing::Works if is_unread => Some((Doing::Sends, self.since)),
+            Doing::Works => None,
+            other => Some((other, self.since)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -87,7 +105,7 @@ impl Places {
             self.evict_one_of(&mut table, crowd)?;
         }
         let (number, evicted) = (table.next(), CancellationToken::new());
-        let open = Open { peer, doing: Doing::Waits, since: number, evicted: evicted.clone() };
+        let open = Open { peer, doing: Doing::Waits, since: number, stalled: None, evicted: evicted.clone() };
         table.open.insert(number, open);
         *table.peers.entry(peer).or_default() += 1;
         self.counts.set_open(table.open.len());
@@ -122,13 +140,14 @@ impl Table {
 
     /// Of those who could make room, the one with the most connections.
     fn crowd(&self) -> Option<Peer> {
-        let idle = self.open.values().filter(|open| open.doing != Doing::Works).map(|open| open.peer);
+        let idle = self.open.values().filter(|open| open.rank().is_some()).map(|open| open.peer);
         idle.max_by_key(|peer| self.peers.get(peer))
     }
 
     fn idlest(&self, peer: Peer) -> Option<u64> {
-        let idle = self.open.iter().filter(|(_, open)| open.peer == peer && open.doing != Doing::Works);
-        idle.min_by_key(|(_, open)| (open.doing, open.since)).map(|(number, _)| *number)
+        let theirs = self.open.iter().filter(|(_, open)| open.peer == peer);
+        let idle = theirs.filter_map(|(number, open)| Some((open.rank()?, *number)));
+        idle.min().map(|(_, number)| number)
     }
 
     fn remove(&mut self, number: u64) -> Option<Open> {
@@ -158,6 +177,13 @@ impl Place {
 
     pub(super) fn works(&self) {
         self.does(Doing::Works);
+    }
+
+    /// Whether the client takes nothing of what is sent right now.
+    pub(super) fn stalls(&self, does: bool) {
+        if let Some(open) = self.places.table().open.get_mut(&self.number) {
+            open.stalled = does.then(Instant::now);
+        }
     }
 
     pub(super) fn rests(&self) {
@@ -267,6 +293,22 @@ mod tests {
         half_sent.sends();
         let next = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&half_sent) && !is_evicted(&known) && !is_evicted(&next));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_does_not_take_its_answer_makes_room_after_a_moment() {
+        let places = places(1, 1);
+        let unread = places.take(peer("10.0.0.1")).unwrap();
+        unread.works();
+        unread.stalls(true);
+        assert!(places.take(peer("10.0.0.1")).is_none(), "it may go on");
+        tokio::time::advance(STALLED).await;
+        unread.stalls(false);
+        assert!(places.take(peer("10.0.0.1")).is_none(), "it goes on");
+        unread.stalls(true);
+        tokio::time::advance(STALLED).await;
+        let next = places.take(peer("10.0.0.1"));
+        assert!(next.is_some() && is_evicted(&unread));
     }
 
     #[test]

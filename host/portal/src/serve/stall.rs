@@ -3,15 +3,20 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::places::Place;
+
 pub(super) struct Stalling<T> {
     inner: T,
     limit: Duration,
+    /// Whose answer waits, where that matters.
+    place: Option<Arc<Place>>,
     /// Runs from when the socket took nothing until it has taken [`LEAST`] bytes, or all there is.
     stalled: Option<Pin<Box<Sleep>>>,
     /// Bytes that it has taken since.
@@ -24,7 +29,20 @@ const LEAST: usize = 64 * 1024;
 
 impl<T> Stalling<T> {
     pub(super) fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, stalled: None, taken: 0 }
+        Self { inner, limit, place: None, stalled: None, taken: 0 }
+    }
+
+    /// Tells the place when the client takes nothing, and when it does again.
+    pub(super) fn of(self, place: Arc<Place>) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
+    fn goes_on(&mut self) {
+        if self.stalled.take().is_some()
+            && let Some(place) = &self.place
+        {
+            place.stalls(false);
+        }
     }
 
     /// Bytes of what there is.
@@ -36,7 +54,7 @@ impl<T> Stalling<T> {
         if let Poll::Ready(Ok(bytes)) = sent {
             self.taken = self.taken.saturating_add(bytes);
             if self.stalled.is_none() || self.taken >= LEAST {
-                self.stalled = None;
+                self.goes_on();
                 return sent;
             }
         }
@@ -49,15 +67,18 @@ impl<T> Stalling<T> {
     /// All of what there is.
     fn judge_rest(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
         if sent.is_ready() {
-            self.stalled = None;
+            self.goes_on();
             return sent;
         }
         if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
     }
 
     fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
-        let limit = self.limit;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        let (limit, place) = (self.limit, &self.place);
+        let stalled = self.stalled.get_or_insert_with(|| {
+            place.iter().for_each(|place| place.stalls(true));
+            Box::pin(tokio::time::sleep(limit))
+        });
         stalled.as_mut().poll(context).is_pending()
     }
 }

@@ -44,7 +44,7 @@ impl HostViews {
 
     pub(super) async fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
         let redaction = self.redaction()?;
-        let status = match redaction.current(&current, &party()).await {
+        let status = match redaction.current(&current).await {
             Err(_) if redaction.ready().is_err() => without_texts(&current.status),
             status => status.map_err(unavailable)?,
         };

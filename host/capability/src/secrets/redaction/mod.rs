@@ -1,12 +1,14 @@
 //! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
 //! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share.
 
+mod kept;
 mod keyed;
 mod threads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,6 +22,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use self::kept::{Kept, Slow};
 use self::keyed::Keyed;
 pub use self::threads::Party;
 use self::threads::Threads;
@@ -27,8 +30,8 @@ use crate::secrets;
 
 /// In the data folder, where the settings name no key.
 const FILE: &str = "redaction.key";
-/// States whose statuses are kept as they are shown. Each takes some tens of bytes where it quotes no secret.
-const KEPT: usize = 8192;
+/// A list waits so long for what a status quotes of a long document. It then shows the status without its texts.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Why a document can't be given to somebody who may not see secrets.
 #[derive(Debug, Error)]
@@ -61,6 +64,7 @@ pub struct Redaction {
     watched: RwLock<BTreeSet<(String, String)>>,
     currents: Kept<Option<Arc<Status>>>,
     states: Kept<Option<Arc<State>>>,
+    slow: Slow,
     threads: Threads,
 }
 
@@ -74,6 +78,7 @@ impl Redaction {
             watched: RwLock::default(),
             currents: Kept::default(),
             states: Kept::default(),
+            slow: Slow::default(),
             threads: Threads::default(),
         };
         redaction.watch(&host.sources);
@@ -197,28 +202,42 @@ impl Redaction {
         self.keyed().redact_settings(settings)
     }
 
-    /// The status of an object that is there, without the secrets that it quotes.
-    pub async fn current(&self, current: &Current, party: &Party) -> Result<Arc<Status>, RedactionError> {
+    /// The status of an object that is there, without the secrets that it quotes. A long document is looked at in the
+    /// share of its namespace. If that takes too long, the status is shown without its texts, and with them once
+    /// it is done: no list waits for what a tenant wrote.
+    pub async fn current(&self, current: &Current) -> Result<Arc<Status>, RedactionError> {
         if !Secrets::may_stand_in(&current.status) {
             return Ok(current.status.clone());
         }
-        let shown = match self.currents.get(current.seq) {
-            Some(shown) => shown,
-            None => {
-                let (keyed, status) = (self.keyed(), current.status.clone());
-                let document = document::unpack(&current.packed).ok();
-                let bytes = document.as_ref().map_or(0, Bytes::len);
-                let hide = move || {
-                    let secrets =
-                        document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
-                    Ok::<_, RedactionError>(secrets.hidden_in(&status).map(Arc::new))
-                };
-                let shown = self.threads.run(party, bytes, hide).await??;
-                self.currents.keep(current.seq, shown.clone());
-                shown
-            }
+        let as_it_is = |shown: Option<Arc<Status>>| shown.unwrap_or_else(|| current.status.clone());
+        let withheld = || as_it_is(Secrets::unknown().hidden_in(&current.status).map(Arc::new));
+        if let Some(shown) = self.currents.get(current.seq) {
+            return Ok(as_it_is(shown));
+        }
+        let namespace: Arc<str> = (*current.object.namespace).into();
+        if self.slow.has(&namespace) {
+            return Ok(withheld());
+        }
+        let (keyed, status, seq) = (self.keyed(), current.status.clone(), current.seq);
+        let document = document::unpack(&current.packed).ok();
+        let bytes = document.as_ref().map_or(0, Bytes::len);
+        let kept = self.currents.clone();
+        let hide = move || {
+            let secrets = document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
+            let shown = secrets.hidden_in(&status).map(Arc::new);
+            // Also if nobody waits for it any more.
+            kept.keep(seq, shown.clone());
+            Ok::<_, RedactionError>(shown)
         };
-        Ok(shown.unwrap_or_else(|| current.status.clone()))
+        let party = Party::Namespace(namespace.clone());
+        let hidden = self.threads.run(&party, bytes, hide);
+        match tokio::time::timeout(PATIENCE, hidden).await {
+            Ok(shown) => Ok(as_it_is(shown??)),
+            Err(_) => {
+                self.slow.note(namespace);
+                Ok(withheld())
+            }
+        }
     }
 
     /// A state without the secrets that its statuses quote.
@@ -246,11 +265,15 @@ impl Redaction {
         let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
         let known = Vec::from_iter(own.into_iter().chain(earlier));
         let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
-        let hide = move || Ok(without_quotes(&raw, &keyed.secrets(&known)?, is_known));
+        let kept = self.states.clone();
+        let hide = move || {
+            let shown = without_quotes(&raw, &keyed.secrets(&known)?, is_known);
+            kept.keep(raw.seq, shown.clone());
+            Ok(shown)
+        };
         let shown: Result<_, RedactionError> =
             self.threads.run(party, bytes, hide).await.map_err(RedactionError::from)?;
         let shown = shown?;
-        self.states.keep(state.seq, shown.clone());
         Ok(shown.unwrap_or_else(|| state.clone()))
     }
 }
@@ -275,29 +298,6 @@ fn without_quotes(state: &State, secrets: &Secrets, is_known: (bool, bool)) -> O
             ..state.clone()
         })
     })
-}
-
-/// What was found out of states. A state never changes, so neither does what is shown of it.
-struct Kept<T>(Mutex<HashMap<Seq, T>>);
-
-impl<T> Default for Kept<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<T: Clone> Kept<T> {
-    fn get(&self, seq: Seq) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&seq).cloned()
-    }
-
-    fn keep(&self, seq: Seq, found: T) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT {
-            kept.clear();
-        }
-        kept.insert(seq, found);
-    }
 }
 
 async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, String> {
@@ -558,6 +558,43 @@ mod tests {
             observed_ms: 0,
             packed: document::pack(&Journal.document(1).await.unwrap().unwrap()),
         };
-        assert!(redaction.current(&current, &Party::Anybody).await.unwrap().message.contains(digest));
+        assert!(redaction.current(&current).await.unwrap().message.contains(digest));
+    }
+
+    #[tokio::test]
+    async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+        redaction.threads = Threads::of(2);
+        let filling = "x".repeat(100_000);
+        let document = json!({"kind": "Job", "filling": filling, "spec": {"env": [{"name": "TOKEN", "value": "hush-4711"}]}});
+        let of = |namespace: &str, seq: Seq| Current {
+            object: Arc::new(ObjectRef { namespace: namespace.into(), ..ObjectRef::default() }),
+            owner: None,
+            resource_version: kubewitness_core::Version::new("1"),
+            status: state(seq, "out of memory", None).status.clone(),
+            seq,
+            observed_ms: 0,
+            packed: document::pack(document.to_string().as_bytes()),
+        };
+        // A longer one of the namespace is looked at.
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let party = Party::Namespace("red".into());
+        let longer = redaction.threads.run(&party, 1 << 20, move || ended.recv().is_ok());
+        let lists = async {
+            let began = std::time::Instant::now();
+            for seq in 1..50 {
+                let shown = redaction.current(&of("red", seq)).await.unwrap();
+                assert!(shown.message.starts_with("redacted:"), "{shown:?}");
+            }
+            assert!(began.elapsed() < PATIENCE * 10, "one row waits, and no other one");
+            let other = redaction.current(&of("blue", 100)).await.unwrap();
+            assert_eq!(other.message, "out of memory", "another namespace waits for nothing");
+            end.send(()).unwrap();
+        };
+        let (longer, ()) = tokio::join!(longer, lists);
+        assert_eq!(longer, Ok(true));
+        tokio::time::sleep(Duration::from_millis(2_100)).await;
+        assert_eq!(redaction.current(&of("red", 1)).await.unwrap().message, "out of memory");
     }
 }

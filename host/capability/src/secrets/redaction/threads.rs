@@ -14,18 +14,24 @@ use tokio::sync::Semaphore;
 const SHORT_BYTES: usize = 8 << 10;
 /// There are two at least, so that no party has all of them.
 const LEAST: usize = 2;
+/// Longer ones leave a place to those that are shorter, which take some milliseconds.
+const MEDIUM_BYTES: usize = 64 << 10;
 
 /// For whom a document is redacted. Each has a share of the threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     Person(Arc<str>),
     Plugin(Arc<str>),
+    /// Whose object a list shows to somebody.
+    Namespace(Arc<str>),
     /// Where nobody is told apart.
     Anybody,
 }
 
 pub(super) struct Threads {
     places: Arc<Semaphore>,
+    /// For those that are no longer than [`MEDIUM_BYTES`].
+    medium: Arc<Semaphore>,
     /// Places of one party at most.
     share: usize,
     /// Those of whom something is redacted or waits.
@@ -41,8 +47,9 @@ impl Default for Threads {
 }
 
 impl Threads {
-    fn of(places: usize) -> Self {
-        Self { places: Arc::new(Semaphore::new(places)), share: places / 2, parties: Mutex::default() }
+    pub(super) fn of(places: usize) -> Self {
+        let (places, medium) = (Arc::new(Semaphore::new(places)), Arc::new(Semaphore::new(1)));
+        Self { share: places.available_permits() / 2, places, medium, parties: Mutex::default() }
     }
 
     /// What `work` makes of so many bytes. Work that began keeps its place to its end, also where nobody waits for it
@@ -60,7 +67,11 @@ impl Threads {
             return Ok(done);
         }
         let own = self.of_party(party).acquire_owned().await.map_err(Withheld::because)?;
-        let place = self.places.clone().acquire_owned().await.map_err(Withheld::because)?;
+        let place = match bytes <= MEDIUM_BYTES {
+            true => self.medium.clone().acquire_owned().await,
+            false => self.places.clone().acquire_owned().await,
+        };
+        let place = place.map_err(Withheld::because)?;
         let placed = move || {
             let _places = (own, place);
             work()
@@ -88,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: usize = SHORT_BYTES + 1;
+    const LONG: usize = MEDIUM_BYTES + 1;
 
     fn person(name: &str) -> Party {
         Party::Person(name.into())
@@ -123,6 +134,8 @@ mod tests {
             let done = threads.run(&person(name), LONG, move || name).await;
             assert_eq!(done, Ok(name));
         }
+        let medium = threads.run(&person("dan"), MEDIUM_BYTES, || 1).await;
+        assert_eq!(medium, Ok(1), "it has a place of its own");
         let short = threads.run(&Party::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
         drop(all);
