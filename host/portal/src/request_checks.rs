@@ -17,7 +17,7 @@ use crate::answer::etag;
 use crate::answer::frame::{self, Reader};
 use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
-use crate::serve::LargeAnswers;
+use crate::serve::{LargeAnswers, OF_ONE_MIB};
 
 pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
@@ -145,13 +145,20 @@ async fn in_time(timeout: Duration, request: Request, next: Next) -> Response {
 /// Draws pages, and bounds the bytes of answers that are under way.
 async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
-    let response = frame::dress(next.run(request).await, &stranger);
-    answers.hold(response).unwrap_or_else(|| {
+    let response = next.run(request).await;
+    let person = match response.extensions().get() {
+        Some(Reader::Person { name, .. }) => Some(name.clone()),
+        _ => None,
+    };
+    let response = frame::dress(response, &stranger);
+    answers.hold(person.as_deref(), response).unwrap_or_else(|| {
         let problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many large answers are under way.",
-            "Read those that you have asked for to their end, or ask for less, such as a smaller `limit`. One answer for one \
-             person is at most 64 MiB.",
+            format!(
+                "Read those that you have asked for to their end, or ask for less, such as a smaller `limit`. Those of \
+                 one person have at most {OF_ONE_MIB} MiB."
+            ),
         );
         frame::dress(problem.answer(&path), &stranger)
     })

@@ -36,8 +36,9 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
 /// What outlives a change of the plugin's configuration: its receipts.
 #[derive(Default)]
 pub struct Standing {
-    readings: AtomicU64,
     pub applied: Applied,
+    /// How often the receipts were read. It counts from the beginning of each reading.
+    readings: AtomicU64,
     /// The receipts have to be read before the next call: a commit ended in doubt, or a server was
     /// not asked yet.
     doubts: AtomicU64,
@@ -148,14 +149,13 @@ impl Standing {
 
     /// Whether the receipts were read anew.
     async fn refresh(&self, plugin: &str) -> Result<bool, GrantError> {
-        let is_settled = |doubts| self.is_settled(doubts);
-        if is_settled(self.doubts.load(Ordering::Acquire)) {
+        if self.is_settled(self.doubts.load(Ordering::Acquire)) {
             return Ok(false);
         }
         let _reading = self.reading.lock().await;
         // Doubts that arise while it is read are not settled by what is found.
         let doubts = self.doubts.load(Ordering::Acquire);
-        if !is_settled(doubts) {
+        if !self.is_settled(doubts) {
             self.read(plugin).await?;
             self.settled.store(doubts, Ordering::Release);
         }

@@ -106,7 +106,7 @@ impl CallSession {
         }
     }
 
-    /// What is applied was read by an earlier reading than the newest.
+    /// With the reading that told what is applied: another one may have begun since.
     fn of_reading(self, reading: u64) -> Self {
         Self { reading, ..self }
     }

@@ -26,7 +26,7 @@ pub use quoted::Secrets;
 pub(crate) use revealing_queries::{may_hold_secret, names_an_address};
 pub use rules::{Field, Redactor};
 #[cfg(all(test, target_os = "linux"))]
-pub(crate) use tests::computed;
+pub(crate) use tests::{computed, hiding};
 pub use text::digest::DIGEST_CHARS;
 use text::digest::MARK;
 use walk::Search;

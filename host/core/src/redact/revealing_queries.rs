@@ -50,20 +50,11 @@ pub(crate) fn may_hold_secret(key: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::{HostSpec, RedactedField, RedactionSpec};
-
-    fn rules(pointers: &[&str]) -> Redactor {
-        let mut redaction = RedactionSpec::default();
-        redaction.fields.extend(
-            pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
-        );
-        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
-    }
+    use crate::redact::hiding;
 
     #[test]
     fn a_rule_that_may_hide_a_label_is_told_from_one_that_hides_something_else() {
-        let may_hide = |pointers: &[&str]| rules(pointers).hides_any(&["metadata", "labels"]);
+        let may_hide = |pointers: &[&str]| hiding(pointers).hides_any(&["metadata", "labels"]);
         for pointer in ["/metadata", "/metadata/labels", "/metadata/labels/code", "/*/labels/*", "/**/code"] {
             assert!(may_hide(&[pointer]), "{pointer}");
         }

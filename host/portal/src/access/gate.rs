@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::viewer::{Person, Proof};
-use super::{Access, For, Viewer, proxy, session};
+use super::{Access, Viewer, proxy, session};
 use crate::answer::frame::{Page, Reader};
 use crate::answer::{Problem, codes};
 
@@ -51,13 +51,11 @@ impl Gate {
         match self.recognise(control, request.headers()).await {
             Ok(Some(person)) => {
                 let can_leave = matches!(person.proof, Proof::Session(_));
-                let name: Arc<str> = person.known.person.user.as_str().into();
-                let reader = Reader::Person { name: name.clone(), can_leave };
+                let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
                 let viewer = Viewer::Person(Arc::new(person));
                 request.extensions_mut().insert(viewer.clone());
                 let mut response = viewer.does(next.run(request)).await;
                 response.extensions_mut().insert(reader);
-                response.extensions_mut().insert(For(name));
                 response
             }
             Ok(None) => self.refuse(&request),

@@ -52,10 +52,6 @@ pub(crate) fn party_of(user: &str) -> &str {
     }
 }
 
-/// Who an answer is for, where people sign in.
-#[derive(Clone)]
-pub(crate) struct For(pub(crate) Arc<str>);
-
 /// Who may use the portal.
 #[derive(Clone, Default)]
 pub enum Access {

@@ -13,7 +13,7 @@ use super::answers::Answers;
 use super::codes::Codes;
 use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
-use super::shares::{Share, Shares};
+use super::shares::Shares;
 use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
@@ -112,7 +112,7 @@ pub struct AccessControl {
     known_token_reviews: Semaphore,
     right_reviews: Semaphore,
     right_shares: Shares,
-    document_shares: Shares,
+    pub(super) document_shares: Shares,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
 }
@@ -248,11 +248,6 @@ impl AccessControl {
                 "the API server does not say who somebody is or what they may see, so nothing is shown: {why}"
             );
         }
-    }
-
-    /// A place to read a document for a person.
-    pub(super) async fn document_share<'a>(&'a self, known: &'a Known) -> Option<Share<'a>> {
-        self.document_shares.take(&known.person.user).await.ok()
     }
 
     pub(crate) fn logs_reads(&self) -> bool {

@@ -1,29 +1,16 @@
 //! A share for each party of what all ask for, so that one person's questions keep nobody else waiting.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::party_of;
 
-/// By party. It holds those that ask right now, and so no more than there are requests.
+/// By party. It holds those that ask right now, and at times some that have just asked.
 pub(super) struct Shares {
     each: usize,
-    asking: Mutex<HashMap<String, Asking>>,
-}
-
-struct Asking {
-    places: Arc<Semaphore>,
-    /// Questions under way, and those that wait for a place.
-    questions: usize,
-}
-
-/// One question of a party. Dropped, it makes room for the next one.
-pub(crate) struct Share<'a> {
-    shares: &'a Shares,
-    party: &'a str,
-    _place: Option<OwnedSemaphorePermit>,
+    asking: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
 impl Shares {
@@ -31,35 +18,21 @@ impl Shares {
         Self { each, asking: Mutex::default() }
     }
 
-    /// Waits while the party of this person has as many questions under way as it may.
-    pub(super) async fn take<'a>(&'a self, user: &'a str) -> Result<Share<'a>, AcquireError> {
-        let party = party_of(user);
-        let places = {
-            let mut asking = self.lock();
-            let new = || Asking { places: Arc::new(Semaphore::new(self.each)), questions: 0 };
-            let theirs = asking.entry(party.to_owned()).or_insert_with(new);
-            theirs.questions += 1;
-            theirs.places.clone()
-        };
-        // It counts as a question from here on, also if nobody waits for it to the end.
-        let mut share = Share { shares: self, party, _place: None };
-        share._place = Some(places.acquire_owned().await?);
-        Ok(share)
+    /// Waits while the party of this person has as many questions under way as it may. Dropped, the place makes room for
+    /// the next one.
+    pub(super) async fn take(&self, user: &str) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.of(party_of(user)).acquire_owned().await
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Asking>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        let mut asking = self.shares.lock();
-        let Some(theirs) = asking.get_mut(self.party) else { return };
-        theirs.questions -= 1;
-        if theirs.questions == 0 {
-            asking.remove(self.party);
+    fn of(&self, party: &str) -> Arc<Semaphore> {
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = asking.get(party).and_then(Weak::upgrade) {
+            return theirs;
         }
+        asking.retain(|_, places| places.strong_count() > 0);
+        let theirs = Arc::new(Semaphore::new(self.each));
+        asking.insert(party.to_owned(), Arc::downgrade(&theirs));
+        theirs
     }
 }
 
@@ -84,6 +57,7 @@ mod tests {
             "given up while it waited"
         );
         drop((second, third));
-        assert!(shares.lock().is_empty());
+        let _eve = shares.take("eve").await.unwrap();
+        assert_eq!(shares.asking.lock().unwrap().len(), 1, "who has gone is forgotten");
     }
 }

@@ -12,9 +12,9 @@ use kubewitness_core::views::MuteView;
 
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
-use super::shares::Share;
 use crate::answer::Problem;
 use axum::http::StatusCode;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The group of what Kubewitness lets people do beside reading objects.
 pub(crate) const GROUP: &str = "kubewitness.dev";
@@ -248,9 +248,10 @@ impl Viewer {
     }
 
     /// Held while a document is read for them.
-    pub(crate) async fn document_share(&self) -> Option<Share<'_>> {
+    pub(crate) async fn document_share(&self) -> Option<OwnedSemaphorePermit> {
         let Self::Person(person) = self else { return None };
-        person.control.document_share(&person.known).await
+        // Nobody closes the places.
+        person.control.document_shares.take(&person.known.person.user).await.ok()
     }
 
     /// For the record, where an operator wants one: who read which document. Never what is in it.

@@ -10,13 +10,14 @@ use axum::http::Response;
 use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::room::{Part, Room};
-use crate::access::For;
+use super::room::{Part, Room, SHARE};
 
 /// Smaller ones are bounded by the connections.
 const LARGE: u64 = 64 * 1024;
 /// Of all answers that are large, in KiB. A page of documents has a few MiB.
 const ROOM_KIB: u32 = 256 * 1024;
+/// What one person has of it, in MiB.
+pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
 /// What a connection's buffer takes at a time.
 const PIECE: usize = 16 * 1024;
 /// An answer is taken within this time, and a second more for so many bytes.
@@ -31,14 +32,13 @@ impl LargeAnswers {
         Self(Room::new(ROOM_KIB))
     }
 
-    /// The answer, which takes up room until it was sent. None where there is no room.
-    pub(crate) fn hold(&self, response: Response<Body>) -> Option<Response<Body>> {
+    /// The answer for a person, if people sign in. It takes up room until it was sent. None where there is no room.
+    pub(crate) fn hold(&self, person: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
         let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > LARGE) else {
             return Some(response);
         };
-        let person = response.extensions().get::<For>();
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let part = self.0.take(person.map(|For(name)| &**name), kib)?;
+        let part = self.0.take(person, kib)?;
         let until = Instant::now() + AT_LEAST + Duration::from_secs(bytes / BYTES_A_SECOND);
         Some(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), until, _part: part })))
     }
@@ -95,27 +95,25 @@ mod tests {
 
     use super::*;
 
-    fn answer(kib: usize, person: &str) -> Response<Body> {
-        let mut response = Response::new(Body::from(vec![b'x'; kib * 1024]));
-        response.extensions_mut().insert(For(person.into()));
-        response
+    fn answer(kib: usize) -> Response<Body> {
+        Response::new(Body::from(vec![b'x'; kib * 1024]))
     }
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_are_not_read_are_bounded_and_room_comes_back_when_they_are_sent() {
         let answers = LargeAnswers(Room::new(4000));
-        let first = answers.hold(answer(600, "ann")).unwrap();
+        let first = answers.hold(Some("ann"), answer(600)).unwrap();
         assert_eq!(first.body().size_hint().exact(), Some(600 * 1024));
-        assert!(answers.hold(answer(600, "ann")).is_none(), "she has a quarter");
-        assert!(answers.hold(answer(64, "ann")).is_some(), "a small one needs no room");
-        let others = ["bea", "cid", "dan"].map(|person| answers.hold(answer(1000, person)).unwrap());
-        assert!(answers.hold(answer(500, "eva")).is_none(), "all is taken");
+        assert!(answers.hold(Some("ann"), answer(600)).is_none(), "she has a quarter");
+        assert!(answers.hold(Some("ann"), answer(64)).is_some(), "a small one needs no room");
+        let others = ["bea", "cid", "dan"].map(|person| answers.hold(Some(person), answer(1000)).unwrap());
+        assert!(answers.hold(Some("eva"), answer(500)).is_none(), "all is taken");
         let mut body = first.into_body();
         let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(piece.len(), PIECE);
-        assert!(answers.hold(answer(500, "eva")).is_none(), "it is not sent yet");
+        assert!(answers.hold(Some("eva"), answer(500)).is_none(), "it is not sent yet");
         assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600 * 1024 - PIECE);
-        assert!(answers.hold(answer(500, "eva")).is_some());
+        assert!(answers.hold(Some("eva"), answer(500)).is_some());
         drop(others);
         assert!(answers.0.is_empty());
     }
@@ -123,7 +121,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_taken_too_slowly_breaks_off() {
         let answers = LargeAnswers::new();
-        let mut body = answers.hold(answer(640, "ann")).unwrap().into_body();
+        let mut body = answers.hold(Some("ann"), answer(640)).unwrap().into_body();
         tokio::time::advance(Duration::from_secs(39)).await;
         assert!(body.frame().await.unwrap().is_ok());
         tokio::time::advance(Duration::from_secs(2)).await;

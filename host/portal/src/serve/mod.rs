@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use connection::Server;
-pub(crate) use large_answers::LargeAnswers;
+pub(crate) use large_answers::{LargeAnswers, OF_ONE_MIB};
 use places::{Peer, Places};
 pub(crate) use stream_places::{StreamPlace, StreamPlaces};
 pub(crate) use tls::Tls;

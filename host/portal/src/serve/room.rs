@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::access::party_of;
 
 /// One person holds a quarter at most, so that three others find room.
-const SHARE: u32 = 4;
+pub(super) const SHARE: u32 = 4;
 
 #[derive(Clone)]
 pub(crate) struct Room {

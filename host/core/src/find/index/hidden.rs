@@ -24,20 +24,12 @@ impl Indexes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{HostSpec, RedactedField, RedactionSpec};
     use crate::find::index::IndexSpec;
-
-    fn rules(pointers: &[&str]) -> Redactor {
-        let mut redaction = RedactionSpec::default();
-        redaction.fields.extend(
-            pointers.iter().map(|pointer| RedactedField { kind: None, pointer: (*pointer).to_owned() }),
-        );
-        HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
-    }
+    use crate::redact::hiding;
 
     #[test]
     fn an_index_over_a_hidden_place_is_refused_by_name_and_others_answer() {
-        let rules = rules(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
+        let rules = hiding(&["/spec/code", "/spec/keys/*", "/metadata/labels/code", "/spec/tree"]);
         let asked = |pointer: &str, key: &str| {
             let indexes = Indexes::new(&[IndexSpec { name: "it".into(), pointer: pointer.into() }]);
             indexes.allow(&rules, "it", &indexes.key("it", key).unwrap())

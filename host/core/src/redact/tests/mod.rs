@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::RedactionSpec;
+use crate::config::{HostSpec, RedactedField, RedactionSpec};
 use crate::project::Pointer;
 
 /// What this thread has computed, whatever else the machine does.
@@ -21,6 +21,14 @@ use crate::project::Pointer;
 pub(crate) fn computed() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// The default rules, and fields of any kind at these places.
+pub(crate) fn hiding(pointers: &[&str]) -> Redactor {
+    let mut redaction = RedactionSpec::default();
+    let field = |pointer: &&str| RedactedField { kind: None, pointer: (*pointer).to_owned() };
+    redaction.fields.extend(pointers.iter().map(field));
+    HostSpec { redaction, ..HostSpec::default() }.redactor().unwrap()
 }
 
 fn of(variables: &[&str], fields: &[(Option<&str>, &str)]) -> Redactor {

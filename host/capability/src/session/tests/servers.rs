@@ -1,0 +1,216 @@
+//! Calls with a database on a server: it may be away, and other processes may write to it.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// A server that can't be had, or that takes its time to say what was applied.
+struct Server {
+    applied: Vec<Mark>,
+    answers: tokio::sync::Semaphore,
+}
+
+impl Server {
+    fn new(applied: Vec<Mark>) -> Arc<Self> {
+        Arc::new(Self { applied, answers: tokio::sync::Semaphore::new(0) })
+    }
+}
+
+#[async_trait]
+impl crate::sql::Engine for Server {
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn begin(&self, _: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        Err(GrantError::Unavailable("away".into()))
+    }
+
+    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+        self.answers.acquire().await.unwrap().forget();
+        Ok(self.applied.clone())
+    }
+
+    async fn forget(&self, _: &str, _: Seq) -> Result<(), GrantError> {
+        Ok(())
+    }
+
+    async fn committed(&self, _: &str) -> Result<bool, GrantError> {
+        Err(GrantError::Unavailable("away".into()))
+    }
+}
+
+async fn granted_with(world: &World, server: &Arc<Server>) -> Granted {
+    let capabilities = world.open().await;
+    let mut granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    granted.sql.insert(
+        "main".into(),
+        Database { name: "platform".into(), engine: server.clone(), access: SqlAccess::Schema },
+    );
+    granted
+}
+
+#[tokio::test]
+async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_the_database_hears_of_it() {
+    let world = World::new();
+    let mut granted = granted_with(&world, &Server::new(vec![])).await;
+    granted.sql.get_mut("main").unwrap().access = SqlAccess::Read;
+    granted.uses = Arc::new(uses::Uses::of(&everything().grants));
+    let granted = Arc::new(granted);
+    let mut call = CallSession::new(granted.clone(), HashMapOf::batch(&[1]), HashSet::new(), None);
+    let told = |needed: &str| {
+        format!(
+            "denied: the database `main` is granted with `access: read`, and this needs `access: {needed}` in \
+             spec.grants.sql"
+        )
+    };
+    let write = call.sql_write("main", rows(&[1]), None).await.unwrap_err();
+    assert_eq!(write.to_string(), told("write"));
+    let hidden =
+        call.sql_query("main", "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", vec![]).await;
+    assert_eq!(hidden.unwrap_err().to_string(), told("write"));
+    let table = call.sql_execute("main", "CREATE TABLE t (a INTEGER)", vec![vec![]]).await.unwrap_err();
+    assert_eq!(table.to_string(), told("schema"));
+    // This server is away: what is allowed comes as far as that.
+    let read = call.sql_query("main", "SELECT 1", vec![]).await;
+    assert_eq!(read, Err(GrantError::Unavailable("away".into())));
+    assert_eq!(granted.uses.access("sql:main").unwrap().1, Some(SqlAccess::Schema));
+}
+
+#[tokio::test]
+async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_answers() {
+    let world = World::new();
+    let granted = granted_with(&world, &Server::new(vec![])).await;
+    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
+    call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
+    assert_eq!(world.records(), "");
+}
+
+/// A database of which another process applied the first state, whenever the receipts are read for the second time.
+struct Shared {
+    engine: crate::sql::Shared,
+    readings: AtomicUsize,
+}
+
+#[async_trait]
+impl crate::sql::Engine for Shared {
+    fn dialect(&self) -> Dialect {
+        self.engine.dialect()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn begin(&self, plugin: &str) -> Result<Box<dyn Transaction>, GrantError> {
+        self.engine.begin(plugin).await
+    }
+
+    async fn receipts(&self, _: &str, _: Seq) -> Result<Vec<Mark>, GrantError> {
+        let is_first = self.readings.fetch_add(1, Ordering::SeqCst) == 0;
+        Ok(if is_first { vec![] } else { vec![Mark::of(&delivery(1, "a").state)] })
+    }
+
+    async fn forget(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
+        self.engine.forget(plugin, through).await
+    }
+
+    async fn committed(&self, token: &str) -> Result<bool, GrantError> {
+        self.engine.committed(token).await
+    }
+}
+
+#[tokio::test]
+async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
+    let world = World::new();
+    let mut granted = world.open().await.resolve("p", &everything(), &backing(0)).unwrap();
+    let engine = granted.sql["main"].engine.clone();
+    let shared = Arc::new(Shared { engine, readings: AtomicUsize::default() });
+    granted.sql.get_mut("main").unwrap().engine = shared.clone();
+    let granted = Arc::new(granted);
+    let stores = crate::session::granted::Stores { databases: vec![shared], ..Default::default() };
+    granted.standing.load("p", stores, 0, 0).await.unwrap();
+    let plugin = crate::session::granted::PluginGrants(granted.clone());
+    let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
+    assert!(early.applied().is_empty(), "nobody has applied it yet");
+    // Another call of this process finds that another process has written meanwhile, and reads what it applied.
+    granted.standing.mark_stale();
+    let mut later = plugin.open(&[delivery(2, "b")]).await.unwrap();
+    let create = "CREATE TABLE IF NOT EXISTS t (a INTEGER)";
+    later.sql_execute("main", create, vec![vec![]]).await.unwrap();
+    later.commit(&[2]).await.unwrap();
+    let refused = early.sql_execute("main", "INSERT INTO t VALUES (1)", vec![vec![]]).await.unwrap_err();
+    assert!(refused.to_string().contains("were read again since this call began"), "{refused}");
+    assert!(early.commit(&[1]).await.is_err(), "the call does not count as made");
+    let again = plugin.open(&[delivery(1, "a")]).await.unwrap();
+    assert_eq!(Vec::from_iter(again.applied().iter().copied()), [1]);
+}
+
+#[tokio::test]
+async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
+    let world = World::new();
+    let mark = HashMapOf::batch(&[1])[&1];
+    let server = Server::new(vec![mark]);
+    let granted = Arc::new(granted_with(&world, &server).await);
+    let stores = crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
+    granted.standing.load("p", stores, 0, 0).await.unwrap();
+    let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted));
+    let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
+        tokio::task::yield_now().await;
+        server.answers.add_permits(1);
+    });
+    assert_eq!((one, two), (vec![1], vec![1]));
+}
+
+#[tokio::test]
+async fn receipts_of_another_journal_are_told_and_ones_own_never() {
+    let is_told = async |newest: Seq, handed: &[Seq]| {
+        let world = World::new();
+        let server = Server::new(HashMapOf::batch(&[7]).into_values().collect());
+        let granted = Arc::new(granted_with(&world, &server).await);
+        let stores =
+            crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
+        granted.standing.load("p", stores, 0, newest).await.unwrap();
+        let plugin: Arc<dyn Grants> = Arc::new(crate::session::granted::PluginGrants(granted.clone()));
+        server.answers.add_permits(1);
+        applied(&plugin, handed).await;
+        granted.standing.met_another_journal()
+    };
+    assert!(is_told(6, &[1]).await);
+    assert!(!is_told(7, &[1]).await, "of the run before");
+    assert!(!is_told(0, &[7]).await, "of a call whose commit was in doubt");
+}
+
+#[tokio::test]
+async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
+    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    insert_with(&mut call, &[1]).await;
+    call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
+    let receipt = call.receipt(call.marks(&[1]).unwrap()).unwrap();
+    drop(call.write_ledger(&receipt).await.unwrap());
+    drop((call, capabilities));
+    let server: crate::sql::Shared = Server::new(vec![]);
+    let databases: crate::ledger::Databases = Arc::new([("platform".to_owned(), server)].into());
+    let spec = kubewitness_core::config::LedgerSpec {
+        name: "trail".into(),
+        path: "audit/ledger.jsonl".into(),
+        ..Default::default()
+    };
+    let ledger =
+        crate::ledger::Ledger::open(&spec, None, world.folder.path(), &databases, None).await.unwrap();
+    assert!(matches!(ledger.hold(&databases).await.err(), Some(GrantError::Unavailable(_))));
+}
+
+async fn insert_with(call: &mut CallSession, seqs: &[Seq]) {
+    call.sql_execute("main", CREATE, vec![vec![]]).await.unwrap();
+    call.sql_write("main", rows(seqs), None).await.unwrap();
+}
