@@ -68,7 +68,7 @@ async fn people_and_tables_get_digests_and_the_journal_keeps_the_bytes() {
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
-        kubewitness.status_when(WITHIN, "the sources", |status| status.sources.len() == 2).await?;
+        kubewitness.listed(2, WITHIN).await?;
         let (code, answer) = simulator.request(Method::POST, JOBS, Some(&job(SECRET))).await?;
         ensure!(code == 201, "{answer}");
         quote_in_status(&simulator).await?;
