@@ -45,7 +45,7 @@ pub fn per_second(mut work: impl FnMut()) -> f64 {
 
 /// For people: how much faster than a peer.
 pub fn ratio(ours: f64, peer: f64) -> String {
-    format!("× {:.1}", ours / peer)
+    format!("× {:.2}", ours / peer)
 }
 
 /// As many Jobs, each another one, as a cluster with that many has them.

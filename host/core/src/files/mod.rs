@@ -7,6 +7,7 @@
 //! on which others depend use [`within`].
 
 mod own_key;
+mod sockets;
 mod time_limit;
 mod unnamed;
 
@@ -16,6 +17,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use own_key::{KEY_BYTES, Origin, own_key};
+pub use sockets::send_at_once;
 pub use time_limit::{ANSWER, WORK, within, within_blocking};
 pub use unnamed::unnamed;
 

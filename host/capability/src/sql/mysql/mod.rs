@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
+use kubewitness_core::files::send_at_once;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
@@ -222,6 +223,7 @@ impl Link for Mysql {
 
     async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
+        send_at_once(options.get_port());
         let about = "SELECT VERSION(), CAST(@@max_allowed_packet AS SIGNED)";
         let row = sqlx::query(about).fetch_one(&mut connection).await?;
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);

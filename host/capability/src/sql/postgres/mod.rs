@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
+use kubewitness_core::files::send_at_once;
 use kubewitness_core::ports::{Dialect, GrantError, SqlValue, TableWrite};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row, SqlSafeStr, Statement as _};
@@ -160,6 +161,7 @@ impl Link for Postgres {
 
     async fn connect(options: &Self::Options) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
+        send_at_once(options.get_port());
         sqlx::raw_sql(AssertSqlSafe(settings())).execute(&mut connection).await?;
         Ok(Self { connection, tables: HashMap::new(), stale: false })
     }

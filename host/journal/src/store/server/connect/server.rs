@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use kubewitness_core::address::{self, is_cut};
+use kubewitness_core::files::send_at_once;
 use kubewitness_core::ports::JournalError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -158,12 +159,16 @@ impl Server {
         let mut session = match &self.options {
             Options::Postgres(options) => {
                 let connected = timeout(CONNECT, PgConnection::connect_with(options)).await.map_err(late)?;
-                Session::new(Box::new(connected.map_err(refused)?))
+                let connected = connected.map_err(refused)?;
+                send_at_once(options.get_port());
+                Session::new(Box::new(connected))
             }
             Options::Mysql(options) => {
                 let connected =
                     timeout(CONNECT, MySqlConnection::connect_with(options)).await.map_err(late)?;
-                Session::new(Box::new(connected.map_err(refused)?))
+                let connected = connected.map_err(refused)?;
+                send_at_once(options.get_port());
+                Session::new(Box::new(connected))
             }
         };
         match self.settle(&mut session).await {
