@@ -185,7 +185,7 @@ fn engine(folder: Option<&Path>) -> Result<Engine> {
     // A folder that can't be written has no cache.
     let cache: Option<PathBuf> =
         Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
-    controller::engine(cache)
+    controller::engine(cache, false)
 }
 
 fn parse_config(text: &str) -> Result<Map<String, Value>> {
