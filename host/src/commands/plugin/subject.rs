@@ -52,7 +52,8 @@ pub fn manifest(path: &Path) -> Result<Parsed<PluginSpec>> {
     let entry = match snapshot.plugins.as_slice() {
         [entry] => entry,
         plugins => bail!(
-            "{} has {} documents of the kind Plugin: it needs one{}",
+            "{} has {} documents of the kind Plugin: it needs one. A plugin is named by its folder, by its manifest \
+             (plugin.yaml), or by its component (.wasm){}",
             path.display(),
             plugins.len(),
             lines(&snapshot.problems)

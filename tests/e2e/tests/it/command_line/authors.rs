@@ -341,6 +341,14 @@ async fn what_is_no_plugin_or_no_test_is_named_with_what_to_do() {
         refused(there, &["run", "-f", "nowhere.yaml"], "reading nowhere.yaml").await?;
         refused(there, &["run", "shout.wasm", "-f", "tests/failed.yaml", "--config", "7"], "a JSON object")
             .await?;
+        std::fs::write(there.join("scalar.yaml"), "hello")?;
+        refused(
+            there,
+            &["run", "scalar.yaml", "-f", "tests/failed.yaml"],
+            "named by its folder, by its manifest",
+        )
+        .await?;
+        refused(here, &["test"], "`kubewitness plugin new NAME` makes a folder that has one").await?;
         std::fs::remove_file(there.join("plugin.py"))?;
         refused(there, &["build"], "build the component with your language's own tool").await?;
         Ok(())
