@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::Paused;
+use kubewitness_core::ports::{Paused, Rest};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::pacing::breaker::Breaker;
@@ -52,6 +52,7 @@ struct Figures {
     saved: Seq,
     last_error: Option<Arc<str>>,
     why: Option<Arc<str>>,
+    rest: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
@@ -69,11 +70,12 @@ pub(crate) struct Sources<'d> {
     pub saver: &'d ProgressSaver,
     pub ticks: Option<&'d Ticks>,
     pub last_error: Option<&'d Arc<str>>,
+    pub rest: Option<&'d Rest>,
 }
 
 impl Shared {
     pub fn publish(&self, sources: &Sources<'_>) {
-        let Sources { lanes, resync, reader, breaker, saver, ticks, last_error } = sources;
+        let Sources { lanes, resync, reader, breaker, saver, ticks, last_error, rest } = sources;
         let of = lanes.stats();
         let stats = DispatchStats {
             started: true,
@@ -88,6 +90,7 @@ impl Shared {
             lag_seq: 0,
             oldest_unfinished_ms: lanes.oldest_unfinished_ms(),
             last_error: None,
+            rest: None,
             unclear: reader.unclear,
             filter_error: None,
             consecutive_failures: breaker.failures(),
@@ -107,6 +110,7 @@ impl Shared {
             saved: saver.saved_cursor(),
             last_error: last_error.cloned(),
             why: reader.why.clone(),
+            rest: rest.map(|rest| rest.why.clone()),
         };
     }
 
@@ -138,7 +142,7 @@ pub struct DispatchHandle {
 
 impl DispatchHandle {
     pub fn stats(&self) -> DispatchStats {
-        let Figures { stats, cursor, last_error, why, .. } = self.shared.figures();
+        let Figures { stats, cursor, last_error, why, rest, .. } = self.shared.figures();
         let now = self.clock.elapsed();
         DispatchStats {
             unfinished: stats.queue.unfinished(now),
@@ -146,6 +150,7 @@ impl DispatchHandle {
             lag_seq: self.newest.borrow().saturating_sub(cursor),
             last_error: last_error.map(|error| error.to_string()),
             filter_error: why.map(|why| why.to_string()),
+            rest: rest.map(|why| why.to_string()),
             paused: self.shared.paused(),
             ..stats
         }

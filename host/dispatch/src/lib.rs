@@ -99,6 +99,8 @@ pub struct DispatchStats {
     /// When the oldest unfinished state was observed, in milliseconds since 1970.
     pub oldest_unfinished_ms: Option<u64>,
     pub last_error: Option<String>,
+    /// Why no call begins for a while: the plugin has taken more than its share of something.
+    pub rest: Option<String>,
     /// Calls in a row that failed as a whole; 0 after one that did not.
     pub consecutive_failures: u32,
     /// Whether the breaker is open: the plugin kept failing and is only probed, with growing pauses.

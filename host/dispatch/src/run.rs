@@ -12,7 +12,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::{Lanes, Now};
 use kubewitness_core::limits;
 use kubewitness_core::ports::{
-    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, KvWrite, Outcome, Paused,
+    Backlog, CallError, DeadLetter, Delivery, Handler, JournalError, KvWrite, Outcome, Paused, Rest,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -91,6 +91,8 @@ pub(crate) struct Run {
     pub(crate) last_error: Option<Arc<str>>,
     /// No call begins while it is there.
     paused: Option<Arc<Paused>>,
+    /// The same until its time is over: the plugin has taken more than its share of something.
+    rest: Option<Rest>,
     ticks: Option<Ticks>,
     is_deaf: bool,
     is_orphaned: bool,
@@ -113,6 +115,7 @@ impl Run {
             splits: Vec::new(),
             last_error: None,
             paused,
+            rest: None,
             is_deaf: false,
             is_orphaned: false,
         }
@@ -186,8 +189,9 @@ impl Run {
 
     fn start_calls(&mut self, work: &mut Work, now: Duration) {
         let batch = self.parts.options.delivery.batch.max(1) as usize;
+        self.rest = self.parts.handler.rest();
         let is_ticks_turn = self.start_tick(work);
-        if is_ticks_turn || self.paused.is_some() {
+        if is_ticks_turn || self.paused.is_some() || self.rest.is_some() {
             return;
         }
         while work.calls.len() < self.parts.options.concurrency.max(1) as usize {
@@ -227,7 +231,7 @@ impl Run {
         let Some(ticks) = &mut self.ticks else { return false };
         ticks.plan(now, self.paused.is_some());
         let is_free = work.calls.is_empty() && work.ticking.is_none();
-        let is_kept = !self.saver.is_full() && !self.saver.is_failing();
+        let is_kept = !self.saver.is_full() && !self.saver.is_failing() && self.rest.is_none();
         if !ticks.is_turn(now.elapsed) {
             return false;
         }
@@ -406,7 +410,8 @@ impl Run {
         };
         let tick = self.ticks.as_ref().and_then(Ticks::wake);
         let reader = self.reader.wake(&self.lanes, newest);
-        let wakes = [probe, self.saver.due(), reader, self.lanes.past_due(), tick];
+        let rest = self.rest.as_ref().map(|rest| now + rest.wait);
+        let wakes = [probe, self.saver.due(), reader, self.lanes.past_due(), tick, rest];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 
@@ -419,6 +424,7 @@ impl Run {
             saver: &self.saver,
             ticks: self.ticks.as_ref(),
             last_error: self.last_error.as_ref(),
+            rest: self.rest.as_ref(),
         });
     }
 

@@ -27,6 +27,9 @@ pub struct EngineOptions {
     /// Where compiled code is kept; nowhere if left out.
     pub cache: Option<PathBuf>,
     pub compiler: Compiler,
+    /// Nobody ends this process by hand while it has a component compiled. So whoever finds that the one before it
+    /// was ended then, twice, takes the component for the cause.
+    pub is_unattended: bool,
 }
 
 #[derive(Clone)]
@@ -49,7 +52,8 @@ impl Engine {
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(|error| broken(&error))?;
         bindings::Full::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest| guest)
             .map_err(|error| broken(&error))?;
-        let code = CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler);
+        let code =
+            CodeStore::new(engine.clone(), options.cache.as_deref(), options.compiler, options.is_unattended);
         tick(&engine)?;
         let weak = engine.weak();
         let hurry = move || {

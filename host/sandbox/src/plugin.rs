@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, KvWrite, Outcome, Session, ShownState, Tick, Verdict,
+    CallError, Delivery, GrantError, Grants, Handler, KvWrite, Outcome, Rest, Session, ShownState, Tick,
+    Verdict,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -281,6 +282,10 @@ impl Handler for Plugin {
         self.tally.waited(seat.waited());
         let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
         session.commit(&[]).await.map_err(refused)
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.grants.rest()
     }
 }
 

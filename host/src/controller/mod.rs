@@ -131,7 +131,7 @@ impl Controller {
         files::within(&options.data, files::WORK, move || trial::clear(&data))
             .await
             .context("removing what trials of plugins have left")?;
-        let engine = engine(Some(options.data.join("cache")))?;
+        let engine = engine(Some(options.data.join("cache")), true)?;
         let told = Told::default();
         let mutes = Mutes::new(journal.clone(), &options.data, told.clone());
         let mutes = Arc::new(match reviews {
@@ -207,10 +207,11 @@ impl Controller {
     }
 }
 
-/// The one that production has: components are compiled by another process of this program.
-pub fn engine(cache: Option<PathBuf>) -> Result<Engine> {
+/// The one that production has: components are compiled by another process of this program. An author ends a command
+/// whenever it takes too long; nobody does that with a controller.
+pub fn engine(cache: Option<PathBuf>, is_unattended: bool) -> Result<Engine> {
     let compiler = Compiler::this_program().context("finding this program, which compiles components")?;
-    Ok(Engine::new(EngineOptions { cache, compiler })?)
+    Ok(Engine::new(EngineOptions { cache, compiler, is_unattended })?)
 }
 
 /// Once the end has begun, tells for ever what it waits for.

@@ -132,9 +132,9 @@ impl Capabilities {
         self.redaction.clone()
     }
 
-    /// Bounds the `kv` of each plugin from now on.
-    pub fn bound_kv(&self, bytes: u64) {
-        self.kv.set(bytes);
+    /// Bounds the `kv` of each plugin from now on: what it holds, and what is written to it in a second.
+    pub fn bound_kv(&self, bytes: u64, a_second: u64) {
+        self.kv.set(bytes, a_second);
     }
 
     /// With secrets hidden as somebody else hides them.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::SqlAccess;
-use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Session};
+use kubewitness_core::ports::{Delivery, Documents, GrantError, Grants, Rest, Session};
 
 use super::CallSession;
 use super::outbound::Outbox;
@@ -244,6 +244,10 @@ impl Grants for PluginGrants {
 
     fn begin_version(&self, version: &str) {
         self.0.outbox.begin_version(version);
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.0.kv.as_ref()?.rest(self.0.clock.elapsed())
     }
 
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError> {

@@ -290,7 +290,9 @@ async fn note_kv(
     receipt: &Receipt,
 ) -> Result<Option<u64>, GrantError> {
     let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
-    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks)) else { return Ok(None) };
+    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks, granted.clock.elapsed())) else {
+        return Ok(None);
+    };
     granted.outbox.keep(note).await?;
     Ok(Some(number))
 }
@@ -550,7 +552,8 @@ impl Session for CallSession {
             doubt.0 = None;
         }
         let seqs = self.seqs();
-        let mut writes = self.kv.take().map(|kv| kv.commit(&seqs, noted)).unwrap_or_default();
+        let mut writes =
+            self.kv.take().map(|kv| kv.commit(&seqs, noted, granted.clock.elapsed())).unwrap_or_default();
         writes.extend(granted.outbox.finish(&seqs));
         if self.ends.is_some() {
             writes.extend(granted.outbox.end_tick(&self.outbound));

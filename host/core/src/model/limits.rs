@@ -85,6 +85,9 @@ pub const BATCH_MOST: u32 = 1024;
 /// The most bytes of one plugin's `kv`, keys and values together, unless the host's settings say otherwise.
 pub const KV_BYTES: u64 = 4 * 1024 * 1024;
 
+/// The bytes that one plugin may write to its `kv` in a second, on the average, unless the host's settings say otherwise.
+pub const KV_RATE: u64 = 1024 * 1024;
+
 /// The most requests of one plugin that are noted and have no verdict. More than the largest call of an ordinary
 /// plugin makes; each is some hundred bytes in memory and in the journal.
 pub const INTENTS: usize = 16 * 1024;

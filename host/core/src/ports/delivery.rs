@@ -107,6 +107,14 @@ pub struct Tick {
     pub timeout: Duration,
 }
 
+/// No call begins for so long: the plugin has taken ahead of what it may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    pub wait: Duration,
+    /// For people.
+    pub why: Arc<str>,
+}
+
 /// A plugin that is ready to be called.
 #[async_trait]
 pub trait Handler: Send + Sync {
@@ -115,5 +123,10 @@ pub trait Handler: Send + Sync {
     /// Calls the plugin without a state. It answers the writes to `kv`. A plugin without a schedule refuses.
     async fn tick(&self, _tick: Tick) -> Result<Vec<KvWrite>, CallError> {
         Err(CallError::Protocol("it exports no `ticker`".into()))
+    }
+
+    /// Asked before each call. The states wait meanwhile, and use up no tries.
+    fn rest(&self) -> Option<Rest> {
+        None
     }
 }

@@ -60,7 +60,7 @@ pub struct PluginView {
     pub queue: QueueView,
     #[serde(default)]
     pub calls: CallsView,
-    /// Why it is not active, or its last error.
+    /// Why it is not active, why its next call waits, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Left out where the plugin is not paused.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Delivery, KvWrite};
+use super::{Delivery, KvWrite, Rest};
 use crate::state::{ObjectRef, Seq, State};
 
 /// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
@@ -166,6 +166,10 @@ pub trait Grants: Send + Sync {
     async fn open(&self, batch: &[Delivery]) -> Result<Box<dyn Session>, GrantError>;
     /// Calls from now on are of this version of the plugin, by its digest. What it is granted stays.
     fn begin_version(&self, _version: &str) {}
+    /// Whether the plugin has to rest before its next call.
+    fn rest(&self) -> Option<Rest> {
+        None
+    }
 }
 
 /// A state as one plugin may see it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kubewitness_core::config::{self, TickSpec};
 use kubewitness_core::ports::{CallError, JournalError, Verdict};
 use kubewitness_dispatch::DispatchOptions;
+use tokio::time::Instant;
 
 use crate::fixtures::journal::Journal;
 use crate::fixtures::plugin::{Plugin, done};
@@ -157,4 +158,29 @@ async fn no_tick_begins_while_what_it_writes_could_not_be_kept() {
     assert!(ticks(&plugin).len() > 1);
     assert!(journal.kv_of("ticked").is_some());
     end(running).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_rests_is_not_called_says_why_and_goes_on_by_itself() {
+    let journal = Journal::new(1, 1);
+    let plugin = Plugin::new("p", &journal, done);
+    let until = Instant::now() + Duration::from_millis(EVERY + 5_000);
+    *plugin.rests_until.lock().unwrap() = Some(until);
+    journal.append(0..10);
+    let running = start(ticking(), &journal, &plugin);
+    pass(EVERY + 4_000).await;
+    let stats = running.stats();
+    assert_eq!((stats.delivered, ticks(&plugin).len()), (0, 0));
+    assert_eq!((stats.rest.as_deref(), stats.last_error), (Some("it has had enough"), None));
+    pass(1_500).await;
+    let stats = running.stats();
+    assert_eq!((stats.delivered, ticks(&plugin), stats.rest), (10, vec![1], None), "the tick comes late");
+    assert!(plugin.with(|seen| seen.handed.iter().all(|(_, attempt)| *attempt == 1)));
+
+    *plugin.rests_until.lock().unwrap() = Some(Instant::now() + Duration::from_secs(3600));
+    journal.append(0..10);
+    pass(1_000).await;
+    let ended = Instant::now();
+    end(running).await;
+    assert!(ended.elapsed() < Duration::from_secs(1), "an end does not wait for it");
 }

@@ -23,6 +23,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::cache::{self, Cache};
+use super::marks::{DEATHS, Marks};
 use super::process::{self, NoCode};
 use super::refusals::Refusals;
 use super::{Compiler, Outline, outline};
@@ -35,6 +36,7 @@ pub struct CodeStore {
     /// One process compiles at a time: each may take the memory that one may. Who asks first is first.
     turn: Arc<tokio::sync::Mutex<()>>,
     refusals: Refusals,
+    marks: Marks,
     under_way: Mutex<Vec<UnderWay>>,
     /// By digest, what some plugin holds.
     loaded: Mutex<BTreeMap<String, Weak<Component>>>,
@@ -60,8 +62,8 @@ pub struct Compiled {
 }
 
 impl CodeStore {
-    /// Without a folder, code is not kept.
-    pub fn new(engine: Engine, folder: Option<&Path>, compiler: Compiler) -> Self {
+    /// Without a folder, code is not kept. `is_unattended`: nobody ends this process by hand in the middle.
+    pub fn new(engine: Engine, folder: Option<&Path>, compiler: Compiler, is_unattended: bool) -> Self {
         let cache = folder.and_then(|folder| match Cache::open(folder, &engine) {
             Ok(cache) => Some(cache),
             Err(error) => {
@@ -76,6 +78,7 @@ impl CodeStore {
             cache,
             compiler,
             turn: Arc::default(),
+            marks: Marks::open(beside.filter(|_| is_unattended), program.clone()),
             refusals: Refusals::open(beside, program),
             under_way: Mutex::default(),
             loaded: Mutex::default(),
@@ -180,7 +183,11 @@ impl CodeStore {
             if let Some(component) = store.kept(&of) {
                 return Some(Ok((component, Duration::ZERO)));
             }
+            if let Some(why) = store.is_deadly(&of, &most) {
+                return Some(Err(SandboxError::Unfit(why)));
+            }
             let _shown = Shown::of(&store.now, &of);
+            let _mark = store.marks.begin(&of, &most);
             let begun = Instant::now();
             let compiling = store.compile(&bytes, &of, &most);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
@@ -195,6 +202,23 @@ impl CodeStore {
             Some(compiled) => compiled,
             None => Err(SandboxError::Compiler("it was stopped".into())),
         }
+    }
+
+    /// Why a component is not compiled over which earlier processes died. From then on it is one that was refused.
+    fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
+        if !self.marks.is_deadly(digest, limits) {
+            return None;
+        }
+        let file = self.refusals.file().map(|file| file.display().to_string()).unwrap_or_default();
+        let why = format!(
+            "the controller was killed {DEATHS} times while it had the component compiled, most likely since the container \
+             has no memory left then: give the container more, or lower `spec.limits.components.compileMemory` of the \
+             host's settings. It is compiled again when its bytes, these limits or the version of kubewitness change, \
+             or after a restart without {file}"
+        );
+        self.refusals.add(digest, limits, &why);
+        self.marks.remove(digest);
+        Some(why)
     }
 
     /// What people are told. What would end the same way is not compiled again.
@@ -306,7 +330,7 @@ mod tests {
     fn store() -> (Arc<CodeStore>, ComponentsSpec) {
         let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
         let engine = Engine::new(&configuration()).unwrap();
-        let store = CodeStore::new(engine, None, Compiler::Child(program));
+        let store = CodeStore::new(engine, None, Compiler::Child(program), false);
         (
             Arc::new(store),
             ComponentsSpec {

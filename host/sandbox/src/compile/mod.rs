@@ -11,6 +11,7 @@ mod code;
 #[cfg(target_os = "linux")]
 mod confine;
 mod mapped;
+mod marks;
 mod outline;
 mod process;
 mod refusals;

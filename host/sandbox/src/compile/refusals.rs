@@ -59,6 +59,11 @@ impl Refusals {
         Self { file, program, kept: Mutex::new(kept) }
     }
 
+    /// Where they outlive the process.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     fn kept(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

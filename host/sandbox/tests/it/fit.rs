@@ -134,8 +134,14 @@ async fn memory_too_small_to_begin_with_is_found_before_the_plugin_is_active() {
 async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("compiled");
-    let engine =
-        || Engine::new(EngineOptions { cache: Some(cache.clone()), compiler: Compiler::InProcess }).unwrap();
+    let engine = || {
+        Engine::new(EngineOptions {
+            cache: Some(cache.clone()),
+            compiler: Compiler::InProcess,
+            is_unattended: false,
+        })
+        .unwrap()
+    };
     let (bytes, limits) = (probe_bytes().into(), ComponentsSpec::default());
     let digest = engine().load(&bytes, &limits).await.unwrap().digest().to_string();
     let file = cache.join(format!("{digest}.cwasm"));

@@ -32,8 +32,9 @@ pub fn probe_bytes() -> Vec<u8> {
     std::fs::read(probe_path()).expect("the probe was just found")
 }
 
-static ENGINE: LazyLock<Engine> =
-    LazyLock::new(|| Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap());
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false }).unwrap()
+});
 
 pub fn engine() -> Engine {
     ENGINE.clone()

@@ -109,7 +109,9 @@ async fn a_component_that_does_not_fit_its_memory_says_so() {
 
 #[tokio::test]
 async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_is_nobodys_fault() {
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
+            .unwrap();
     let component = engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
     let plugin =
         |name: &str| component.plugin(name, &LimitsSpec::default(), Arc::new(Fake::default())).unwrap();

@@ -172,7 +172,9 @@ async fn a_call_that_is_given_up_midway_leaves_no_session_and_no_instance() {
 
 #[tokio::test]
 async fn plugins_of_one_component_share_its_code_for_as_long_as_one_is_there() {
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
+            .unwrap();
     let load = async || engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
     let first = load().await;
     assert!(first.compile_time() > Duration::ZERO);

@@ -91,7 +91,7 @@ pub async fn check(args: CheckArgs) -> Ended {
         return status_rules::ask(&args);
     }
     let Some(path) = args.path else { return Err(Usage::error("name a folder, a manifest or a component")) };
-    let engine = controller::engine(None)?;
+    let engine = controller::engine(None, false)?;
     let folders = component::default_folders(args.plugins.plugins.clone());
     let findings = if path.extension().is_some_and(|extension| extension == "wasm") {
         vec![check_component(&engine, &path).await?]
@@ -409,7 +409,7 @@ mod tests {
     const SPEC: &str = "      subscribe: [{source: pods}]\n      grants:\n        sql: [{name: a, database: b}]\n        http: [{name: a, destination: c}]\n        ledger: [{name: a, ledger: d}]\n        keys: [{name: a, key: e}]\n        lister: [nodes]\n";
 
     async fn findings(path: &Path) -> Vec<Finding> {
-        let options = EngineOptions { cache: None, compiler: Compiler::InProcess };
+        let options = EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false };
         let engine = Engine::new(options).unwrap();
         let Read::Manifests(snapshot) = read(path).unwrap() else { panic!("rules") };
         check_snapshot(&engine, path, &snapshot, &component::Folders::default()).await
@@ -457,7 +457,9 @@ mod tests {
         assert_eq!(of("r.yaml").await, [expected("component", "spec.module.file")]);
         let odd = folder.path().join("odd.wasm");
         std::fs::write(&odd, b"\0asm\x0d\0\x01\0").unwrap();
-        let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).unwrap();
+        let engine =
+            Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
+                .unwrap();
         let finding = check_component(&engine, &odd).await.unwrap();
         let [FaultOf { code: Code::Component, field, message }] = finding.faults.as_slice() else {
             panic!("{:?}", finding.faults)

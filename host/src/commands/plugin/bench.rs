@@ -50,6 +50,12 @@ pub async fn bench(args: BenchPluginArgs) -> Ended {
 fn repeated(mut seen: Vec<Observed>, most: usize) -> Result<Vec<Observed>> {
     seen.retain(|it| tick_of(&it.object).is_none());
     anyhow::ensure!(!seen.is_empty(), "there are ticks alone: give objects, too");
+    // What is no object has no name that could be another.
+    let is_named = seen.iter().all(|it| it.object["metadata"].is_object());
+    anyhow::ensure!(
+        is_named,
+        "an object has no `metadata`: give it whole, as `kubectl get -o yaml` prints it"
+    );
     let mut bytes = 0;
     let rounds = most.div_ceil(seen.len());
     let all = seen.iter().flat_map(|it| (0..rounds).map(move |round| (round, it)));
@@ -220,6 +226,10 @@ mod tests {
         assert_eq!(objects[4].object["metadata"]["uid"], "5c1f-1");
         let told = repeated(vec![trial::next_tick()], 5).unwrap_err().to_string();
         assert!(told.contains("ticks alone"), "{told}");
+        for text in ["hello", "{kind: Job, apiVersion: batch/v1, metadata: train-7}"] {
+            let told = repeated(object_files::parse(text).unwrap(), 5).unwrap_err().to_string();
+            assert!(told.contains("no `metadata`: give it whole"), "{told}");
+        }
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub fn manifest(path: &Path) -> Result<Parsed<PluginSpec>> {
     let entry = match snapshot.plugins.as_slice() {
         [entry] => entry,
         plugins => bail!(
-            "{} has {} documents of the kind Plugin: it needs one{}",
+            "{} has {} documents of the kind Plugin: it needs one. A plugin is named by its folder, by its manifest \
+             (plugin.yaml), or by its component (.wasm){}",
             path.display(),
             plugins.len(),
             lines(&snapshot.problems)
@@ -185,7 +186,7 @@ fn engine(folder: Option<&Path>) -> Result<Engine> {
     // A folder that can't be written has no cache.
     let cache: Option<PathBuf> =
         Some(folder.join(CACHE)).filter(|cache| std::fs::create_dir_all(cache).is_ok());
-    controller::engine(cache)
+    controller::engine(cache, false)
 }
 
 fn parse_config(text: &str) -> Result<Map<String, Value>> {

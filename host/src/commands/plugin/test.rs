@@ -21,8 +21,9 @@ const OBJECTS: [&str; 3] = [".yaml", ".yml", ".json"];
 const EXPECTED_BYTES: u64 = 64 << 20;
 
 pub async fn test(args: TestPluginArgs) -> Ended {
-    let folder = subject::within(&args.dir, "tests");
-    let cases = cases(&folder)?;
+    // Whoever is in another folder is told that first.
+    subject::manifest(&args.dir)?;
+    let cases = cases(&subject::within(&args.dir, "tests"))?;
     let subject = subject::load(&args.dir, None).await?;
     let mut failed = 0;
     for case in &cases {

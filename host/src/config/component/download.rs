@@ -7,14 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use kubewitness_capability::{Forbidden, Guard, Unresolved};
 use kubewitness_core::config::{AddressKind, AddressRange, is_local};
 use kubewitness_core::files;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
+use ring::digest::{Context, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
+
+use super::room::Place;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// Without a byte for so long, a server is taken for one that is away.
@@ -23,8 +27,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 const BYTES_A_SECOND: u64 = 16 << 10;
 /// Registries lead to where they keep their files.
 const REDIRECTS: usize = 5;
-/// What may be longer goes to the disk as it comes.
-const IN_MEMORY: u64 = 1 << 20;
 
 /// A proxy resolves names itself. Where there is one, only addresses without a name are judged here.
 #[derive(Clone)]
@@ -85,38 +87,63 @@ fn is_of_this_machine(url: &Url) -> bool {
     url.scheme() == "http" && is_local(url.authority())
 }
 
-/// The whole body, if it is no longer than `most`. A long one comes by way of a file without a name: a server that is
-/// slow holds no memory, so many may be slow at a time.
-pub async fn body(response: Response, most: u64, folder: &Path) -> Result<Vec<u8>, String> {
-    if most <= IN_MEMORY {
-        let mut bytes = Vec::new();
-        return take(response, most, &mut bytes).await.map(|_| bytes);
-    }
+/// The whole body of something short, if it is no longer than `most`.
+pub async fn body(response: Response, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    take(response, most, &mut bytes).await.map(|_| bytes)
+}
+
+/// A component that has come. It lies in a file without a name: a server that is slow holds no memory, so many may be
+/// slow at a time.
+pub struct Arrived {
+    pub digest: String,
+    length: u64,
+    file: tokio::fs::File,
+}
+
+/// The whole body, if it is no longer than `most`.
+pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Arrived, String> {
     let unkept = |error: io::Error| format!("can't be kept in {} while it comes: {error}", folder.display());
     let place = folder.to_owned();
     let file = files::within(folder, files::WORK, move || files::unnamed(&place)).await.map_err(unkept)?;
     let mut file = tokio::fs::File::from_std(file);
-    let length = take(response, most, &mut file).await?;
-    file.rewind().await.map_err(unkept)?;
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
-    file.read_to_end(&mut bytes).await.map_err(unkept)?;
-    Ok(bytes)
+    let (length, digest) = take(response, most, &mut file).await?;
+    Ok(Arrived { digest, length, file })
 }
 
-/// The length. What a server announces is judged before a byte of it is read.
-async fn take(response: Response, most: u64, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64, String> {
+impl Arrived {
+    /// Once there is room for it.
+    pub async fn read(mut self) -> Result<Bytes, String> {
+        let place = Place::wait().await?;
+        let mut bytes = Vec::with_capacity(usize::try_from(self.length).unwrap_or_default());
+        let read = async {
+            self.file.rewind().await?;
+            self.file.read_to_end(&mut bytes).await
+        };
+        read.await.map_err(|error| format!("can't be read from where it was kept: {error}"))?;
+        Ok(place.filled(bytes))
+    }
+}
+
+/// The length and the digest. What a server announces is judged before a byte of it is read.
+async fn take(
+    response: Response,
+    most: u64,
+    to: &mut (impl AsyncWrite + Unpin),
+) -> Result<(u64, String), String> {
     let too_long = |length: u64| format!("has {length} bytes or more, and {most} are allowed");
     if let Some(length) = response.content_length().filter(|length| *length > most) {
         return Err(too_long(length));
     }
     let begun = Instant::now();
-    let (mut taken, mut stream) = (0, response.bytes_stream());
+    let (mut taken, mut digest, mut stream) = (0, Context::new(&SHA256), response.bytes_stream());
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| format!("broke off: {}", cause(error)))?;
         taken += piece.len() as u64;
         if taken > most {
             return Err(too_long(taken));
         }
+        digest.update(&piece);
         to.write_all(&piece).await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
         if is_too_slow(taken, begun.elapsed()) {
             return Err(format!(
@@ -126,7 +153,7 @@ async fn take(response: Response, most: u64, to: &mut (impl AsyncWrite + Unpin))
         }
     }
     to.flush().await.map_err(|error| format!("can't be kept while it comes: {error}"))?;
-    Ok(taken)
+    Ok((taken, hex::encode(digest.finish())))
 }
 
 fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {

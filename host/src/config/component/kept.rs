@@ -1,14 +1,17 @@
 //! A component that this host has already: it need not be fetched again. It lies on disk and not in memory, and is what
 //! its digest says, or it is not taken.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::files;
 use ring::digest::{Context, SHA256};
 
-use super::{COMPONENT_BYTES, digest};
+use super::{COMPONENT_BYTES, digest, room};
 
 /// What is read of a file at once to know its digest.
 const PIECE: usize = 64 << 10;
@@ -24,7 +27,7 @@ enum Place {
     /// The first of these that has these bytes.
     Files(Vec<PathBuf>),
     /// Of a version that is compared and may take over, as long as it is.
-    Memory(Bytes),
+    Unnamed(Arc<File>),
 }
 
 impl Kept {
@@ -32,32 +35,60 @@ impl Kept {
         Self { digest, place: Place::Files(files) }
     }
 
-    pub fn in_memory(bytes: Bytes) -> Self {
-        Self { digest: digest(&bytes), place: Place::Memory(bytes) }
+    /// Lets go of the memory.
+    pub async fn on_disk(bytes: Bytes, folder: &Path) -> Result<Self, String> {
+        let digest = digest(&bytes);
+        let place = folder.to_owned();
+        let writing = move || {
+            let mut file = files::unnamed(&place)?;
+            file.write_all(&bytes)?;
+            Ok(file)
+        };
+        let file = files::within(folder, files::WORK, writing).await;
+        let file = file.map_err(|error| format!("it can't be kept in {}: {error}", folder.display()))?;
+        Ok(Self { digest, place: Place::Unnamed(Arc::new(file)) })
     }
 
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
+    /// Once there is room for it.
     pub async fn read(self) -> Result<Bytes, String> {
-        match self.place {
-            Place::Memory(bytes) => Ok(bytes),
+        let room = room::Place::wait().await?;
+        let wanted = self.digest;
+        let bytes = match self.place {
+            Place::Unnamed(file) => {
+                let reading = tokio::task::spawn_blocking(move || again(&file, &wanted)).await;
+                reading.unwrap_or_else(|error| Err(error.to_string()))
+            }
             Place::Files(paths) => {
                 let first = paths.first().cloned().unwrap_or_default();
-                let reading = move || Ok(self::read(&paths, &self.digest));
+                let reading = move || Ok(read(&paths, &wanted));
                 let read = files::within(&first, files::WORK, reading).await;
                 read.unwrap_or_else(|error| Err(error.to_string()))
             }
-        }
+        };
+        Ok(room.filled(bytes?))
     }
 }
 
-fn read(paths: &[PathBuf], wanted: &str) -> Result<Bytes, String> {
+fn again(file: &File, wanted: &str) -> Result<Vec<u8>, String> {
+    let unread = |error: io::Error| format!("the component that was compared can't be read again: {error}");
+    let length = file.metadata().map_err(unread)?.len().min(COMPONENT_BYTES);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+    file.read_exact_at(&mut bytes, 0).map_err(unread)?;
+    match digest(&bytes) == wanted {
+        true => Ok(bytes),
+        false => Err("the component that was compared has other bytes now".into()),
+    }
+}
+
+fn read(paths: &[PathBuf], wanted: &str) -> Result<Vec<u8>, String> {
     let mut told = Vec::new();
     for path in paths {
         match files::read(path, COMPONENT_BYTES) {
-            Ok(bytes) if digest(&bytes) == wanted => return Ok(bytes.into()),
+            Ok(bytes) if digest(&bytes) == wanted => return Ok(bytes),
             Ok(_) => told.push(format!("{} has other bytes than the last good component", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => told.push(format!("{} can't be read: {error}", path.display())),
@@ -98,6 +129,12 @@ mod tests {
         assert!(told.contains("damaged has other bytes"), "{told}");
         let told = kept(&[folder.path().join("gone")]).read().await.unwrap_err();
         assert!(told.contains("gone is not there"), "{told}");
-        assert_eq!(&Kept::in_memory(Bytes::from_static(b"x")).read().await.unwrap()[..], b"x");
+        let aside = Kept::on_disk(Bytes::from_static(b"x"), folder.path()).await.unwrap();
+        for again in [aside.clone(), aside] {
+            assert_eq!(&again.read().await.unwrap()[..], b"x");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it has no name");
+        let told = Kept::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err();
+        assert!(told.contains("gone"), "{told}");
     }
 }

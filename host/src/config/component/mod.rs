@@ -7,6 +7,7 @@ mod download;
 mod kept;
 mod registry;
 mod remote;
+mod room;
 mod turn;
 
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::cosign::{self, Signature};
 use super::digest;
 use super::docker_config::Login;
-use super::download::{self, Network};
+use super::download::{self, Arrived, Network};
 
 /// A manifest names a few layers.
 const MANIFEST_BYTES: u64 = 1 << 20;
@@ -45,6 +45,20 @@ struct Layer {
     annotations: BTreeMap<String, String>,
 }
 
+impl Layer {
+    fn sha256(&self) -> Result<&str, String> {
+        let hex = self.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
+        hex.ok_or_else(|| format!("the digest {} is no SHA-256", shortened(&self.digest)))
+    }
+}
+
+fn is_what_it_says(found: &str, layer: &Layer) -> Result<(), String> {
+    match layer.sha256()? == found {
+        true => Ok(()),
+        false => Err("the registry answered with other bytes than the image names".into()),
+    }
+}
+
 pub struct Registry<'a> {
     reference: &'a OciReference,
     network: Network,
@@ -69,7 +83,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The digest of the manifest, and the component.
-    pub async fn component(&mut self, most: u64) -> Result<(String, Vec<u8>), String> {
+    pub async fn component(&mut self, most: u64) -> Result<(String, Arrived), String> {
         let name = match (&self.reference.digest, &self.reference.tag) {
             (Some(digest), _) => format!("sha256:{digest}"),
             (None, tag) => tag.clone().unwrap_or_default(),
@@ -86,7 +100,12 @@ impl<'a> Registry<'a> {
         if layer.media_type != WASM {
             return Err(format!("its layer is {}, and a component is {WASM}", shortened(&layer.media_type)));
         }
-        Ok((found, self.blob(layer, most).await?))
+        let folder = self.network.folder().to_owned();
+        let arrived =
+            self.blob(layer, most, async |answer| download::to_disk(answer, layer.size, &folder).await);
+        let arrived = arrived.await?;
+        is_what_it_says(&arrived.digest, layer)?;
+        Ok((found, arrived))
     }
 
     /// The signatures of the image with this digest.
@@ -97,7 +116,10 @@ impl<'a> Registry<'a> {
         for layer in manifest.layers.iter().filter(|layer| layer.media_type == cosign::LAYER).take(SIGNATURES)
         {
             let Some(text) = layer.annotations.get(cosign::ANNOTATION) else { continue };
-            let payload = self.blob(layer, PAYLOAD_BYTES).await?;
+            let payload =
+                self.blob(layer, PAYLOAD_BYTES, async |answer| download::body(answer, layer.size).await);
+            let payload = payload.await?;
+            is_what_it_says(&digest(&payload), layer)?;
             let payload = String::from_utf8(payload).map_err(|_| "a signed text is no UTF-8")?;
             found.push(Signature { payload, signature: text.clone() });
         }
@@ -109,31 +131,29 @@ impl<'a> Registry<'a> {
         match answer.status() {
             StatusCode::NOT_FOUND => Ok(None),
             status if status.is_success() => {
-                let body = download::body(answer, MANIFEST_BYTES, self.network.folder()).await;
+                let body = download::body(answer, MANIFEST_BYTES).await;
                 body.map(Some).map_err(|error| format!("the manifest {error}"))
             }
             status => Err(format!("the registry answers {status}{}", self.hint(status))),
         }
     }
 
-    async fn blob(&mut self, layer: &Layer, most: u64) -> Result<Vec<u8>, String> {
+    async fn blob<T>(
+        &mut self,
+        layer: &Layer,
+        most: u64,
+        take: impl AsyncFnOnce(Response) -> Result<T, String>,
+    ) -> Result<T, String> {
         if layer.size > most {
             return Err(format!("has {} bytes, and {most} are allowed", layer.size));
         }
-        let wanted = layer.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64);
-        let wanted =
-            wanted.ok_or_else(|| format!("the digest {} is no SHA-256", shortened(&layer.digest)))?;
+        layer.sha256()?;
         let answer = self.get(&format!("blobs/{}", layer.digest), "*/*").await?;
         let status = answer.status();
         if !status.is_success() {
             return Err(format!("the registry answers {status}{}", self.hint(status)));
         }
-        let bytes = download::body(answer, layer.size, self.network.folder()).await;
-        let bytes = bytes.map_err(|error| format!("the layer {error}"))?;
-        match digest(&bytes) == wanted {
-            true => Ok(bytes),
-            false => Err("the registry answered with other bytes than the image names".into()),
-        }
+        take(answer).await.map_err(|error| format!("the layer {error}"))
     }
 
     fn hint(&self, status: StatusCode) -> &'static str {
@@ -201,7 +221,7 @@ impl<'a> Registry<'a> {
             let hint = self.hint(status);
             return Err(format!("the place that gives the registry's tokens answers {status}{hint}"));
         }
-        let body = download::body(answer, TOKEN_BYTES, self.network.folder()).await;
+        let body = download::body(answer, TOKEN_BYTES).await;
         let body = body.map_err(|error| format!("the token {error}"))?;
         #[derive(Deserialize)]
         struct Token {

@@ -10,13 +10,13 @@ use kubewitness_core::config::{HostSpec, ModuleSpec, OciReference, SecretRef};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
+use super::COMPONENT_BYTES;
 use super::cosign::{Signature, signer};
 use super::docker_config;
-use super::download::{self, Network};
+use super::download::{self, Arrived, Network};
 use super::kept::Kept;
 use super::registry::Registry;
 use super::turn::Turn;
-use super::{COMPONENT_BYTES, digest};
 
 /// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);
@@ -89,6 +89,11 @@ impl Remote {
         }
     }
 
+    /// Where what comes lies.
+    pub fn folder(&self) -> &Path {
+        self.network.folder()
+    }
+
     fn server(&self) -> &str {
         match &self.place {
             Place::Oci(reference) => &reference.registry,
@@ -123,10 +128,13 @@ impl Remote {
         };
         let fetched = tokio::time::timeout(ALL, fetching).await;
         let fetched = fetched.unwrap_or_else(|_| Err(format!("was not there within {} s", ALL.as_secs())));
-        fetched.map_err(|error| format!("{}: {error}", self.name()))
+        let told = |error| format!("{}: {error}", self.name());
+        let (arrived, pulled) = fetched.map_err(told)?;
+        // It holds its turn meanwhile: no more of them lie on disk than there are turns.
+        Ok((arrived.read().await.map_err(told)?, pulled))
     }
 
-    async fn pull(&self, reference: &OciReference) -> Result<(Bytes, Pulled), String> {
+    async fn pull(&self, reference: &OciReference) -> Result<(Arrived, Pulled), String> {
         let OciReference { registry, repository, .. } = reference;
         let login = match &self.credentials {
             None => None,
@@ -142,23 +150,22 @@ impl Remote {
             true => Vec::new(),
             false => registry.signatures(&image).await?,
         };
-        let component_digest = digest(&component);
-        let pulled =
-            Pulled { from: self.name(), component: component_digest, image: Some(image), signatures };
+        let digest = component.digest.clone();
+        let pulled = Pulled { from: self.name(), component: digest, image: Some(image), signatures };
         self.judge(&pulled)?;
-        Ok((component.into(), pulled))
+        Ok((component, pulled))
     }
 
-    async fn download(&self, url: &str) -> Result<(Bytes, Pulled), String> {
+    async fn download(&self, url: &str) -> Result<(Arrived, Pulled), String> {
         let url: Url = url.parse().map_err(|error| format!("is no address: {error}"))?;
         let answer = self.network.client(&url)?.get(url).send().await.map_err(download::cause)?;
         if !answer.status().is_success() {
             return Err(format!("the server answers {}", answer.status()));
         }
-        let component = download::body(answer, COMPONENT_BYTES, self.network.folder()).await?;
-        let pulled =
-            Pulled { from: self.name(), component: digest(&component), image: None, signatures: Vec::new() };
-        Ok((component.into(), pulled))
+        let component = download::to_disk(answer, COMPONENT_BYTES, self.network.folder()).await?;
+        let digest = component.digest.clone();
+        let pulled = Pulled { from: self.name(), component: digest, image: None, signatures: Vec::new() };
+        Ok((component, pulled))
     }
 
     /// Whether it is signed, where that is asked for.

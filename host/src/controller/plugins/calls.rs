@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Tick};
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Rest, Tick};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
@@ -83,6 +83,10 @@ impl Handler for Calls {
     async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
         let handler = self.handler();
         self.run(async move { handler.tick(tick).await }).await
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.handler().rest()
     }
 }
 

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, Fault, HostSpec, ModulesSpec, PluginSpec};
 use kubewitness_sandbox::{Component, Engine};
+use tracing::warn;
 
 use crate::config::component::{Fetched, Found, Kept, Pulled};
 use crate::config::last_good::{GoodPlugin, LastGood};
@@ -126,20 +127,31 @@ impl Wanted {
     /// Fetches, compiles and checks. This may take minutes.
     pub async fn examine(self, engine: &Engine) -> Result<Examined, Vec<Problem>> {
         let Self { parsed, found, question, mut warnings, shadow } = self;
+        // First, so that nothing in memory waits for room for something else.
+        let shadow = match shadow {
+            Some(shadow) => Some(Box::pin(shadow.examine_aside(engine)).await?),
+            None => None,
+        };
         let Fetched { bytes, pulled } = found.fetch(&parsed).await?;
         let component = examine_component(engine, &parsed, &bytes, &question.limits).await?;
         warnings.extend(parsed.problems(component.warnings(&parsed.spec)));
-        let shadow = match shadow {
-            Some(shadow) => {
-                let Examined { candidate, bytes } = Box::pin(shadow.examine(engine)).await?;
-                let kept = candidate.pulled.is_some().then(|| Kept::in_memory(bytes));
-                Some(Box::new(Candidate { kept, ..candidate }))
-            }
-            None => None,
-        };
         warnings.extend(shadow.iter().flat_map(|shadow| shadow.warnings.clone()));
         let candidate = Candidate { parsed, component, pulled, kept: None, question, warnings, shadow };
         Ok(Examined { candidate, bytes })
+    }
+
+    /// As a version that is compared. One that was fetched waits on disk, since it may take over.
+    async fn examine_aside(self: Box<Self>, engine: &Engine) -> Result<Box<Candidate>, Vec<Problem>> {
+        let folder = match &self.found {
+            Found::Remote(remote) => Some(remote.folder().to_owned()),
+            Found::Here(_) | Found::Kept(_) => None,
+        };
+        let Examined { candidate, bytes } = self.examine(engine).await?;
+        let Some(folder) = folder else { return Ok(Box::new(candidate)) };
+        let kept = Kept::on_disk(bytes, &folder).await.inspect_err(|error| {
+            warn!(plugin = candidate.parsed.name, "the component is fetched again if it takes over: {error}");
+        });
+        Ok(Box::new(Candidate { kept: kept.ok(), ..candidate }))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Tick};
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Rest, Tick};
 use tokio::sync::Notify;
 
 /// One poison state is no evidence against a version. So many states, each alone in its call, are.
@@ -96,6 +96,10 @@ impl Handler for Watched {
     /// Says nothing for or against the version: what fails may be the server that it sends to.
     async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.handler.rest()
     }
 }
 

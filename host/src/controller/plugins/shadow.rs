@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use kubewitness_capability::Redaction;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
-use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Tick};
+use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrite, NOTE, Outcome, Rest, Tick};
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
 use kubewitness_core::{Seq, State, calendar, shortened};
 use kubewitness_journal::Journal;
@@ -151,6 +151,10 @@ impl Handler for Shadowed {
     /// A shadow is not called on the schedule.
     async fn tick(&self, tick: Tick) -> Result<Vec<KvWrite>, CallError> {
         self.handler.tick(tick).await
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        self.handler.rest()
     }
 }
 

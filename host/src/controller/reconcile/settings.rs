@@ -108,7 +108,7 @@ impl Control {
         let ceiling = &parsed.spec.limits.plugins;
         self.plugins.engine.bound_memory(ceiling.total_memory.0);
         if let Some(capabilities) = &self.capabilities {
-            capabilities.bound_kv(ceiling.kv.0);
+            capabilities.bound_kv(ceiling.kv.0, ceiling.kv_rate.0);
         }
         info!(sources = parsed.spec.sources.len(), "the host's settings are taken");
         self.host = Some(parsed.spec.clone());

@@ -42,9 +42,12 @@ async fn control(data: &std::path::Path) -> Control {
     let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
     let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
     // What was compiled once is found again at once.
-    let engine =
-        Engine::new(EngineOptions { cache: Some(data.join("cache")), compiler: Compiler::InProcess })
-            .unwrap();
+    let engine = Engine::new(EngineOptions {
+        cache: Some(data.join("cache")),
+        compiler: Compiler::InProcess,
+        is_unattended: false,
+    })
+    .unwrap();
     let abort = CancellationToken::new();
     let folders = kubewitness_harness::plugins_folder().into_iter().collect::<Vec<_>>().into();
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);

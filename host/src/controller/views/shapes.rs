@@ -106,7 +106,7 @@ pub fn plugin_view(name: String, state: &PluginState, now_ms: u64) -> PluginView
         queue: queue_view(&stats),
         calls: state.tally.view(),
         filter_errors: stats.unclear,
-        message: state.message.clone().or(stats.last_error).or(stats.filter_error).or(trouble),
+        message: state.message.clone().or(stats.rest).or(stats.last_error).or(stats.filter_error).or(trouble),
         tick: stats.tick.map(tick_view),
         shadow: state.shadow.as_ref().map(|shadow| shadow.borrow().clone()),
         paused: stats.paused.as_deref().map(paused_view),

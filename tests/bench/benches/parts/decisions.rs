@@ -64,7 +64,8 @@ async fn decisions(component: &str, config: &Value, phase: &str) -> Result<f64> 
     let backing = Backing { documents: Arc::new(Jobs), ..backing() };
     let grants = granted::grants(&settings, &plugin, folder.path(), backing).await?;
 
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
     let bytes = support::component(component).into();
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
     let plugin = component.plugin("bench", &LimitsSpec::default(), grants)?;

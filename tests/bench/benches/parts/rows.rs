@@ -84,7 +84,8 @@ async fn ours(folder: &Path, mut database: Value, states: usize) -> Result<f64> 
     }))?;
     let capabilities = Capabilities::open(&host, folder).await.map_err(|faults| anyhow!("{faults:?}"))?;
     let grants = capabilities.grants("persistence", &spec, backing()).await?;
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
     let component = engine.load(&component("persistence").into(), &ComponentsSpec::default()).await?;
     let plugin = component.plugin("persistence", &LimitsSpec::default(), grants)?;
     let all: Vec<_> = deliveries(states, JOBS).iter().map(with_previous).collect();

@@ -197,7 +197,8 @@ fn native(batch: &[kubewitness_core::ports::Delivery]) -> Vec<Verdict> {
 fn sandbox(c: &mut Criterion) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let engine =
-        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess }).expect("an engine");
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
+            .expect("an engine");
     let bytes = support::component("probe");
     let component =
         runtime.block_on(engine.load(&bytes.into(), &ComponentsSpec::default())).expect("a component");

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Bytes, DocumentsGrant, Duration, GrantsSpec, ModuleSpec, PluginSpec, SqlAccess};
-use crate::limits::{BATCH_MOST, KV_BYTES};
+use crate::limits::{BATCH_MOST, KV_BYTES, KV_RATE};
 use crate::model::fault::{Fault, fault};
 
 /// The most that a plugin manifest may ask for, and the memory of all plugins together. A manifest that asks for more is
@@ -47,6 +47,10 @@ pub struct CeilingSpec {
     /// holds it in memory.
     #[cfg_attr(test, schemars(extend("x-bounds" = crate::config::reference::at_least_bytes(1))))]
     pub kv: Bytes,
+    /// The bytes of keys and values that one plugin may write to `kv` in a second, on the average. One that is more than
+    /// four seconds ahead rests before its next call.
+    #[cfg_attr(test, schemars(extend("x-bounds" = crate::config::reference::at_least_bytes(1))))]
+    pub kv_rate: Bytes,
 }
 
 /// A capability, as the operator allows or refuses it.
@@ -106,6 +110,7 @@ impl Default for CeilingSpec {
             modules: vec![ModuleKind::File, ModuleKind::ConfigMapKey, ModuleKind::Oci, ModuleKind::Url],
             total_memory: Bytes(512 << 20),
             kv: Bytes(KV_BYTES),
+            kv_rate: Bytes(KV_RATE),
         }
     }
 }
@@ -207,6 +212,7 @@ pub(super) fn check(spec: &CeilingSpec, faults: &mut Vec<Fault>) {
         ("batch", u64::from(spec.batch)),
         ("totalMemory", spec.total_memory.0),
         ("kv", spec.kv.0),
+        ("kvRate", spec.kv_rate.0),
     ] {
         if value == 0 {
             faults.push(fault(field(name), "is 0: the least is 1"));
@@ -307,13 +313,13 @@ mod tests {
     fn a_ceiling_under_which_nothing_could_run_is_refused_by_its_field() {
         let mut faults = Vec::new();
         check(
-            &ceiling("{memory: 0, call: 0s, batch: 2000, modules: [], totalMemory: 0, kv: 0}"),
+            &ceiling("{memory: 0, call: 0s, batch: 2000, modules: [], totalMemory: 0, kv: 0, kvRate: 0}"),
             &mut faults,
         );
         let fields: Vec<_> = faults.into_iter().map(|fault| fault.field).collect();
         assert_eq!(
             fields,
-            ["memory", "totalMemory", "kv", "call", "batch", "modules"]
+            ["memory", "totalMemory", "kv", "kvRate", "call", "batch", "modules"]
                 .map(|name| format!("spec.limits.plugins.{name}"))
         );
         check(&CeilingSpec::default(), &mut Vec::new());

@@ -23,6 +23,10 @@ fn remote(module: &Value, host: &HostSpec) -> Remote {
     Remote::of(&serde_json::from_value(module.clone()).unwrap(), host, &std::env::temp_dir()).unwrap()
 }
 
+async fn aside(bytes: &Bytes) -> Kept {
+    Kept::on_disk(bytes.clone(), &std::env::temp_dir()).await.unwrap()
+}
+
 async fn pull(reference: &str, host: &HostSpec) -> Result<(Bytes, Pulled), String> {
     remote(&json!({"oci": reference}), host).fetch().await
 }
@@ -52,19 +56,23 @@ async fn a_tag_is_resolved_once_and_a_restart_needs_no_registry() {
     let name = format!("{}/plugin:1", registry.name());
     let (bytes, pulled) = pull(&name, &plain()).await.unwrap();
     let asked = registry.asked().len();
-    let kept = |bytes: &Bytes| {
+    let kept = async |bytes: &Bytes| {
         let mut again = remote(&json!({"oci": name}), &plain());
-        again.keep(Kept::in_memory(bytes.clone()), &pulled);
+        again.keep(aside(bytes).await, &pulled);
         again
     };
     registry.push("plugin", "1", b"\0asm of another");
-    assert_eq!(kept(&bytes).fetch().await.unwrap(), (bytes.clone(), pulled.clone()));
+    assert_eq!(kept(&bytes).await.fetch().await.unwrap(), (bytes.clone(), pulled.clone()));
     assert_eq!(registry.asked().len(), asked, "nobody was asked");
     let damaged = Bytes::from_static(b"\0asm damaged");
-    assert_eq!(&kept(&damaged).fetch().await.unwrap().0[..], b"\0asm of another", "it is fetched again");
+    assert_eq!(
+        &kept(&damaged).await.fetch().await.unwrap().0[..],
+        b"\0asm of another",
+        "it is fetched again"
+    );
     drop(registry);
-    assert_eq!(kept(&bytes).fetch().await.unwrap().0, bytes);
-    assert!(kept(&damaged).fetch().await.unwrap_err().contains("can't be asked"));
+    assert_eq!(kept(&bytes).await.fetch().await.unwrap().0, bytes);
+    assert!(kept(&damaged).await.fetch().await.unwrap_err().contains("can't be asked"));
 }
 
 #[tokio::test]
@@ -125,7 +133,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let strict = host(json!({"signedBy": [key.public()]}));
     let (bytes, unsigned) = pull(&name, &plain()).await.unwrap();
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(Kept::in_memory(bytes.clone()), &unsigned);
+    kept.keep(aside(&bytes).await, &unsigned);
     for refused in [kept.fetch().await, pull(&name, &strict).await] {
         assert!(refused.unwrap_err().contains("no signature"));
     }
@@ -135,7 +143,7 @@ async fn where_signatures_are_asked_for_an_unsigned_component_is_refused_also_on
     let (_, signed) = pull(&name, &strict).await.unwrap();
     drop(registry);
     let mut kept = remote(&json!({"oci": name}), &strict);
-    kept.keep(Kept::in_memory(bytes), &signed);
+    kept.keep(aside(&bytes).await, &signed);
     assert!(kept.fetch().await.is_ok(), "its signature was kept with it");
 }
 

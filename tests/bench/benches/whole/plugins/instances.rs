@@ -78,7 +78,8 @@ pub async fn run() -> Result<()> {
         black_box(alone.instance().await.map_err(plain)?);
         peer.push(begun.elapsed());
     }
-    let engine = Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess })?;
+    let engine =
+        Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })?;
     let component = engine.load(&bytes.into(), &ComponentsSpec::default()).await?;
     let batch = deliveries(1, 1);
     let (mut new, mut kept) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));

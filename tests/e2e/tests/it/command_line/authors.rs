@@ -248,7 +248,7 @@ async fn a_new_plugin_in_python_is_built_and_tested() {
         let author = Author::new(scratch)?;
         author.makes(scratch, "python").await?;
         match writes_docs() {
-            true => installs_componentize_py(&author.folder).await?,
+            true => installs(&author.folder, &INSTALLS_PYTHON).await?,
             false => std::os::unix::fs::symlink(tool, author.folder.join("venv"))?,
         }
         author.builds_and_tests().await?;
@@ -267,8 +267,13 @@ async fn a_new_plugin_in_javascript_is_built_and_tested() {
     in_scratch("authors-javascript", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "javascript").await?;
-        std::os::unix::fs::symlink(tool, author.folder.join("node_modules"))?;
-        author.builds_and_tests().await
+        match writes_docs() {
+            true => installs(&author.folder, &["npm install"]).await?,
+            false => std::os::unix::fs::symlink(tool, author.folder.join("node_modules"))?,
+        }
+        author.builds_and_tests().await?;
+        author.ok(&["run", "-f", "tests/failed.yaml"]).await?;
+        author.tells_its_minutes("JavaScript")
     })
     .await;
 }
@@ -278,9 +283,12 @@ fn writes_docs() -> bool {
     std::env::var_os("KUBEWITNESS_WRITE_DOCS").is_some()
 }
 
+const INSTALLS_PYTHON: [&str; 2] =
+    ["python3 -m venv venv", "venv/bin/pip install --quiet -r requirements.txt"];
+
 /// As the guide says: it is a part of its minutes.
-async fn installs_componentize_py(folder: &Path) -> Result<()> {
-    for line in ["python3 -m venv venv", "venv/bin/pip install --quiet -r requirements.txt"] {
+async fn installs(folder: &Path, lines: &[&str]) -> Result<()> {
+    for line in lines {
         let ran = Command::new("sh").args(["-c", line]).current_dir(folder).kill_on_drop(true).status();
         let ran = tokio::time::timeout(BUILD_WITHIN, ran)
             .await
@@ -333,6 +341,14 @@ async fn what_is_no_plugin_or_no_test_is_named_with_what_to_do() {
         refused(there, &["run", "-f", "nowhere.yaml"], "reading nowhere.yaml").await?;
         refused(there, &["run", "shout.wasm", "-f", "tests/failed.yaml", "--config", "7"], "a JSON object")
             .await?;
+        std::fs::write(there.join("scalar.yaml"), "hello")?;
+        refused(
+            there,
+            &["run", "scalar.yaml", "-f", "tests/failed.yaml"],
+            "named by its folder, by its manifest",
+        )
+        .await?;
+        refused(here, &["test"], "`kubewitness plugin new NAME` makes a folder that has one").await?;
         std::fs::remove_file(there.join("plugin.py"))?;
         refused(there, &["build"], "build the component with your language's own tool").await?;
         Ok(())

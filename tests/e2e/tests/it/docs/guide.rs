@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use super::page::{Block, Page};
 use super::runs::{is_certain, squeezed, text};
-use crate::command_line::authors::componentize_py;
+use crate::command_line::authors::{componentize_js, componentize_py};
 use crate::support::{create_job, example_copy, simulator};
 
 const GUIDE: &str = "docs/how-to/write-a-plugin.md";
@@ -32,16 +32,28 @@ fn blocks(language: &str) -> Result<Vec<Block>> {
         let reason = block.not_run.as_deref().unwrap_or_default();
         reason
             .split_once(HERE)
-            .is_some_and(|(_, languages)| languages.split(" and ").any(|it| it == language))
+            .is_some_and(|(_, languages)| languages.split([',', ' ']).any(|it| it == language))
     };
     Ok(Page::read(Path::new(GUIDE))?.blocks().into_iter().filter(named).collect())
 }
 
+/// A language as the page says it, and as `--lang` does.
+#[derive(Clone, Copy)]
+struct Language {
+    name: &'static str,
+    lang: &'static str,
+    /// What the plugin's folder calls the tool that is installed once.
+    tool: &'static str,
+}
+
+const RUST: Language = Language { name: "Rust", lang: "rust", tool: "" };
+const PYTHON: Language = Language { name: "Python", lang: "python", tool: "venv" };
+const JAVASCRIPT: Language = Language { name: "JavaScript", lang: "javascript", tool: "node_modules" };
+
 /// Somebody who types what the page shows.
 struct Reader<'a> {
     scratch: &'a Scratch,
-    /// The plugin's language, and what stands for it behind `--lang`.
-    language: &'static str,
+    language: Language,
     kubeconfig: PathBuf,
     /// Where the last block has led.
     folder: PathBuf,
@@ -54,7 +66,7 @@ impl Reader<'_> {
         let path = format!("{}:{path}", program.parent().context("the program's folder")?.display());
         let ends_in = self.scratch.path().join("ends-in");
         let commands =
-            block.commands().join("\n").replace("--lang rust", &format!("--lang {}", self.language));
+            block.commands().join("\n").replace("--lang rust", &format!("--lang {}", self.language.lang));
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &format!("{commands}\npwd > {}", ends_in.display())]);
         shell.current_dir(&self.folder).env("PATH", path).env("KUBECONFIG", &self.kubeconfig);
@@ -66,7 +78,7 @@ impl Reader<'_> {
         ensure!(output.status.success(), "it ended with {}: {stdout}{stderr}", output.status);
         let seen: Vec<String> = stdout.lines().chain(stderr.lines()).map(squeezed).collect();
         // How to get its tool is told in each language's own words.
-        let is_shared = |line: &str| self.language == "rust" || !line.contains("rustup");
+        let is_shared = |line: &str| self.language.lang == "rust" || !line.contains("rustup");
         for line in block.output().into_iter().filter(|line| is_certain(line) && is_shared(line)) {
             ensure!(seen.contains(&squeezed(line)), "it does not say `{line}` but {stdout}{stderr}");
         }
@@ -89,10 +101,10 @@ async fn with_states(scratch: &Scratch, simulator: &Simulator) -> Result<Kubewit
     Ok(run)
 }
 
-async fn follow(scratch: &Scratch, language: &'static str, tool: Option<PathBuf>) -> Result<()> {
-    let word = if language == "python" { "Python" } else { "Rust" };
-    let (simulator, blocks) = (simulator(scratch).await?, blocks(word)?);
-    ensure!(blocks.len() >= 6, "only {} blocks are run for {word}", blocks.len());
+async fn follow(scratch: &Scratch, language: Language, tool: Option<PathBuf>) -> Result<()> {
+    let name = language.name;
+    let (simulator, blocks) = (simulator(scratch).await?, blocks(name)?);
+    ensure!(blocks.len() >= 6, "only {} blocks are run for {name}", blocks.len());
     let mut run = with_states(scratch, &simulator).await?;
     // The controller's own, where `install` writes to.
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubewitness"}});
@@ -102,13 +114,13 @@ async fn follow(scratch: &Scratch, language: &'static str, tool: Option<PathBuf>
     let mut reader = Reader { scratch, language, kubeconfig, folder: scratch.folder("empty")? };
     let mut is_made = false;
     for block in &blocks {
-        reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {word}", block.line))?;
+        reader.types(block).await.with_context(|| format!("{GUIDE}:{} in {name}", block.line))?;
         if !is_made {
             // The folder of a controller, which every reader has elsewhere, and what the page says to install once.
             let made = reader.folder.join("shout");
             std::os::unix::fs::symlink(scratch.path().join(DATA), made.join(DATA))?;
             if let Some(tool) = &tool {
-                std::os::unix::fs::symlink(tool, made.join("venv"))?;
+                std::os::unix::fs::symlink(tool, made.join(language.tool))?;
             }
             is_made = true;
         }
@@ -118,11 +130,17 @@ async fn follow(scratch: &Scratch, language: &'static str, tool: Option<PathBuf>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guide_to_a_plugin_works_as_it_stands_in_rust() {
-    in_scratch("guide-rust", async |scratch| follow(scratch, "rust", None).await).await;
+    in_scratch("guide-rust", async |scratch| follow(scratch, RUST, None).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guide_to_a_plugin_works_as_it_stands_in_python() {
     let Some(tool) = componentize_py("the guide in Python") else { return };
-    in_scratch("guide-python", async |scratch| follow(scratch, "python", Some(tool)).await).await;
+    in_scratch("guide-python", async |scratch| follow(scratch, PYTHON, Some(tool)).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guide_to_a_plugin_works_as_it_stands_in_javascript() {
+    let Some(tool) = componentize_js("the guide in JavaScript") else { return };
+    in_scratch("guide-javascript", async |scratch| follow(scratch, JAVASCRIPT, Some(tool)).await).await;
 }

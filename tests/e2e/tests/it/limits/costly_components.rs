@@ -281,6 +281,29 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
     .await;
 }
 
+/// How often a process that compiles was seen.
+async fn compilers_until_refused(run: &mut Kubewitness, told: &str) -> Result<usize> {
+    let (pid, mut looks) = (run.process().pid()?, 0);
+    let refused = run.status_when(WITHIN, "the bomb to be refused", |it| is_refused(it, told));
+    let mut refused = std::pin::pin!(refused);
+    loop {
+        tokio::select! {
+            refused = &mut refused => return refused.map(|_| looks),
+            // The bomb takes seconds: a look each few milliseconds misses none.
+            () = tokio::time::sleep(Duration::from_millis(5)) => looks += children(pid)?.len(),
+        }
+    }
+}
+
+/// Until the process that compiles has begun its work.
+async fn compiling(run: &mut Kubewitness) -> Result<u32> {
+    let pid = run.process().pid()?;
+    until(WITHIN, "the process that compiles", async || {
+        Ok(children(pid)?.into_iter().find(|pid| is_confined(*pid).is_some()))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_component_that_was_refused_is_compiled_again_by_the_next_controller_only_within_other_limits() {
     in_scratch("compile", async |scratch| {
@@ -301,19 +324,8 @@ async fn a_component_that_was_refused_is_compiled_again_by_the_next_controller_o
         {
             host_with(&folder, &limits(memory))?;
             let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
-            let (pid, told) = (run.process().pid()?, format!("too much memory: the limit is {memory}"));
-            let mut looks = 0;
-            {
-                let refused = run.status_when(WITHIN, "the bomb to be refused", |it| is_refused(it, &told));
-                let mut refused = std::pin::pin!(refused);
-                loop {
-                    tokio::select! {
-                        refused = &mut refused => break drop(refused?),
-                        // The bomb takes seconds: a look each few milliseconds misses none.
-                        () = tokio::time::sleep(Duration::from_millis(5)) => looks += children(pid)?.len(),
-                    }
-                }
-            }
+            let looks =
+                compilers_until_refused(&mut run, &format!("too much memory: the limit is {memory}")).await?;
             ensure!((looks > 0) == is_compiled, "run {number}: the compiler was seen {looks} times");
             run.stop().await?;
         }
@@ -337,11 +349,7 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
-        let pid = kubewitness.process().pid()?;
-        let compiling = until(WITHIN, "the process that compiles", async || {
-            Ok(children(pid)?.into_iter().find(|pid| is_confined(*pid).is_some()))
-        });
-        let compiling = compiling.await?;
+        let compiling = compiling(&mut kubewitness).await?;
         kubewitness.kill().await?;
         until(Duration::from_secs(20), "it to end as well", async || {
             let state = of_proc(compiling, "status").unwrap_or_default();
@@ -349,6 +357,42 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
             Ok(is_gone.then_some(()))
         })
         .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_component_over_which_the_controller_was_killed_twice_is_refused_and_a_stop_does_not_count() {
+    in_scratch("compile", async |scratch| {
+        let simulator = simulator(scratch).await?;
+        let folder = scratch.folder("config")?;
+        host_with(&folder, "locals: 50000, loops: 50000, compileMemory: 2Gi")?;
+        std::fs::write(folder.join("bomb.wasm"), known_bomb())?;
+        write(&folder, "bomb.yaml", &plugin_manifest("bomb", SPEC))?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(folder),
+            data: scratch.folder("data")?,
+            ..RunOptions::default()
+        };
+        for (number, is_killed) in [true, false, true, true].into_iter().enumerate() {
+            let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
+            compiling(&mut run).await.with_context(|| format!("run {number} did not compile it"))?;
+            // As where the kernel ends all of a container: the compiler ends with the controller.
+            if is_killed { run.kill().await? } else { run.stop().await? }
+        }
+        let told = "the controller was killed 2 times while it had the component compiled";
+        for number in ["the first after it", "one more"] {
+            let mut run = Kubewitness::start(&number.replace(' ', "-"), &options, scratch.path())?;
+            let looks = compilers_until_refused(&mut run, told).await?;
+            ensure!(looks == 0, "{number}: the compiler was seen {looks} times");
+            run.stop().await?;
+        }
+        // As the reason says.
+        std::fs::remove_file(options.data.join("cache/refusals.json"))?;
+        let mut run = Kubewitness::start("cleared", &options, scratch.path())?;
+        compiling(&mut run).await?;
+        run.stop().await
     })
     .await;
 }

@@ -37,8 +37,14 @@ pub const FOR_PROBE: &str = "        - {name: notes, path: audit/notes.jsonl}
         - {name: nobody, url: 'http://127.0.0.1:9'}
 ";
 
+/// Values may be as long as a call can hand over: what is bounded is how fast they are written.
+const LONG_VALUES: &str = "      limits:
+        plugins: {kv: 64Mi}
+";
+const RESTS: &str = "its next call waits: it writes more to `kv` than 1Mi a second";
+
 /// Each command, and what the plugin's status says of it. Nothing where the host only refuses or cuts what it asks.
-const IN_A_CALL: [(&str, Option<&str>); 15] = [
+const IN_A_CALL: [(&str, Option<&str>); 17] = [
     ("loop", Some("the plugin ran longer than its limit of 300 ms")),
     ("sleep 600000", Some("the plugin ran longer than its limit of 300 ms")),
     ("recurse", Some("the plugin trapped")),
@@ -51,6 +57,9 @@ const IN_A_CALL: [(&str, Option<&str>); 15] = [
     ("double", Some("the plugin's answer is invalid")),
     ("kv.flood 20000", None),
     ("kv.fill 1000000", None),
+    ("kv.fill 4000000", Some(RESTS)),
+    // As much as one call may hand over.
+    ("kv.fill 15000000", Some(RESTS)),
     ("stderr 10000000", None),
     ("log.flood 20000", None),
     ("document.of 1", None),
@@ -107,7 +116,7 @@ impl Beside {
     async fn begin(scratch: &Scratch) -> Result<Self> {
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
-        write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;
+        write(&config, "host.yaml", &format!("{host}{FOR_PROBE}{LONG_VALUES}"))?;
         write(&config, "audit.yaml", &plugin_manifest("audit", AUDIT))?;
         let simulator = simulator(scratch).await?;
         let options = RunOptions {

@@ -9,7 +9,10 @@ export const handler = {
   },
 
   check(text) {
-    if (!JSON.parse(text).phase) throw [{ path: "phase", message: "is empty" }];
+    const { phase } = JSON.parse(text);
+    if (typeof phase !== "string" || !phase) {
+      throw [{ path: "phase", message: "has to be a text, such as Failed" }];
+    }
   },
 
   // One verdict for each state, in the same order.

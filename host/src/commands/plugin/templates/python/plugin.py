@@ -14,8 +14,9 @@ class Handler(exports.Handler):
         return Description(name="{{name}}", version="0.1.0", config_schema="", needs=[], extra=[])
 
     def check(self, config):
-        if not json.loads(config).get("phase"):
-            raise Err([FieldError(path="phase", message="is empty")])
+        phase = json.loads(config).get("phase")
+        if not isinstance(phase, str) or not phase:
+            raise Err([FieldError(path="phase", message="has to be a text, such as Failed")])
 
     def handle(self, states):
         """Returns one verdict for each state, in the same order."""

@@ -2,16 +2,23 @@
 //! the writes, and the dispatcher stores them with the plugin's progress.
 //!
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
+//!
+//! What is kept has a size, and what is written a rate ([`rate`]).
+
+mod rate;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use kubewitness_core::config::Bytes;
 use kubewitness_core::intents::writes::{Mark, Writes};
-use kubewitness_core::limits::KV_BYTES;
-use kubewitness_core::ports::{GrantError, KvWrite};
+use kubewitness_core::limits::{KV_BYTES, KV_RATE};
+use kubewitness_core::ports::{GrantError, KvWrite, Rest};
 use kubewitness_core::{Seq, mutes};
+use rate::Spent;
 
 /// Keys are looked up and listed; longer ones are values in the wrong place.
 const KEY_BYTES: usize = 512;
@@ -36,24 +43,36 @@ impl Told {
     }
 }
 
-/// The most bytes that each plugin's `kv` holds, keys and values together. All plugins share it, and it changes while they run.
+/// The most bytes that each plugin's `kv` holds, keys and values together, and how many each may write in a second. All
+/// plugins share it, and it changes while they run.
 #[derive(Clone, Debug)]
-pub struct Most(Arc<AtomicU64>);
+pub struct Most(Arc<Bounds>);
+
+#[derive(Debug)]
+struct Bounds {
+    bytes: AtomicU64,
+    a_second: AtomicU64,
+}
 
 impl Default for Most {
     fn default() -> Self {
-        Self(Arc::new(KV_BYTES.into()))
+        Self(Arc::new(Bounds { bytes: KV_BYTES.into(), a_second: KV_RATE.into() }))
     }
 }
 
 impl Most {
-    pub fn set(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
+    pub fn set(&self, bytes: u64, a_second: u64) {
+        self.0.bytes.store(bytes, Ordering::Relaxed);
+        self.0.a_second.store(a_second, Ordering::Relaxed);
+    }
+
+    fn a_second(&self) -> u64 {
+        self.0.a_second.load(Ordering::Relaxed)
     }
 
     /// What is over the bound already may shrink.
     fn holds(&self, bytes: usize, before: usize) -> Result<(), GrantError> {
-        let most = self.0.load(Ordering::Relaxed);
+        let most = self.0.bytes.load(Ordering::Relaxed);
         if bytes as u64 <= most || bytes <= before {
             return Ok(());
         }
@@ -74,6 +93,7 @@ struct Stored {
     noted: Writes,
     told: Told,
     most: Most,
+    spent: Spent,
 }
 
 impl Stored {
@@ -95,6 +115,13 @@ impl Stored {
     fn bytes_of(&self, key: &str) -> usize {
         self.entries.get(key).map_or(0, |value| key.len() + value.len())
     }
+
+    /// The journal is about to write this.
+    fn spend<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
+        let size = |write: &KvWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
+        let bytes = writes.into_iter().map(size).sum();
+        self.spent.add(bytes, self.most.a_second(), now);
+    }
 }
 
 /// What one plugin has stored, shared by its calls.
@@ -105,7 +132,7 @@ impl Kv {
     pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told, most: Most) -> Self {
         let entries: Entries = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told, most })))
+        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told, most, spent: Spent::default() })))
     }
 
     pub fn open(&self) -> Overlay {
@@ -122,6 +149,18 @@ impl Kv {
     /// What the next save has to remove of these states' notes, where nothing of their call is committed.
     pub fn finish(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock().noted.finish(seqs)
+    }
+
+    /// How long the next call waits, where the plugin has written ahead of its rate.
+    pub fn rest(&self, now: Duration) -> Option<Rest> {
+        let base = self.lock();
+        let wait = base.spent.rest(now)?;
+        let why = format!(
+            "its next call waits: it writes more to `kv` than {} a second, the most of one plugin \
+             (`spec.limits.plugins.kvRate` of the host's settings)",
+            Bytes(base.most.a_second())
+        );
+        Some(Rest { wait, why: why.into() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Stored> {
@@ -208,15 +247,18 @@ impl Overlay {
     }
 
     /// What has to be kept before the receipt of these states commits, and its number.
-    pub fn note(&self, marks: &[Mark]) -> Option<(u64, KvWrite)> {
+    pub fn note(&self, marks: &[Mark], now: Duration) -> Option<(u64, KvWrite)> {
         let writes =
             self.writes.iter().map(|(key, value)| KvWrite { key: key.clone(), value: value.clone() });
         let writes: Vec<_> = writes.collect();
-        self.base.lock().noted.note(marks, &writes)
+        let mut base = self.base.lock();
+        let (number, note) = base.noted.note(marks, &writes)?;
+        base.spend([&note], now);
+        Some((number, note))
     }
 
     /// Applies the writes for the calls that follow, and answers what the save of these states' verdicts writes.
-    pub fn commit(self, seqs: &[Seq], noted: Option<u64>) -> Vec<KvWrite> {
+    pub fn commit(self, seqs: &[Seq], noted: Option<u64>, now: Duration) -> Vec<KvWrite> {
         let mut base = self.base.lock();
         // Who has read the receipt meanwhile has applied them.
         let is_applied = noted.is_some_and(|number| !base.noted.is_open(number));
@@ -228,6 +270,7 @@ impl Overlay {
             saved.extend(writes);
         }
         saved.extend(base.noted.finish(seqs));
+        base.spend(&saved, now);
         saved
     }
 }
@@ -250,7 +293,7 @@ mod tests {
         assert_eq!(call.get("a"), None);
         assert_eq!(call.keys("", 10), ["b", "c"]);
         assert_eq!(kv.open().keys("", 10), ["a", "b"]);
-        let writes = call.commit(&[], None);
+        let writes = call.commit(&[], None, Duration::ZERO);
         assert_eq!(writes.len(), 2);
         assert_eq!(kv.open().keys("", 10), ["b", "c"]);
     }
@@ -279,7 +322,7 @@ mod tests {
         let most = Most::default();
         let kept = vec![("a".into(), vec![0; 99])];
         let kv = Kv::new(kept, Writes::default(), Told::default(), most.clone());
-        most.set(50);
+        most.set(50, KV_RATE);
         let mut call = kv.open();
         call.fits().expect("a call that writes nothing is made");
         let told = call.set("b", vec![0; 9]).unwrap_err().to_string();
@@ -287,14 +330,14 @@ mod tests {
         assert!(matches!(call.set("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
         call.set("a", vec![0; 60]).unwrap();
         call.fits().unwrap();
-        call.commit(&[], None);
+        call.commit(&[], None, Duration::ZERO);
         let mut call = kv.open();
         call.set("a", vec![0; 9]).unwrap();
         call.set("b", vec![0; 39]).unwrap();
-        call.commit(&[], None);
+        call.commit(&[], None, Duration::ZERO);
         let mut call = kv.open();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
-        most.set(51);
+        most.set(51, KV_RATE);
         call.set("c", vec![]).unwrap();
     }
 
@@ -314,7 +357,7 @@ mod tests {
             }
             let exact = |entries: &Entries| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
             let expected = call.base.lock().bytes + call.written - call.hidden;
-            call.commit(&[], None);
+            call.commit(&[], None, Duration::ZERO);
             let base = kv.lock();
             assert_eq!((base.bytes, expected), (exact(&base.entries), base.bytes));
         }
@@ -346,6 +389,37 @@ mod tests {
         assert!(matches!(call.set(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));
         call.delete(mutes::KEY);
         assert_eq!((call.get(mutes::KEY), call.keys("", 9).len()), (Some(b"[]".to_vec()), 0));
+    }
+
+    #[test]
+    fn a_plugin_that_writes_ahead_of_its_rate_rests_and_is_told_why() {
+        let most = Most::default();
+        let kv = Kv::new(vec![], Writes::default(), Told::default(), most.clone());
+        most.set(1 << 30, 1 << 20);
+        let write = |key: &str, mebibytes: usize| {
+            let mut call = kv.open();
+            call.set(key, vec![0; mebibytes << 20]).unwrap();
+            call
+        };
+        let (now, later) = (Duration::from_secs(9), Duration::from_secs(109));
+        write("a", 3).commit(&[], None, now);
+        assert_eq!(kv.rest(now), None);
+        write("b", 7).commit(&[], None, now);
+        let Rest { wait, why } = kv.rest(now).unwrap();
+        assert_eq!(wait.as_secs(), 6);
+        assert!(why.contains("more to `kv` than 1Mi a second") && why.contains("kvRate"), "{why}");
+        most.set(1 << 30, 2 << 20);
+        assert_eq!(kv.rest(later), None);
+        let call = write("c", 8);
+        call.note(&[(1, 1)], later).unwrap();
+        drop(call);
+        write("d", 8).commit(&[], None, later);
+        let wait = kv.rest(later).unwrap().wait;
+        assert_eq!(
+            wait.as_secs(),
+            4,
+            "a note of a call that was rolled back is written, too, and the rate is the new one"
+        );
     }
 
     #[test]

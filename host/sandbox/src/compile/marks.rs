@@ -1,0 +1,172 @@
+//! Marks what is being compiled, before it is. Where the process that compiles takes the container's last memory, the
+//! controller dies with it and can tell nobody: its successor finds the mark, and counts.
+//!
+//! The file needs no authentication: whoever can write it can keep a plugin from running, and no more.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kubewitness_core::config::ComponentsSpec;
+use kubewitness_core::files;
+use serde::{Deserialize, Serialize};
+
+/// Processes that may die over the same component. One may have been killed for another reason.
+pub const DEATHS: u32 = 2;
+/// One is compiled at a time, so few are left. The oldest is forgotten, and tried more often.
+const KEPT: usize = 64;
+/// All of them, with their limits. A larger file was not written here.
+const FILE_BYTES: u64 = 1 << 20;
+const NAME: &str = "compiling.json";
+
+pub struct Marks {
+    file: Option<PathBuf>,
+    /// Another version of it may need less.
+    program: String,
+    /// The newest last.
+    kept: Mutex<Vec<Mark>>,
+}
+
+#[derive(Clone, Deserialize, Serialize)]
+struct Mark {
+    digest: String,
+    limits: ComponentsSpec,
+    /// How often it was begun, and neither ended nor stopped.
+    tries: u32,
+}
+
+#[derive(Deserialize, Serialize)]
+struct File {
+    program: String,
+    marks: Vec<Mark>,
+}
+
+/// While it is there, the component is being compiled.
+pub struct UnderMark<'m> {
+    marks: &'m Marks,
+    digest: String,
+}
+
+impl Drop for UnderMark<'_> {
+    fn drop(&mut self) {
+        self.marks.remove(&self.digest);
+    }
+}
+
+impl Marks {
+    /// Without a folder nothing is marked.
+    pub fn open(folder: Option<&Path>, program: String) -> Self {
+        let file = folder.map(|folder| folder.join(NAME));
+        let read = file.as_deref().map(read).transpose();
+        let found = read.unwrap_or_else(|error| {
+            tracing::warn!(file = ?file, %error, "it is not known which component was being compiled");
+            None
+        });
+        let same = found.flatten().filter(|found| found.program == program);
+        let mut kept = same.map(|same| same.marks).unwrap_or_default();
+        kept.truncate(KEPT);
+        Self { file, program, kept: Mutex::new(kept) }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Mark>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether so many processes have died over it that the next one had better not try.
+    pub fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> bool {
+        self.tries(digest, limits) >= DEATHS
+    }
+
+    fn tries(&self, digest: &str, limits: &ComponentsSpec) -> u32 {
+        let kept = self.kept();
+        let same = kept.iter().find(|mark| mark.digest == digest && mark.limits == *limits);
+        same.map_or(0, |mark| mark.tries)
+    }
+
+    /// The mark is durable once this returns.
+    pub fn begin(&self, digest: &str, limits: &ComponentsSpec) -> UnderMark<'_> {
+        let tries = self.tries(digest, limits) + 1;
+        self.change(|kept| {
+            kept.retain(|mark| mark.digest != digest);
+            if kept.len() == KEPT {
+                kept.remove(0);
+            }
+            kept.push(Mark { digest: digest.into(), limits: limits.clone(), tries });
+        });
+        UnderMark { marks: self, digest: digest.into() }
+    }
+
+    pub fn remove(&self, digest: &str) {
+        self.change(|kept| kept.retain(|mark| mark.digest != digest));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Mark>)) {
+        let Some(path) = &self.file else { return };
+        let mut kept = self.kept();
+        change(&mut kept);
+        let file = File { program: self.program.clone(), marks: kept.clone() };
+        let written = serde_json::to_vec(&file)
+            .map_err(io::Error::from)
+            .and_then(|text| files::replace(path, &text, 0o600));
+        if let Err(error) = written {
+            tracing::warn!(file = %path.display(), %error, "it can't be marked which component is being compiled");
+        }
+    }
+}
+
+/// `None` where nothing was compiled yet.
+fn read(path: &Path) -> io::Result<Option<File>> {
+    match files::read(path, FILE_BYTES) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_component_over_which_two_processes_died_is_deadly_until_its_limits_or_the_program_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |program: &str| Marks::open(Some(folder.path()), program.into());
+        let limits = ComponentsSpec::default();
+        let lower = ComponentsSpec { locals: 7, ..limits.clone() };
+        for _ in 0..DEATHS {
+            let killed = open("1");
+            assert!(!killed.is_deadly("bomb", &limits));
+            // As after a kill, where nothing is dropped.
+            std::mem::forget(killed.begin("bomb", &limits));
+        }
+        assert!(open("1").is_deadly("bomb", &limits));
+        assert!(!open("1").is_deadly("bomb", &lower) && !open("1").is_deadly("other", &limits));
+        assert!(!open("2").is_deadly("bomb", &limits));
+        open("1").remove("bomb");
+        assert!(!open("1").is_deadly("bomb", &limits), "somebody else remembers it now");
+    }
+
+    #[test]
+    fn what_ended_or_was_stopped_leaves_no_mark_and_their_number_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = ComponentsSpec::default();
+        let open = || Marks::open(Some(folder.path()), "1".into());
+        let marks = open();
+        std::mem::forget(marks.begin("killed", &limits));
+        for _ in 0..5 {
+            drop(marks.begin("stopped", &limits));
+        }
+        assert_eq!((open().tries("stopped", &limits), open().tries("killed", &limits)), (0, 1));
+        for number in 0..KEPT {
+            std::mem::forget(marks.begin(&format!("{number:064}"), &limits));
+        }
+        assert_eq!((open().kept().len(), open().tries("killed", &limits)), (KEPT, 0));
+        let file = folder.path().join(NAME);
+        assert!(file.metadata().unwrap().len() < FILE_BYTES, "what was written can be read");
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(open().kept().len(), 0, "a damaged file is not taken");
+        let nowhere = Marks::open(None, String::new());
+        drop(nowhere.begin("any", &limits));
+        assert!(!nowhere.is_deadly("any", &limits));
+    }
+}
