@@ -67,18 +67,6 @@ fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
 }
 
-/// A crash in the middle of an erasure can leave a line that reads as erased, and has the name behind that.
-fn parse(line: &[u8]) -> Option<Person> {
-    let person = Person::parse(line)?;
-    let is_whole = match &person {
-        Person::Named { .. } => true,
-        Person::Erased { .. } => {
-            person.line().is_ok_and(|whole| whole.trim_ascii_end() == line.trim_ascii_end())
-        }
-    };
-    is_whole.then_some(person)
-}
-
 fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
     let reading = || format!("reading {}", path.display());
     let file = files::open(path, OpenOptions::new().read(true).write(true))
@@ -91,7 +79,7 @@ fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
         if found.len() >= PERSONS {
             bail!("{} has more than {PERSONS} lines: is it the file of a ledger's names?", path.display());
         }
-        let (bytes, person) = (line.len(), parse(&line));
+        let (bytes, person) = (line.len(), Person::parse(&line));
         let odd = if person.is_none() { line.clone() } else { Vec::new() };
         found.push(Line { offset, bytes, person, odd });
         offset += bytes as u64;
@@ -339,7 +327,7 @@ mod tests {
             assert_eq!(after[ends[0]..ends[1]], whole("bob", 2)[..], "{torn}");
             // Whatever else is left of the line is told.
             let third = &after[ends[1]..ends[2]];
-            let is_erased = matches!(parse(third), Some(Person::Erased { .. }));
+            let is_erased = matches!(Person::parse(third), Some(Person::Erased { .. }));
             assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
             assert_eq!(of(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
         }
