@@ -14,11 +14,14 @@ pub use crate::status::story::events::EventView;
 pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
 pub use crate::status::story::reports::ReportView;
 
-pub use super::objects::{
+mod objects;
+mod plugins;
+
+pub use self::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
     WasView,
 };
-pub use super::plugins::{
+pub use self::plugins::{
     CallEndsView, CallFailureView, CallsView, ConfigField, GrantUseView, GrantView, HistogramView,
     ManifestView, PausedView, PluginView, QueueView, ShadowActView, ShadowDifferenceView, ShadowSideView,
     ShadowView, TickView, VerdictsView,
