@@ -219,7 +219,16 @@ impl Told {
     fn text(&self) -> String {
         let Self { names, records, in_clear, .. } = self;
         let (person, file) = (clean(&self.person), clean(&self.file));
-        let mut text = format!("{person}: {names} lines of {file}, whose digests {records} records have\n");
+        let mut text = match *names {
+            0 if self.torn == 0 => {
+                format!("{person}: {file} does not have the name, so there is nothing to erase\n")
+            }
+            0 => format!("{person}: no whole line of {file} has the name\n"),
+            1 => format!("{person}: {file} has the name once, and {records} records have a digest of it\n"),
+            _ => format!(
+                "{person}: {file} has the name {names} times, and {records} records have a digest of it\n"
+            ),
+        };
         if self.torn > 0 {
             text.push_str(&format!("{} more lines are half written, and have the name\n", self.torn));
         }
@@ -395,6 +404,9 @@ mod tests {
         let told = of(&args(&trail, "ada", &[])).unwrap();
         assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
         assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
+        assert!(told.text().contains("has the name once"), "{}", told.text());
+        let nobody = of(&args(&trail, "nobody", &[])).unwrap().text();
+        assert!(nobody.contains("there is nothing to erase") && !nobody.contains("--yes"), "{nobody}");
     }
 
     #[test]
