@@ -114,7 +114,8 @@ fn a_heartbeat_is_no_change_and_texts_are_bounded_and_say_where_they_are_cut() {
     let told = status("batch", "Job", &job(1, false, json!({"conditions": [long]})));
     let cut = |bytes: usize| format!("{}…", "é".repeat((bytes - "…".len()) / 2));
     assert_eq!((told.reason, told.message), (cut(256), cut(1024)));
-    let fits = json!({"type": "Failed", "status": "True", "reason": "r".repeat(256), "message": "m".repeat(1024)});
+    let fits =
+        json!({"type": "Failed", "status": "True", "reason": "r".repeat(256), "message": "m".repeat(1024)});
     let told = status("batch", "Job", &job(1, false, json!({"conditions": [fits]})));
     assert_eq!((told.reason, told.message), ("r".repeat(256), "m".repeat(1024)));
 }
