@@ -29,7 +29,7 @@ pub(crate) async fn load_patiently(parts: &Parts) -> Result<Loaded, DispatchErro
     loop {
         match load(options, &**backlog, clock.now_ms()).await {
             Err(JournalError::Unavailable(reason)) => {
-                tracing::warn!(plugin = options.plugin, reason, "can't load the progress yet");
+                tracing::warn!(plugin = options.plugin, reason, "the plugin's progress can't be loaded yet");
                 tokio::time::sleep(AGAIN).await;
             }
             other => return other.map_err(DispatchError::Journal),

@@ -272,7 +272,11 @@ impl Run {
         match saved {
             Ok(()) => self.lanes.kept(self.saver.saved()),
             Err(JournalError::Unavailable(reason)) => {
-                tracing::warn!(plugin = self.parts.options.plugin, reason, "can't save the progress yet");
+                tracing::warn!(
+                    plugin = self.parts.options.plugin,
+                    reason,
+                    "the plugin's progress can't be saved yet"
+                );
                 self.saver.failed(self.parts.clock.elapsed());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
@@ -318,7 +322,7 @@ impl Run {
         let answer = match answer {
             Ok(answer) => answer,
             Err(JournalError::Unavailable(reason)) => {
-                tracing::warn!(plugin, reason, "can't read the journal yet");
+                tracing::warn!(plugin, reason, "the journal can't be read yet");
                 self.reader.failed(now);
                 return Ok(());
             }

@@ -9,7 +9,7 @@ use super::reach::{Output, ReachArgs};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 fine, 3 if a check failed (✗), 4 if there are only warnings (!). What is not checked (-)\n\
-                  counts for nothing."
+                  has no effect."
 )]
 pub struct DoctorArgs {
     /// Before installing: asks the cluster alone, and no controller

@@ -178,7 +178,7 @@ pub struct ErasePersonArgs {
     /// The name, as the annotation has it
     #[arg(long, value_name = "NAME")]
     pub person: String,
-    /// Erases the name. Without it, the command only says what that would be
+    /// Erases the name. Without it, the command only says what it would erase
     #[arg(long)]
     pub yes: bool,
     /// The format of the output
@@ -208,7 +208,7 @@ pub struct VerifyTrailArgs {
     /// A root that `audit root` printed earlier: the files must still have it
     #[arg(long, value_name = "ROOT")]
     pub anchor: Vec<String>,
-    /// The first of these files follows one that is not given: it is kept elsewhere
+    /// The oldest files of the ledger are not given: they are kept elsewhere
     #[arg(long)]
     pub from_middle: bool,
     /// The controller's data folder: each state that the plugin has finished must be in the trail, once

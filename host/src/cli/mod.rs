@@ -71,7 +71,7 @@ pub enum Command {
     Get(GetArgs),
     /// Lists gaps: versions that could not be witnessed, with their bounds and the reason
     Gaps(GapsArgs),
-    /// Lists poison messages: frames that could not be read as an object of their kind
+    /// Lists poison messages: bytes from the API server that are no object of their source's kind
     Poison(PoisonArgs),
     /// Shows the states of one object, the Events about it and who was told of it, oldest first
     Timeline(TimelineArgs),

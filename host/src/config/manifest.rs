@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kubewitness_core::config::templates::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
-use kubewitness_core::shortened;
+use kubewitness_core::{shortened, with_nearest};
 use kubewitness_filter::Filter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -196,7 +196,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        let message = error.into_inner().to_string();
+        let message = with_nearest(&error.into_inner().to_string());
         let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
         fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;

@@ -5,7 +5,7 @@ use kubewitness_sdk::{Change, State, time};
 
 use crate::schema;
 
-/// Messages are for people. The document has what is cut.
+/// Messages are for people. The host keeps to less, and the document has what is cut.
 const MESSAGE_BYTES: usize = 4096;
 /// The longest name, version or reason. Kubernetes keeps to 253 bytes; a source may send anything.
 const WORD_BYTES: usize = 1024;
@@ -39,7 +39,7 @@ pub fn status(state: &State) -> Vec<Value> {
         change(state.change).into(),
         phase(state).into(),
         word(&status.reason),
-        clean(&status.message, MESSAGE_BYTES).into(),
+        cut(&status.message, MESSAGE_BYTES).into(),
         status.attempt.into(),
         status.ready.into(),
         status.total.into(),
@@ -54,20 +54,20 @@ pub fn status(state: &State) -> Vec<Value> {
 
 /// The status before, which the history has beside the columns of [`status`].
 pub fn previous(state: &State) -> Value {
-    state.previous.as_ref().map(|previous| clean(&previous.phase, WORD_BYTES)).into()
+    state.previous.as_ref().map(|previous| cut(&previous.phase, WORD_BYTES)).into()
 }
 
 /// The id is never cut: it would no longer be one.
 pub fn id(state: &State) -> Value {
-    clean(&state.id, usize::MAX).into()
+    clean(&state.id).into()
 }
 
 pub fn uid(state: &State) -> String {
-    clean(&state.object.uid, WORD_BYTES)
+    cut(&state.object.uid, WORD_BYTES)
 }
 
 pub fn phase(state: &State) -> String {
-    if state.change == Change::Gone { "Deleted".into() } else { clean(&state.status.phase, WORD_BYTES) }
+    if state.change == Change::Gone { "Deleted".into() } else { cut(&state.status.phase, WORD_BYTES) }
 }
 
 /// Kind, name and uid of the outermost owner.
@@ -88,17 +88,19 @@ fn change(change: Change) -> &'static str {
 }
 
 pub fn word(text: &str) -> Value {
-    clean(text, WORD_BYTES).into()
+    cut(text, WORD_BYTES).into()
 }
 
 /// A text that says where it is cut.
 pub fn cut(text: &str, limit: usize) -> String {
-    if text.len() <= limit { clean(text, limit) } else { clean(text, limit - "…".len()) + "…" }
+    match text.len() <= limit {
+        true => clean(text),
+        false => clean(&text[..text.floor_char_boundary(limit - "…".len())]) + "…",
+    }
 }
 
 /// Replaces NUL: some databases refuse it, and others stop reading at it.
-pub fn clean(text: &str, limit: usize) -> String {
-    let text = &text[..text.floor_char_boundary(limit)];
+fn clean(text: &str) -> String {
     // NUL almost never occurs, and a copy is much cheaper than a replacement.
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_string() }
 }

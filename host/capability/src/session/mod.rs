@@ -8,9 +8,11 @@
 //! wrote to neither needs no receipt: it has nothing that a repeat could do twice, except requests,
 //! which carry the id.
 
+mod commit;
 pub mod granted;
 pub mod outbound;
 mod post;
+mod send;
 pub mod uses;
 
 use std::collections::HashSet;
@@ -20,39 +22,28 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::SqlAccess;
-use kubewitness_core::intents::requests::{Repeat, TICK};
 use kubewitness_core::ports::{
     Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage, MailRefusal, Session,
     ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
-use crate::http::{IDEMPOTENCY_KEY, Unanswered};
-use crate::ledger::book::Decider;
-use crate::ledger::{Held, Written};
+use crate::http::IDEMPOTENCY_KEY;
+use crate::ledger::Held;
 use crate::objects::documents::{self, Batch};
-use crate::receipts::{Mark, fingerprint};
+use crate::sql::Transaction;
 use crate::sql::guard::{self, Purpose};
-use crate::sql::receipt::Receipt;
 use crate::sql::receipt::claims::{Claim, Claims};
-use crate::sql::{CommitError, Transaction};
 use crate::{denied, kv};
-use granted::{Database, Granted, Standing};
-use outbound::{Next, Outbound};
-use post::{Mail, Post, Request};
-
-/// What a receiver lacks that is told nothing twice.
-const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick needs an `Idempotency-Key`";
+use granted::{Database, Granted};
+use outbound::Outbound;
+use post::{Mail, Request};
+use send::patient;
 
 /// The next try knows what was found.
 const READ_SINCE: &str =
     "the plugin's receipts were read again since this call began: the call is made again";
-
-/// States of a call that a note has where it is not known which of them a request is about. Batches after a kill
-/// begin with the same states.
-const ABOUT: usize = 64;
 
 pub struct CallSession {
     granted: Arc<Granted>,
@@ -72,17 +63,6 @@ pub struct CallSession {
     outbound: Outbound,
     /// When a tick is cut off.
     ends: Option<Instant>,
-}
-
-/// Unless it is told that all went well, the receipts are read again before the next call.
-struct Doubt<'a>(Option<&'a Standing>);
-
-impl Drop for Doubt<'_> {
-    fn drop(&mut self) {
-        if let Some(standing) = self.0 {
-            standing.mark_stale();
-        }
-    }
 }
 
 impl CallSession {
@@ -173,160 +153,10 @@ impl CallSession {
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
-    /// The states that something with this id is about: the one whose id it is, or those of the call.
-    fn about(&self, id: Option<&str>) -> Vec<Seq> {
-        let print = id.map(fingerprint);
-        let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
-        match named {
-            Some(mark) => vec![mark.seq],
-            None => self.seqs().into_iter().take(ABOUT).collect(),
-        }
-    }
-
-    /// The states that a request is about, and by what it is known again. A tick has no state: what it sends is noted by its
-    /// id. Without one it is sent and not noted, where it may be repeated.
-    fn known_by(
-        &self,
-        id: Option<&str>,
-        repeat: Repeat,
-        digest: impl FnOnce() -> String,
-    ) -> Result<(Vec<Seq>, String), GrantError> {
-        match (self.ends, repeat, id) {
-            (None, ..) => Ok((self.about(id), digest())),
-            (Some(_), _, Some(id)) => Ok((vec![TICK], post::digest_of_id(id))),
-            (Some(_), Repeat::InDoubt, None) => Ok((Vec::new(), String::new())),
-            (Some(_), Repeat::Never, None) => Err(GrantError::Invalid(SAYS_NO_ID.into())),
-        }
-    }
-
     fn seqs(&self) -> Vec<Seq> {
         let mut seqs: Vec<_> = self.batch.keys().copied().collect();
         seqs.sort_unstable();
         seqs
-    }
-
-    /// Sends what an earlier call of its states has not sent. A failure to note it is nobody's fault.
-    async fn send_once<P: Post>(
-        &mut self,
-        post: P,
-        seqs: Vec<Seq>,
-        digest: String,
-    ) -> Result<P::Answer, GrantError> {
-        let granted = self.granted.clone();
-        // Nothing is noted of it.
-        if seqs.is_empty() {
-            post.take()?;
-            return post.send().await.map_err(|unanswered| unanswered.error);
-        }
-        let (to, repeat) = (post.to(), post.repeat());
-        let number = match self.outbound.next(&granted.outbox, to.clone(), seqs.clone(), digest, repeat)? {
-            Next::Answer(answer) => return P::read(answer),
-            Next::SendAgain(number) => {
-                post.take()?;
-                number
-            }
-            Next::Send(asked, number) => {
-                post.take()?;
-                let noted = granted.outbox.intend(asked, number, repeat, granted.standing.cursor()).await;
-                noted.inspect_err(|error| self.unreachable = Some(error.clone()))?
-            }
-        };
-        self.outbound.begin(number, repeat);
-        let sent = post.send().await;
-        match &sent {
-            Err(Unanswered { is_unsent: true, .. }) => {}
-            Err(Unanswered { error, .. }) => {
-                self.outbound.count(&to, &seqs, number);
-                self.outbound.unanswered(&seqs, repeat, error);
-            }
-            Ok(_) => {
-                self.outbound.count(&to, &seqs, number);
-                self.outbound.answered(number);
-            }
-        }
-        granted.outbox.ended(number, sent.as_ref().map(P::keep));
-        sent.map_err(|unanswered| unanswered.error)
-    }
-
-    /// What was done, in order of position.
-    fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
-        let mark = |seq: &Seq| match self.batch.get(seq) {
-            Some(mark) => Ok(*mark),
-            None => Err(GrantError::Other(format!("state {seq} is not one of this call's"))),
-        };
-        let mut marks = done.iter().map(mark).collect::<Result<Vec<_>, _>>()?;
-        marks.sort_unstable_by_key(|mark| mark.seq);
-        marks.dedup();
-        Ok(marks)
-    }
-
-    fn receipt(&self, marks: Vec<Mark>) -> Result<Receipt, GrantError> {
-        let mut random = [0; 16];
-        let filled = SystemRandom::new().fill(&mut random);
-        filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
-        let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
-        let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
-        Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
-    }
-
-    /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
-    async fn write_ledger(&mut self, receipt: &Receipt) -> Result<Option<Written>, GrantError> {
-        let Some(held) = self.ledger.take().filter(Held::has_records) else { return Ok(None) };
-        let decider = match (&self.sql, self.granted.sql.values().next()) {
-            // Without a receipt there is nothing that could be asked for.
-            (Some(_), Some(database)) if !receipt.marks.is_empty() => {
-                Some(Decider { database: database.name.clone(), token: receipt.token.clone() })
-            }
-            _ => None,
-        };
-        held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
-    }
-}
-
-/// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
-async fn note_kv(
-    granted: &Granted,
-    kv: Option<&kv::Overlay>,
-    receipt: &Receipt,
-) -> Result<Option<u64>, GrantError> {
-    let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
-    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks, granted.clock.elapsed())) else {
-        return Ok(None);
-    };
-    granted.outbox.keep(note).await?;
-    Ok(Some(number))
-}
-
-/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may take half of the time
-/// that is left, and the plugin always lives to note what came of it.
-async fn patient<T>(
-    ends: Option<Instant>,
-    sending: impl Future<Output = Result<T, GrantError>>,
-) -> Result<T, GrantError> {
-    let Some(ends) = ends else { return sending.await };
-    let left = ends.saturating_duration_since(Instant::now()) / 2;
-    let late = "no answer within half of the time that the tick had left: give the destination a shorter `timeout`, or \
-                the tick a longer one";
-    tokio::time::timeout(left, sending).await.unwrap_or_else(|_| Err(GrantError::Timeout(late.into())))
-}
-
-/// Commits the rows; the ledger follows what becomes of them.
-async fn settle(
-    transaction: Option<Box<dyn Transaction>>,
-    written: Option<Written>,
-    receipt: &Receipt,
-) -> Result<(), GrantError> {
-    if let Some(transaction) = transaction {
-        transaction.commit(receipt).await.map_err(|error| match error {
-            CommitError::RolledBack(error) => error,
-            CommitError::InDoubt(error) => {
-                GrantError::Unavailable(format!("the commit is in doubt: {error}"))
-            }
-        })?;
-    }
-    match written {
-        Some(written) => written.keep().await,
-        None => Ok(()),
     }
 }
 
@@ -523,42 +353,8 @@ impl Session for CallSession {
         writes
     }
 
-    async fn commit(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
-        if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
-            return Err(error);
-        }
-        let receipt = self.receipt(self.marks(done)?)?;
-        if let Some(kv) = &self.kv {
-            kv.fits()?;
-        }
-        if let Some(idle) = self.sql.take_if(|transaction| !transaction.wrote()) {
-            idle.rollback().await;
-        }
-        if let Some(transaction) = &self.sql {
-            transaction.intact()?;
-        }
-        let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
-        let granted = self.granted.clone();
-        if self.outbound.has_sent() {
-            granted.outbox.flush().await;
-        }
-        let mut noted = None;
-        if wrote {
-            noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
-            let mut doubt = Doubt(Some(&granted.standing));
-            let written = self.write_ledger(&receipt).await?;
-            settle(self.sql.take(), written, &receipt).await?;
-            granted.standing.applied.add(&receipt.marks);
-            doubt.0 = None;
-        }
-        let seqs = self.seqs();
-        let mut writes =
-            self.kv.take().map(|kv| kv.commit(&seqs, noted, granted.clock.elapsed())).unwrap_or_default();
-        writes.extend(granted.outbox.finish(&seqs));
-        if self.ends.is_some() {
-            writes.extend(granted.outbox.end_tick(&self.outbound));
-        }
-        Ok(writes)
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        self.keep(done).await
     }
 
     async fn rollback(mut self: Box<Self>) {

@@ -17,11 +17,15 @@ use kubewitness_core::{Change, State, Version};
 use serde_json::json;
 
 use super::*;
+use crate::receipts::Mark;
 use crate::{Backing, Capabilities, CapabilityError, Subscribed};
 
+mod documents;
 mod kills;
+mod ledgers;
 mod requests;
 mod servers;
+mod settings;
 
 struct Papers;
 
@@ -213,6 +217,11 @@ fn batch(seqs: &[Seq]) -> Vec<Delivery> {
     seqs.iter().map(|seq| delivery(*seq, &format!("id-{seq}"))).collect()
 }
 
+/// The same states as the session has them.
+fn marks(seqs: &[Seq]) -> Batch {
+    batch(seqs).iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect()
+}
+
 fn rows(seqs: &[Seq]) -> TableWrite {
     TableWrite {
         table: "t".into(),
@@ -297,108 +306,6 @@ async fn rolled_back_means_nothing_anywhere() {
 }
 
 #[tokio::test]
-async fn a_ledger_alone_keeps_its_own_receipt() {
-    let world = World::new();
-    let spec = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &spec).await;
-    let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
-    assert_eq!(session.ledger_last("audit").await, Ok(None));
-    assert_eq!(session.ledger_append("audit", vec![b"one".to_vec(), b"two".to_vec()]).await, Ok(2));
-    assert_eq!(session.ledger_last("audit").await, Ok(Some(b"two".to_vec())));
-    assert_eq!(world.records(), "", "nothing before the commit");
-    session.commit(&[1, 2]).await.unwrap();
-    assert_eq!(world.records(), "one\ntwo\n");
-    drop((plugin, capabilities));
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &spec).await;
-    assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 2]);
-    let mut session = plugin.open(&batch(&[3])).await.unwrap();
-    assert_eq!(session.ledger_append("audit", vec![b"three".to_vec()]).await, Ok(3));
-}
-
-#[tokio::test]
-async fn calls_continue_a_ledger_one_after_the_other() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &everything()).await;
-    let chain = |seq: Seq| {
-        let plugin = plugin.clone();
-        async move {
-            let mut session = plugin.open(&batch(&[seq])).await.unwrap();
-            let last = session.ledger_last("audit").await.unwrap();
-            let before = last.map_or(0, |last| String::from_utf8(last).unwrap().parse::<u64>().unwrap());
-            tokio::task::yield_now().await;
-            session.ledger_append("audit", vec![(before + 1).to_string().into_bytes()]).await.unwrap();
-            session.commit(&[seq]).await.unwrap();
-        }
-    };
-    futures::future::join_all((1..=20).map(chain)).await;
-    let expected: String = (1..=20).map(|n| format!("{n}\n")).collect();
-    assert_eq!(world.records(), expected);
-}
-
-/// Killed after the ledger's records are on disk, before or after the rows are committed.
-#[tokio::test]
-async fn the_database_decides_for_the_ledger_after_a_crash() {
-    for commit in [false, true] {
-        let world = World::new();
-        let capabilities = world.open().await;
-        let plugin = grants(&capabilities, &everything()).await;
-        let mut session = plugin.open(&batch(&[1])).await.unwrap();
-        insert(&mut session, &[1]).await;
-        session.commit(&[1]).await.unwrap();
-        let granted =
-            Arc::clone(&capabilities.resolve("p", &everything(), &backing(0)).map(Arc::new).unwrap());
-        let mut call = CallSession::new(granted, HashMapOf::batch(&[2]), HashSet::new(), None);
-        call.sql_write("main", rows(&[2]), None).await.unwrap();
-        call.ledger_append("audit", vec![b"two".to_vec()]).await.unwrap();
-        let receipt = call.receipt(call.marks(&[2]).unwrap()).unwrap();
-        let written = call.write_ledger(&receipt).await.unwrap();
-        assert_eq!(world.records(), "two\n");
-        if commit {
-            call.sql.take().unwrap().commit(&receipt).await.unwrap();
-        }
-        drop((written, call, plugin, capabilities));
-        let capabilities = world.open().await;
-        let plugin = grants(&capabilities, &everything()).await;
-        let expected: (&[Seq], &str, usize) = if commit { (&[1, 2], "two\n", 2) } else { (&[1], "", 1) };
-        let found = (applied(&plugin, &[1, 2]).await, world.records(), stored(&plugin).await);
-        assert_eq!((found.0.as_slice(), found.1.as_str(), found.2), expected);
-    }
-}
-
-struct HashMapOf;
-
-impl HashMapOf {
-    fn batch(seqs: &[Seq]) -> Batch {
-        batch(seqs).iter().map(|one| (one.state.seq, Mark::of(&one.state))).collect()
-    }
-}
-
-#[tokio::test]
-async fn a_failed_commit_takes_the_ledgers_records_back() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &everything()).await;
-    let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    insert(&mut session, &[1]).await;
-    // Only checked when the transaction ends.
-    let parent = "CREATE TABLE c (p INTEGER REFERENCES t (seq) DEFERRABLE INITIALLY DEFERRED)";
-    session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
-    session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();
-    session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
-    let refused = session.commit(&[1]).await;
-    assert!(matches!(&refused, Err(GrantError::Invalid(why)) if why.contains("FOREIGN KEY")), "{refused:?}");
-    assert_eq!(applied(&plugin, &[1]).await, [] as [Seq; 0]);
-    assert_eq!((stored(&plugin).await, world.records()), (0, String::new()));
-    let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    assert_eq!(session.ledger_append("audit", vec![b"one".to_vec()]).await, Ok(1));
-    session.commit(&[1]).await.unwrap();
-    assert_eq!((applied(&plugin, &[1]).await, world.records()), (vec![1], "one\n".to_owned()));
-}
-
-#[tokio::test]
 async fn kv_is_handed_back_by_the_commit_and_seen_by_the_next_call() {
     let world = World::new();
     let capabilities = world.open().await;
@@ -478,255 +385,6 @@ async fn nothing_is_committed_while_the_journal_can_not_note_it() {
     session.kv_set("new", b"x".to_vec()).unwrap();
     assert!(matches!(session.commit(&[1]).await, Err(GrantError::Unavailable(_))));
     assert_eq!((applied(&plugin, &[1]).await, stored(&plugin).await), (vec![], 0));
-}
-
-#[tokio::test]
-async fn what_was_not_granted_says_which_grant_to_add() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &plugin(json!({}))).await;
-    let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    let mut refusals = vec![
-        session.sql_dialect("main").map(drop).unwrap_err(),
-        session.sql_query("main", "SELECT 1", vec![]).await.map(drop).unwrap_err(),
-        session.http_send("hook", HttpRequest::default()).await.map(drop).unwrap_err(),
-        session.ledger_append("audit", vec![]).await.map(drop).unwrap_err(),
-        session.ledger_last("audit").await.map(drop).unwrap_err(),
-        session.ledger_sign("key", b"").map(drop).unwrap_err(),
-        session.lister_get("jobs", "", "").await.map(drop).unwrap_err(),
-        session.lister_list("jobs", "", "", 1).map(drop).unwrap_err(),
-        session.kv_set("a", vec![]).unwrap_err(),
-        session.kv_delete("a").unwrap_err(),
-    ];
-    refusals.retain(|refusal| !matches!(refusal, GrantError::Denied(why) if why.contains("spec.grants")));
-    assert_eq!(refusals, []);
-    assert_eq!((session.kv_get("seen"), session.kv_keys("", 9)), (None, vec![]));
-    assert_eq!(plugin.config(), r#"{"a":1}"#);
-}
-
-#[tokio::test]
-async fn documents_are_those_of_this_call_and_errors_name_no_files() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &everything()).await;
-    let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    assert!(session.document(1).await.unwrap().unwrap().starts_with(br#"{"seq":1,"#));
-    assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
-    let error = session.document_before(1).await.unwrap_err();
-    assert!(!error.to_string().contains("journal.db"), "{error}");
-}
-
-#[tokio::test]
-async fn settings_that_point_nowhere_are_faults_of_their_fields() {
-    let world = World::new();
-    let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
-    let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
-    assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
-    // Of another kind of database than it is said to be.
-    let address = world.folder.path().join("address");
-    std::fs::write(&address, "postgres://me:hush@x/y").unwrap();
-    std::fs::create_dir_all(world.folder.path().join("audit")).unwrap();
-    let host: HostSpec = serde_json::from_value(json!({
-        "sources": [],
-        "databases": [
-            {"name": "a", "sqlite": {"path": ""}},
-            {"name": "e", "postgres": {"urlFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}},
-            {"name": "f", "mysql": {"urlFrom": {"file": address}}},
-        ],
-        "destinations": [{"name": "b", "url": "http://me:hush@x/"}],
-        "ledgers": [{"name": "c", "path": "audit"}],
-        "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
-    }))
-    .unwrap();
-    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
-    let faults = capabilities.closed();
-    let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
-    fields.sort_unstable();
-    let expected = [
-        "spec.databases[0].sqlite.path",
-        "spec.databases[1].postgres.urlFrom",
-        "spec.databases[2].mysql.urlFrom",
-        "spec.destinations[0].url",
-        "spec.keys[0].valueFrom",
-        "spec.ledgers[0].path",
-    ];
-    assert_eq!(fields, expected);
-    assert!(faults.iter().all(|fault| !fault.message.contains("hush")));
-}
-
-#[tokio::test]
-async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is_opened_later() {
-    let world = World::new();
-    let database = world.folder.path().join("platform.db");
-    std::fs::write(&database, "this is no database, and long enough to be looked at").unwrap();
-    let capabilities = world.open().await;
-    let closed = capabilities.grants("p", &everything(), backing(0)).await.err().unwrap();
-    let CapabilityError::Closed(fault) = &closed else { panic!("{closed:?}") };
-    assert_eq!(fault.field, "spec.databases[0].sqlite.path");
-    assert!(fault.message.contains("platform.db can't be opened"), "{fault:?}");
-    let only_ledger = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
-    grants(&capabilities, &only_ledger).await;
-
-    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), std::slice::from_ref(fault), "an entry that was closed before may stay so");
-    std::fs::remove_file(&database).unwrap();
-    let again = again.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), []);
-    grants(&again, &everything()).await;
-}
-
-#[tokio::test]
-async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_settings_run() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    std::fs::create_dir(world.folder.path().join("more.db")).unwrap();
-    let mut changed = world.settings();
-    changed
-        .databases
-        .push(serde_json::from_value(json!({"name": "more", "sqlite": {"path": "more.db"}})).unwrap());
-    let faults = capabilities.reload(&changed, world.folder.path()).await.err().unwrap();
-    assert_eq!(faults[0].field, "spec.databases[1].sqlite.path");
-}
-
-#[tokio::test]
-async fn changed_settings_share_what_stayed_the_same() {
-    let world = World::new();
-    let capabilities = world.open().await;
-    let plugin = grants(&capabilities, &everything()).await;
-    let mut session = plugin.open(&batch(&[1])).await.unwrap();
-    insert(&mut session, &[1]).await;
-    let changed: HostSpec = serde_json::from_value(json!({
-        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
-        "databases": [
-            {"name": "platform", "sqlite": {"path": "platform.db"}},
-            {"name": "more", "sqlite": {"path": "more.db"}},
-        ],
-        "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
-    }))
-    .unwrap();
-    let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
-    session.commit(&[1]).await.unwrap();
-    assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
-}
-
-#[test]
-fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
-    let granted = crate::objects::lister::Granted::new(
-        Arc::new(Cache),
-        &["jobs".to_string(), "pods".to_string()],
-        None,
-    );
-    assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
-    assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
-    let known = "there is no index `rack`; this source has namespace, owner, node, label";
-    assert_eq!(granted.list("jobs", "rack", "7", 9), Err(GrantError::Invalid(known.into())));
-    let label = granted.list("jobs", "label", "team", 9);
-    assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
-    assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
-    assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
-    let granted = crate::objects::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
-    assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
-    let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
-    assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
-    let elsewhere = crate::objects::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
-    assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
-}
-
-async fn document_for(capabilities: &Capabilities, granted: serde_json::Value) -> String {
-    let grants = grants(capabilities, &plugin(granted)).await;
-    let mut session = grants.open(&batch(&[1])).await.unwrap();
-    let document = session.document(1).await.unwrap().unwrap();
-    session.rollback().await;
-    String::from_utf8(document.to_vec()).unwrap()
-}
-
-#[tokio::test]
-async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw_documents() {
-    let world = World::new();
-    let redacted = document_for(&world.open().await, json!({})).await;
-    assert!(redacted.starts_with(r#"{"seq":1,"env":[{"name":"HF_TOKEN","value":"redacted:"#), "{redacted}");
-    assert!(!redacted.contains("hush"));
-    // The key lies in the data folder: a digest is the same after a restart, and another elsewhere.
-    assert_eq!(document_for(&world.open().await, json!({"documents": "redacted"})).await, redacted);
-    assert_ne!(document_for(&World::new().open().await, json!({})).await, redacted);
-    assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));
-}
-
-#[tokio::test]
-async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
-    let world = World::new();
-    let raw = document_for(&world.open().await, json!({"documents": "raw"})).await;
-    let expected = hex::encode(ring::digest::digest(&ring::digest::SHA256, raw.as_bytes()));
-    for (granted, digest) in [
-        (json!({}), None),
-        (json!({"documents": "digest"}), Some(&expected)),
-        (json!({"documents": "raw"}), Some(&expected)),
-    ] {
-        let grants = grants(&world.open().await, &plugin(granted)).await;
-        let states = batch(&[1]);
-        let mut session = grants.open(&states).await.unwrap();
-        assert_eq!(session.show(&states[0].state).await.unwrap().document_digest.as_ref(), digest);
-        session.rollback().await;
-    }
-    assert!(!document_for(&world.open().await, json!({"documents": "digest"})).await.contains("hush"));
-}
-
-#[tokio::test]
-async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
-    let world = World::new();
-    let grants = grants(&world.open().await, &plugin(json!({}))).await;
-    let batch = batch(&[1]);
-    let mut session = grants.open(&batch).await.unwrap();
-    for (kind, expected) in [(None, true), (Some("Job"), true), (Some("JobSet"), false)] {
-        let owner = |kind: &str| {
-            Arc::new(ObjectRef { group: "batch".into(), kind: kind.into(), ..ObjectRef::default() })
-        };
-        let state = Arc::new(State { owner: kind.map(owner), ..(*batch[0].state).clone() });
-        assert_eq!(session.show(&state).await.unwrap().has_subscribed_owner, expected, "{kind:?}");
-    }
-    session.rollback().await;
-}
-
-#[tokio::test]
-async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_handed_one() {
-    let world = World::new();
-    for (granted, shown, read) in [("raw", 0, 1), ("digest", 1, 1), ("redacted", 0, 0)] {
-        let spec = plugin(json!({"documents": granted}));
-        let uses = Arc::new(uses::Uses::of(&spec.grants));
-        let backing = Backing { uses: uses.clone(), ..backing(0) };
-        let grants = world.open().await.grants("p", &spec, backing).await.unwrap();
-        let states = batch(&[1]);
-        let mut session = grants.open(&states).await.unwrap();
-        let calls = || uses.all().map(|(_, calls)| calls).sum::<u64>();
-        session.show(&states[0].state).await.unwrap();
-        assert_eq!(calls(), shown, "{granted}");
-        session.document(1).await.unwrap();
-        assert_eq!(calls(), read, "{granted}");
-        session.rollback().await;
-    }
-}
-
-#[tokio::test]
-async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_and_the_others_wait_for_it() {
-    let world = World::new();
-    let place = world.folder.path().join("redaction.key");
-    std::fs::create_dir(&place).unwrap();
-    let capabilities = world.open().await;
-    let faults = capabilities.closed();
-    assert!(faults.len() == 1 && faults[0].message.contains("the redaction key can't be read"), "{faults:?}");
-    let waiting = grants(&capabilities, &plugin(json!({}))).await;
-    let refused = waiting.open(&batch(&[1])).await.err().unwrap();
-    assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("Move away")), "{refused:?}");
-    assert!(document_for(&capabilities, json!({"documents": "raw"})).await.contains("hush"));
-
-    std::fs::remove_dir(&place).unwrap();
-    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
-    assert_eq!(again.closed(), []);
-    waiting.open(&batch(&[1])).await.unwrap().rollback().await;
 }
 
 #[tokio::test]

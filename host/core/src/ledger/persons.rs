@@ -41,16 +41,18 @@ impl Person {
         Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
     }
 
-    /// `None` for a line that says nothing, or whose name is not that of its digest.
+    /// `None` for a line that says nothing, whose name is not that of its digest, or that holds more than its erasure: a
+    /// crash in the middle of one can leave the name behind it.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let person: Self = serde_json::from_slice(line).ok()?;
-        match &person {
+        let holds = match &person {
             Self::Named { salt, name, .. } => {
                 let salt = hex::decode(salt).ok()?.try_into().ok()?;
-                (Self::named(name, salt) == person).then_some(person)
+                Self::named(name, salt) == person
             }
-            Self::Erased { .. } => Some(person),
-        }
+            Self::Erased { .. } => person.line().ok()?.trim_ascii_end() == line.trim_ascii_end(),
+        };
+        holds.then_some(person)
     }
 
     pub fn digest(&self) -> &str {
@@ -98,6 +100,14 @@ mod tests {
         assert_eq!(Person::parse(text.replace("ada", "bob").as_bytes()), None);
         assert_eq!(Person::parse(text.replace("07", "08").as_bytes()), None);
         assert_eq!(Person::parse(b""), None);
+    }
+
+    #[test]
+    fn an_erasure_with_a_name_behind_it_says_nothing() {
+        let torn = br#"{"digest":"ab","erased":"2026-11-26T10:00:00.000Z","name":"ada"}"#;
+        assert_eq!(Person::parse(torn), None);
+        let whole = b"{\"digest\":\"ab\",\"erased\":\"2026-11-26T10:00:00.000Z\"}     \n";
+        assert!(matches!(Person::parse(whole), Some(Person::Erased { .. })));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use super::Current;
-use super::objects::Counts;
+use super::views::Counts;
 use crate::index::IndexError;
 use crate::order::{Order, Place};
 use crate::redact::Redactor;

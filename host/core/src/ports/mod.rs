@@ -5,8 +5,6 @@ mod access;
 mod backlog;
 mod cache;
 mod delivery;
-mod objects;
-mod plugins;
 mod session;
 mod submit;
 pub mod views;

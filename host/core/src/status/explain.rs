@@ -8,6 +8,7 @@ use super::path::{Cut, Path};
 use super::rule::{Rule, Test, first_text};
 use super::spec::RuleSpec;
 use super::{Origin, Rules};
+use crate::model::fault::shortened;
 use crate::project::Outline;
 use crate::state::Status;
 
@@ -90,14 +91,5 @@ fn found(test: &Test, cut: &Cut<'_>) -> Vec<String> {
 }
 
 fn shown(value: &Node<'_>) -> String {
-    let mut text = value.to_string();
-    if text.len() > VALUE_BYTES {
-        let mut end = VALUE_BYTES;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
+    shortened(&value.to_string(), VALUE_BYTES).into_owned()
 }

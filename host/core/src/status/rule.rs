@@ -6,6 +6,8 @@ use super::spec::RuleSpec;
 use crate::project::Outline;
 use crate::state::Status;
 
+/// What a cut text ends with. It counts among its bytes.
+const CUT: char = '…';
 /// Reasons are words for programs. A longer one is cut.
 const REASON_BYTES: usize = 256;
 /// Each state carries its message, and pages show it in one or two lines. The document has the rest.
@@ -156,11 +158,7 @@ pub(super) fn first_text(texts: &[Text], cut: &Cut<'_>, most: usize) -> (String,
             Text::At(path) => {
                 path.any(cut, |value| match value.text() {
                     Some(text) => {
-                        let mut end = text.len().min(most);
-                        while !text.is_char_boundary(end) {
-                            end -= 1;
-                        }
-                        found.push_str(&text[..end]);
+                        push(&mut found, &text, most);
                         !found.is_empty()
                     }
                     None => false,
@@ -172,4 +170,13 @@ pub(super) fn first_text(texts: &[Text], cut: &Cut<'_>, most: usize) -> (String,
         }
     }
     (found, None)
+}
+
+/// At most so many bytes of a text, with the mark of a cut.
+fn push(found: &mut String, text: &str, most: usize) {
+    if text.len() <= most {
+        return found.push_str(text);
+    }
+    found.push_str(&text[..text.floor_char_boundary(most - CUT.len_utf8())]);
+    found.push(CUT);
 }

@@ -102,7 +102,7 @@ fn what_is_gone_tells_in_which_phase_it_went() {
 }
 
 #[test]
-fn a_heartbeat_is_no_change_and_texts_are_bounded() {
+fn a_heartbeat_is_no_change_and_texts_are_bounded_and_say_where_they_are_cut() {
     let beat = |time: &str| {
         let mut condition = condition("Suspended", "True", "JobSuspended");
         condition["lastProbeTime"] = json!(time);
@@ -112,7 +112,12 @@ fn a_heartbeat_is_no_change_and_texts_are_bounded() {
     let long =
         json!({"type": "Failed", "status": "True", "reason": "é".repeat(1000), "message": "é".repeat(5000)});
     let told = status("batch", "Job", &job(1, false, json!({"conditions": [long]})));
-    assert!(told.reason.len() <= 256 && told.message.len() <= 1024 && told.message.len() > 1000);
+    let cut = |bytes: usize| format!("{}…", "é".repeat((bytes - "…".len()) / 2));
+    assert_eq!((told.reason, told.message), (cut(256), cut(1024)));
+    let fits =
+        json!({"type": "Failed", "status": "True", "reason": "r".repeat(256), "message": "m".repeat(1024)});
+    let told = status("batch", "Job", &job(1, false, json!({"conditions": [fits]})));
+    assert_eq!((told.reason, told.message), ("r".repeat(256), "m".repeat(1024)));
 }
 
 #[test]

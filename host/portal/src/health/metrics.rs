@@ -62,7 +62,7 @@ const SOURCES: [OfSource; 27] = [
         Some(f64::from(s.epoch))
     }),
     ("gaps", "Gaps that the journal holds.", Gauge, |s| Some(s.gaps as f64)),
-    ("poison", "Poison messages that the journal holds: frames that did not decode.", Gauge, |s| {
+    ("poison", "Poison messages that the journal holds: bytes that are no object of the kind.", Gauge, |s| {
         Some(s.poison as f64)
     }),
     (

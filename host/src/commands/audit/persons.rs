@@ -67,18 +67,6 @@ fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     files.iter().filter(|file| !files::is_handed_over(file)).map(|file| persons_file(file)).collect()
 }
 
-/// A crash in the middle of an erasure can leave a line that reads as erased, and has the name behind that.
-fn parse(line: &[u8]) -> Option<Person> {
-    let person = Person::parse(line)?;
-    let is_whole = match &person {
-        Person::Named { .. } => true,
-        Person::Erased { .. } => {
-            person.line().is_ok_and(|whole| whole.trim_ascii_end() == line.trim_ascii_end())
-        }
-    };
-    is_whole.then_some(person)
-}
-
 fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
     let reading = || format!("reading {}", path.display());
     let file = files::open(path, OpenOptions::new().read(true).write(true))
@@ -91,7 +79,7 @@ fn lines(path: &Path) -> Result<(File, Vec<Line>)> {
         if found.len() >= PERSONS {
             bail!("{} has more than {PERSONS} lines: is it the file of a ledger's names?", path.display());
         }
-        let (bytes, person) = (line.len(), parse(&line));
+        let (bytes, person) = (line.len(), Person::parse(&line));
         let odd = if person.is_none() { line.clone() } else { Vec::new() };
         found.push(Line { offset, bytes, person, odd });
         offset += bytes as u64;
@@ -231,7 +219,16 @@ impl Told {
     fn text(&self) -> String {
         let Self { names, records, in_clear, .. } = self;
         let (person, file) = (clean(&self.person), clean(&self.file));
-        let mut text = format!("{person}: {names} lines of {file}, whose digests {records} records have\n");
+        let mut text = match *names {
+            0 if self.torn == 0 => {
+                format!("{person}: {file} does not have the name, so there is nothing to erase\n")
+            }
+            0 => format!("{person}: no whole line of {file} has the name\n"),
+            1 => format!("{person}: {file} has the name once, and {records} records have a digest of it\n"),
+            _ => format!(
+                "{person}: {file} has the name {names} times, and {records} records have a digest of it\n"
+            ),
+        };
         if self.torn > 0 {
             text.push_str(&format!("{} more lines are half written, and have the name\n", self.torn));
         }
@@ -339,7 +336,7 @@ mod tests {
             assert_eq!(after[ends[0]..ends[1]], whole("bob", 2)[..], "{torn}");
             // Whatever else is left of the line is told.
             let third = &after[ends[1]..ends[2]];
-            let is_erased = matches!(parse(third), Some(Person::Erased { .. }));
+            let is_erased = matches!(Person::parse(third), Some(Person::Erased { .. }));
             assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
             assert_eq!(of(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
         }
@@ -407,6 +404,9 @@ mod tests {
         let told = of(&args(&trail, "ada", &[])).unwrap();
         assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
         assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
+        assert!(told.text().contains("has the name once"), "{}", told.text());
+        let nobody = of(&args(&trail, "nobody", &[])).unwrap().text();
+        assert!(nobody.contains("there is nothing to erase") && !nobody.contains("--yes"), "{nobody}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod calls;
 mod candidate;
+mod draining;
 mod filters;
 mod manifest;
 mod probation;
@@ -12,17 +13,13 @@ mod shadow;
 mod version;
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use futures::FutureExt;
 use kubewitness_capability::{Backing, Capabilities, Told, Uses};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
-use kubewitness_core::limits;
 use kubewitness_core::ports::{Backlog, Grants, JournalError};
 use kubewitness_core::views::ManifestView;
 use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
@@ -41,12 +38,11 @@ use crate::config::manifest::{Entry, Problem, parse_plugin};
 use crate::tasks::{Fate, Tasks};
 use calls::Calls;
 pub use candidate::{Candidate, Examined, Question, Wanted, examine_component};
+use draining::Draining;
+pub use draining::Stopped;
 use probation::Probation;
 use shadow::{Pair, Shadow};
 use version::Version;
-
-/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
-const WAIT: Duration = Duration::from_secs(1);
 
 struct Running {
     candidate: Candidate,
@@ -58,11 +54,6 @@ struct Running {
     task: JoinHandle<()>,
     handle: DispatchHandle,
     probation: Probation,
-}
-
-struct Draining {
-    candidate: Candidate,
-    task: JoinHandle<()>,
 }
 
 pub struct Plugins {
@@ -344,71 +335,6 @@ impl Plugins {
         Ok(())
     }
 
-    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
-    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
-    pub async fn stop(&mut self, name: &str) -> Stopped {
-        if self.is_draining(name) {
-            return Stopped::NotYet;
-        }
-        if let Some(candidate) = self.drained.remove(name) {
-            return Stopped::Drained(candidate.into());
-        }
-        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
-        self.shared.set_phase(name, Phase::Draining, None);
-        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
-        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
-            draining.await;
-            Ok(())
-        });
-        if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
-            return Stopped::Drained(candidate.into());
-        }
-        let why = "its calls have not ended yet: the next version waits for them".to_owned();
-        self.shared.set_phase(name, Phase::Draining, Some(why));
-        self.draining.insert(name.to_owned(), Draining { candidate, task });
-        Stopped::NotYet
-    }
-
-    /// Until one that was left draining has drained.
-    pub async fn has_drained(&mut self) {
-        let name = poll_fn(|context| {
-            let ended = self.draining.iter_mut().find_map(|(name, draining)| {
-                draining.task.poll_unpin(context).is_ready().then(|| name.clone())
-            });
-            ended.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await;
-        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
-            self.drained.insert(name, candidate);
-        }
-    }
-
-    /// The versions that have drained and were not replaced.
-    pub fn take_drained(&mut self) -> Vec<Candidate> {
-        std::mem::take(&mut self.drained).into_values().collect()
-    }
-
-    /// Ends all without draining: another replica may go on with them already.
-    pub async fn give_up(&mut self) {
-        for running in self.running.values() {
-            running.abort.cancel();
-        }
-        self.shut_down().await;
-        self.drained.clear();
-    }
-
-    pub async fn shut_down(&mut self) {
-        let all = std::mem::take(&mut self.running);
-        for (name, running) in &all {
-            self.shared.set_phase(name, Phase::Draining, None);
-            running.drain.cancel();
-        }
-        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
-        for left in std::mem::take(&mut self.draining).into_values() {
-            left.task.await.ok();
-        }
-    }
-
     /// What a burst needed is not kept where it is quiet.
     pub fn let_go_of_idle(&self) {
         let now = Instant::now();
@@ -433,30 +359,6 @@ fn active(candidate: &Candidate, manifest: ManifestView, kept: PluginState) -> P
         manifest: Some(Arc::new(manifest)),
         ..kept
     }
-}
-
-/// What came of stopping a plugin.
-pub enum Stopped {
-    Drained(Box<Candidate>),
-    /// Its calls have not ended yet.
-    NotYet,
-    NotThere,
-}
-
-async fn drain(name: String, running: Running) {
-    let Running { drain, abort, mut task, .. } = running;
-    drain.cancel();
-    if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
-        warn!(
-            plugin = name,
-            "the plugin did not drain within {} s: its calls are stopped",
-            limits::DRAIN.as_secs()
-        );
-        abort.cancel();
-        // How it ended was told to the supervisor.
-        task.await.ok();
-    }
-    info!(plugin = name, "the plugin has drained");
 }
 
 fn subscriptions(spec: &PluginSpec, journal: &Journal) -> Vec<Subscription> {

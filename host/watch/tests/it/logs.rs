@@ -134,7 +134,7 @@ async fn a_lease_is_said_to_be_held_and_released_and_what_is_wrong_with_it_is_sa
     has(&lines.one("503"), &["WARN", "default/kubewitness"]);
     let mut standby = Replica::start(&cluster.connection, "pod-1", steady());
     standby.waits_for(&holder).await;
-    has(&lines.one("another holds the Lease"), &["INFO", "holder=\"pod-0_"]);
+    has(&lines.one("another replica holds the Lease"), &["INFO", "holder=\"pod-0_"]);
     holder.stop().await;
     lines.one("the Lease is released");
     standby.holds().await;

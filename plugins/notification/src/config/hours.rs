@@ -13,7 +13,7 @@ pub struct Hours {
     pub from: Minute,
     /// The minute after the last, such as `07:00`.
     pub to: Minute,
-    /// The offset of the local time from UTC.
+    /// The offset of the local time from UTC, such as `+08:00`. Left out: UTC.
     #[serde(default)]
     pub offset: Offset,
     /// The days on which they begin. Left out: every day.

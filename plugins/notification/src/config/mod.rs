@@ -42,15 +42,15 @@ pub struct Config {
     pub mute: bool,
     /// The address of the portal, for links in messages.
     pub portal: String,
-    /// The title of a message, with placeholders.
+    /// The title of a message, with placeholders. Left out: the object and its phase.
     pub title: Option<String>,
-    /// The text of a message, with placeholders.
+    /// The text of a message, with placeholders. Left out: why, the exit code, the attempt, and since when.
     pub text: Option<String>,
     /// How long an object's states are awaited before its people are told of the last one.
     pub settle: Span,
     /// How long the same outcome of the same object is not told again.
     pub repeat: Span,
-    /// What happened before this is counted and not told.
+    /// What happened longer ago than this is counted and not told.
     pub oldest: Span,
     /// When people are left alone. What happens meanwhile is told at the end.
     pub quiet: Option<Quiet>,

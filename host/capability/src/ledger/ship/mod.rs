@@ -287,7 +287,11 @@ impl Shipper {
         }
         let open = self.path.clone();
         self.asked(&closed, move || closed::remove(&open, number)).await?;
-        tracing::info!(ledger = self.ledger, file = name, "a file that the bucket has was kept long enough");
+        tracing::info!(
+            ledger = self.ledger,
+            file = name,
+            "a closed file is removed here: it was kept long enough, and the bucket has it"
+        );
         let mut state = self.state();
         state.known.remove(&number);
         state.shipping.removed += 1;

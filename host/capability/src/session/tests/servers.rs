@@ -61,7 +61,7 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
     granted.sql.get_mut("main").unwrap().access = SqlAccess::Read;
     granted.uses = Arc::new(uses::Uses::of(&everything().grants));
     let granted = Arc::new(granted);
-    let mut call = CallSession::new(granted.clone(), HashMapOf::batch(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(granted.clone(), marks(&[1]), HashSet::new(), None);
     let told = |needed: &str| {
         format!(
             "denied: the database `main` is granted with `access: read`, and this needs `access: {needed}` in \
@@ -85,7 +85,7 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
 async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_answers() {
     let world = World::new();
     let granted = granted_with(&world, &Server::new(vec![])).await;
-    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
     assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     assert_eq!(Box::new(call).commit(&[1]).await, Err(GrantError::Unavailable("away".into())));
@@ -155,7 +155,7 @@ async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
 #[tokio::test]
 async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
     let world = World::new();
-    let mark = HashMapOf::batch(&[1])[&1];
+    let mark = marks(&[1])[&1];
     let server = Server::new(vec![mark]);
     let granted = Arc::new(granted_with(&world, &server).await);
     let stores = crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
@@ -172,7 +172,7 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
 async fn receipts_of_another_journal_are_told_and_ones_own_never() {
     let is_told = async |newest: Seq, handed: &[Seq]| {
         let world = World::new();
-        let server = Server::new(HashMapOf::batch(&[7]).into_values().collect());
+        let server = Server::new(marks(&[7]).into_values().collect());
         let granted = Arc::new(granted_with(&world, &server).await);
         let stores =
             crate::session::granted::Stores { databases: vec![server.clone()], ..Default::default() };
@@ -192,7 +192,7 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
     let world = World::new();
     let capabilities = world.open().await;
     let granted = capabilities.resolve("p", &everything(), &backing(0)).unwrap();
-    let mut call = CallSession::new(Arc::new(granted), HashMapOf::batch(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
     insert_with(&mut call, &[1]).await;
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     let receipt = call.receipt(call.marks(&[1]).unwrap()).unwrap();

@@ -11,6 +11,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use crate::model::fault::{Fault, fault};
+use crate::model::nearest::nearest;
 
 /// A person mends no more at once.
 const FAULTS: usize = 50;
@@ -223,9 +224,8 @@ impl<'a> Check<'a> {
     fn unknown(&mut self, name: &str, known: &[&str]) -> String {
         self.steps += NEAR_STEPS * known.len().min(NEAR);
         let looked = if self.is_over() { &[] } else { &known[..known.len().min(NEAR)] };
-        let near = looked.iter().map(|one| (distance(&name.to_lowercase(), &cut(one).to_lowercase()), one));
-        match near.min().filter(|(distance, _)| *distance <= 2.max(name.len() / 3)) {
-            Some((_, one)) => format!("`{name}` is not known: is `{}` meant?", cut(one)),
+        match nearest(name, looked.iter().map(|one| cut(one))) {
+            Some(one) => format!("`{name}` is not known: is `{one}` meant?"),
             None if known.is_empty() => format!("`{name}` is not known"),
             None => {
                 let named: Vec<_> = known.iter().take(NAMED).map(|one| cut(one)).collect();
@@ -285,22 +285,6 @@ fn weight(value: &Value) -> usize {
 
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TOLD)]
-}
-
-/// How many characters are to be changed, added or removed. Bounded by [`SHOWN`] characters each.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().take(SHOWN).collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (place, from) in one.chars().take(SHOWN).enumerate() {
-        let mut corner = row[0];
-        row[0] = place + 1;
-        for (column, to) in other.iter().enumerate() {
-            let changed = corner + usize::from(from != *to);
-            corner = row[column + 1];
-            row[column + 1] = changed.min(row[column] + 1).min(corner + 1);
-        }
-    }
-    row[other.len()]
 }
 
 fn type_of(value: &Value) -> &'static str {

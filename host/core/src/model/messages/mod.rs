@@ -2,4 +2,5 @@
 //! They know no manifest, no rule and no answer.
 
 pub mod fault;
+pub mod nearest;
 pub mod words;

@@ -11,6 +11,7 @@ mod pointer;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::borrow::Cow;
 
@@ -21,7 +22,8 @@ use crate::limits::VERSION_BYTES;
 pub use outline::Outline;
 pub use page::{ListPage, list_page};
 pub use pointer::Pointer;
-pub(crate) use scan::{Flow, NESTING, Scanner, Text};
+pub(crate) use scan::{Flow, NESTING, Scanner};
+pub(crate) use text::Text;
 
 /// The size of most maps of an object. This much room is reserved at once.
 pub(crate) const MEMBERS: usize = 8;

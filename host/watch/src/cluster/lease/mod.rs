@@ -298,7 +298,9 @@ fn log(lease: &Name, before: &LeaseRole, now: &LeaseRole) {
     }
     match now {
         LeaseRole::Held { term } => tracing::info!(namespace, name, term, "the Lease is held"),
-        LeaseRole::Standby { holder } => tracing::info!(namespace, name, holder, "another holds the Lease"),
+        LeaseRole::Standby { holder } => {
+            tracing::info!(namespace, name, holder, "another replica holds the Lease");
+        }
         LeaseRole::Unknown { why } => {
             tracing::debug!(namespace, name, why, "who holds the Lease isn't known");
         }

@@ -287,7 +287,7 @@ async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Pl
     }]});
     ask(&simulator, Method::PUT, &path, Some(&large)).await?;
     // The host cuts the message of a status.
-    let cut = "SELECT name FROM object_history WHERE phase = 'Failed' AND message LIKE 'ж\u{1f680}%' \
+    let cut = "SELECT name FROM object_history WHERE phase = 'Failed' AND message LIKE 'ж\u{1f680}%\u{1f680}…' \
                AND document LIKE '{\"cut\":{\"bytes\":21%' AND note IS NULL";
     place.comes(cut, &["large"]).await?;
     place.comes("SELECT name FROM object_status WHERE reason = 'Words'", &["large"]).await?;

@@ -354,3 +354,37 @@ pub struct CallFailureView {
     pub end: String,
     pub message: String,
 }
+
+/// Why a plugin is paused or resumed. The address names the plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// Kept with what was done.
+    pub reason: String,
+    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
+    /// it is not taken: their name at Kubernetes is kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+}
+
+impl PauseRequest {
+    /// As the record has it.
+    pub fn who(&self) -> &str {
+        match self.who.trim() {
+            "" => "api",
+            who => who,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PauseResult"))]
+pub struct PauseView {
+    pub plugin: String,
+    /// False where the plugin was already so; nothing is recorded then.
+    pub changed: bool,
+    /// The pause that is in force now; left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PausedView>,
+}

@@ -1,0 +1,222 @@
+//! Tests of what redaction makes of documents, statuses and Events.
+
+use serde_json::json;
+
+use super::*;
+
+fn host(key: &serde_json::Value) -> HostSpec {
+    serde_json::from_value(json!({"sources": [], "redaction": {"keyFrom": key}})).unwrap()
+}
+
+#[tokio::test]
+async fn replicas_with_the_same_key_give_the_same_digests() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let key = folders[0].path().join("key");
+    std::fs::write(&key, "k".repeat(32)).unwrap();
+    let mut seen = Vec::new();
+    for folder in &folders {
+        let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
+        let secret = Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
+        seen.push(redaction.redact(secret, &Party::Anybody).await.unwrap());
+        assert!(!folder.path().join(FILE).exists(), "no key is made where one is named");
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[tokio::test]
+async fn a_short_key_and_one_that_is_not_there_are_told_and_so_is_a_document_that_is_withheld() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "short").unwrap();
+    for (key, said) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
+        let redaction = Redaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
+        let fault = redaction.retry().await.unwrap();
+        assert_eq!(fault.field, "spec.redaction.keyFrom");
+        assert!(fault.message.contains(said), "{fault:?}");
+    }
+    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let withheld = redaction.redact(Bytes::from_static(b"{"), &Party::Anybody).await;
+    assert!(withheld.unwrap_err().to_string().contains("withheld"));
+}
+
+#[tokio::test]
+async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join(FILE);
+    std::fs::create_dir(&place).unwrap();
+    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let fault = redaction.retry().await.unwrap();
+    assert_eq!(fault.field, "spec", "the manifest names no key");
+    assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
+    let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
+    let told = redaction.redact(secret(), &Party::Anybody).await.unwrap_err().to_string();
+    assert!(told.contains("the redaction key can't be read") && redaction.ready() == Err(told));
+    let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
+    assert_eq!(redaction.redact(plain.clone(), &Party::Anybody).await.unwrap(), plain, "it holds no secret");
+    std::fs::remove_dir(&place).unwrap();
+    assert_eq!(redaction.retry().await, None);
+    assert!(redaction.redact(secret(), &Party::Anybody).await.is_ok() && redaction.ready() == Ok(()));
+}
+
+/// Each state has the document of its position, and before it the document of a secret that was changed.
+struct Journal;
+
+#[async_trait]
+impl Documents for Journal {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        let document = r#"{"kind":"Job","env":[{"name":"TOKEN","value":"hush-4711"},{"name":"PIN","value":"4711"},
+                {"name":"A_TOKEN","value":"47"}]}"#;
+        Ok((seq != 3).then(|| document.into()))
+    }
+
+    async fn document_before(&self, _: Seq) -> Result<Option<Bytes>, JournalError> {
+        Ok(Some(Bytes::from_static(br#"{"env":[{"name":"TOKEN","value":"older-4711"}]}"#)))
+    }
+
+    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+        if (&*object.uid, &*object.namespace) != ("known", "team") {
+            return Ok(Vec::new());
+        }
+        let newest = [self.document(1).await?, self.document_before(1).await?];
+        Ok(newest.into_iter().flatten().collect())
+    }
+}
+
+fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
+    let status = |message: &str| Status { message: message.into(), ..Status::default() };
+    Arc::new(State {
+        id: kubewitness_core::StateId::parse("x"),
+        seq,
+        source: "jobs".into(),
+        epoch: 0,
+        change: kubewitness_core::Change::Present,
+        object: Arc::default(),
+        owner: None,
+        resource_version: kubewitness_core::Version::new("1"),
+        status: Arc::new(status(message)),
+        previous: previous.map(|message| Arc::new(status(message))),
+        observed_ms: 0,
+        late: false,
+    })
+}
+
+fn event(kind: &str, uid: &str, namespace: &str) -> Bytes {
+    json!({
+        "kind": "Event", "metadata": {"namespace": namespace},
+        "involvedObject": {"apiVersion": "batch/v1", "kind": kind, "name": "a", "namespace": namespace, "uid": uid},
+        "message": "no login with hush-4711, nor older-4711",
+    })
+    .to_string()
+    .into()
+}
+
+#[tokio::test]
+async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]});
+    let host: HostSpec = serde_json::from_value(jobs).unwrap();
+    let redaction = Arc::new(Redaction::open(&host, folder.path()).await.unwrap());
+    let hidden = Redacted {
+        documents: Arc::new(Journal),
+        redaction: redaction.clone(),
+        party: Party::Plugin("a".into()),
+    };
+    let message = async |event: Bytes| {
+        let shown = redaction.shown(&Journal, event.clone(), &Party::Anybody).await.unwrap();
+        assert_eq!(hidden.shown(Some(event)).await.unwrap().as_ref(), Some(&shown), "a plugin");
+        let shown: Value = serde_json::from_slice(&shown).unwrap();
+        shown["message"].as_str().unwrap().to_owned()
+    };
+    let told = message(event("Job", "known", "team")).await;
+    assert!(told.starts_with("no login with redacted:") && told.contains(", nor redacted:"), "{told}");
+    assert!(!told.contains("4711"), "{told}");
+    for unknown in [event("Job", "new", "team"), event("Job", "", "team")] {
+        let told = message(unknown).await;
+        assert!(told.starts_with("redacted:") && !told.contains("login"), "nobody knows its secrets: {told}");
+    }
+    let told = message(event("Job", "known", "other")).await;
+    assert!(!told.contains("login"), "it would tell who guesses a secret of another namespace: {told}");
+    let told = message(event("Pod", "new", "team")).await;
+    assert!(told.contains("hush-4711"), "pods are not watched: {told}");
+    redaction.watch(&[]);
+    assert!(message(event("Job", "new", "team")).await.contains("hush-4711"));
+}
+
+#[tokio::test]
+async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    let document =
+        redaction.redact(Journal.document(1).await.unwrap().unwrap(), &Party::Anybody).await.unwrap();
+    let document = String::from_utf8(document.to_vec()).unwrap();
+    let digest = &document[document.find("redacted:").unwrap()..][..25];
+    let quoting = state(1, "bad token 'hush-4711' of 47", Some("was older-4711"));
+    for _ in 0..2 {
+        let shown = redaction.state(&Journal, &quoting, &Party::Anybody).await.unwrap();
+        assert_eq!(shown.status.message, format!("bad token '{digest}' of 47"));
+        let before = &shown.previous.as_ref().unwrap().message;
+        assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
+    }
+    let told =
+        redaction.state(&Journal, &state(7, "", Some("was older-4711")), &Party::Anybody).await.unwrap();
+    assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
+    let plain = state(2, "all is well", None);
+    assert!(Arc::ptr_eq(&redaction.state(&Journal, &plain, &Party::Anybody).await.unwrap(), &plain));
+    let ended = state(3, "older-4711", None);
+    assert!(
+        redaction
+            .state(&Journal, &ended, &Party::Anybody)
+            .await
+            .unwrap()
+            .status
+            .message
+            .starts_with("redacted:")
+    );
+    let current = Current {
+        object: Arc::default(),
+        owner: None,
+        resource_version: kubewitness_core::Version::new("1"),
+        status: quoting.status.clone(),
+        seq: 1,
+        observed_ms: 0,
+        packed: document::pack(&Journal.document(1).await.unwrap().unwrap()),
+    };
+    assert!(redaction.current(&current).await.unwrap().message.contains(digest));
+}
+
+#[tokio::test]
+async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut redaction = Redaction::open(&HostSpec::default(), folder.path()).await.unwrap();
+    redaction.threads = Threads::of(2);
+    let filling = "x".repeat(100_000);
+    let document = json!({"kind": "Job", "filling": filling, "spec": {"env": [{"name": "TOKEN", "value": "hush-4711"}]}});
+    let of = |namespace: &str, seq: Seq| Current {
+        object: Arc::new(ObjectRef { namespace: namespace.into(), ..ObjectRef::default() }),
+        owner: None,
+        resource_version: kubewitness_core::Version::new("1"),
+        status: state(seq, "out of memory", None).status.clone(),
+        seq,
+        observed_ms: 0,
+        packed: document::pack(document.to_string().as_bytes()),
+    };
+    // A longer one of the namespace is looked at.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let party = Party::Namespace("red".into());
+    let longer = redaction.threads.run(&party, 1 << 20, move || ended.recv().is_ok());
+    let lists = async {
+        let began = std::time::Instant::now();
+        for seq in 1..50 {
+            let shown = redaction.current(&of("red", seq)).await.unwrap();
+            assert!(shown.message.starts_with("redacted:"), "{shown:?}");
+        }
+        assert!(began.elapsed() < PATIENCE * 10, "one row waits, and no other one");
+        let other = redaction.current(&of("blue", 100)).await.unwrap();
+        assert_eq!(other.message, "out of memory", "another namespace waits for nothing");
+        end.send(()).unwrap();
+    };
+    let (longer, ()) = tokio::join!(longer, lists);
+    assert_eq!(longer, Ok(true));
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert_eq!(redaction.current(&of("red", 1)).await.unwrap().message, "out of memory");
+}

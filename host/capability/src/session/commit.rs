@@ -1,0 +1,133 @@
+//! Keeps the effects of a call together. The module above says in which order they commit.
+
+use kubewitness_core::Seq;
+use kubewitness_core::ports::{GrantError, KvWrite};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::CallSession;
+use super::granted::{Granted, Standing};
+use crate::kv;
+use crate::ledger::book::Decider;
+use crate::ledger::{Held, Written};
+use crate::receipts::Mark;
+use crate::sql::receipt::Receipt;
+use crate::sql::{CommitError, Transaction};
+
+/// Unless it is told that all went well, the receipts are read again before the next call.
+struct Doubt<'a>(Option<&'a Standing>);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(standing) = self.0 {
+            standing.mark_stale();
+        }
+    }
+}
+
+impl CallSession {
+    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+        if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
+            return Err(error);
+        }
+        let receipt = self.receipt(self.marks(done)?)?;
+        if let Some(kv) = &self.kv {
+            kv.fits()?;
+        }
+        if let Some(idle) = self.sql.take_if(|transaction| !transaction.wrote()) {
+            idle.rollback().await;
+        }
+        if let Some(transaction) = &self.sql {
+            transaction.intact()?;
+        }
+        let wrote = self.sql.is_some() || self.ledger.as_ref().is_some_and(Held::has_records);
+        let granted = self.granted.clone();
+        if self.outbound.has_sent() {
+            granted.outbox.flush().await;
+        }
+        let mut noted = None;
+        if wrote {
+            noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
+            let mut doubt = Doubt(Some(&granted.standing));
+            let written = self.write_ledger(&receipt).await?;
+            settle(self.sql.take(), written, &receipt).await?;
+            granted.standing.applied.add(&receipt.marks);
+            doubt.0 = None;
+        }
+        let seqs = self.seqs();
+        let mut writes =
+            self.kv.take().map(|kv| kv.commit(&seqs, noted, granted.clock.elapsed())).unwrap_or_default();
+        writes.extend(granted.outbox.finish(&seqs));
+        if self.ends.is_some() {
+            writes.extend(granted.outbox.end_tick(&self.outbound));
+        }
+        Ok(writes)
+    }
+
+    /// What was done, in order of position.
+    pub(super) fn marks(&self, done: &[Seq]) -> Result<Vec<Mark>, GrantError> {
+        let mark = |seq: &Seq| match self.batch.get(seq) {
+            Some(mark) => Ok(*mark),
+            None => Err(GrantError::Other(format!("state {seq} is not one of this call's"))),
+        };
+        let mut marks = done.iter().map(mark).collect::<Result<Vec<_>, _>>()?;
+        marks.sort_unstable_by_key(|mark| mark.seq);
+        marks.dedup();
+        Ok(marks)
+    }
+
+    pub(super) fn receipt(&self, marks: Vec<Mark>) -> Result<Receipt, GrantError> {
+        let mut random = [0; 16];
+        let filled = SystemRandom::new().fill(&mut random);
+        filled.map_err(|_| GrantError::Unavailable("the machine has no randomness".into()))?;
+        let token = format!("{}.{}", self.granted.plugin, hex::encode(random));
+        let (plugin, claims) = (self.granted.plugin.clone(), self.claims.clone());
+        Ok(Receipt { plugin, marks, token, at_ms: self.granted.clock.now_ms(), claims })
+    }
+
+    /// Puts the ledger's records on disk; they count once the database, if there is one, agrees.
+    pub(super) async fn write_ledger(&mut self, receipt: &Receipt) -> Result<Option<Written>, GrantError> {
+        let Some(held) = self.ledger.take().filter(Held::has_records) else { return Ok(None) };
+        let decider = match (&self.sql, self.granted.sql.values().next()) {
+            // Without a receipt there is nothing that could be asked for.
+            (Some(_), Some(database)) if !receipt.marks.is_empty() => {
+                Some(Decider { database: database.name.clone(), token: receipt.token.clone() })
+            }
+            _ => None,
+        };
+        held.write(&receipt.plugin, &receipt.marks, decider).await.map(Some)
+    }
+}
+
+/// The receipt commits before `kv` is saved: what is written to `kv` is noted before both.
+async fn note_kv(
+    granted: &Granted,
+    kv: Option<&kv::Overlay>,
+    receipt: &Receipt,
+) -> Result<Option<u64>, GrantError> {
+    let marks: Vec<_> = receipt.marks.iter().map(|mark| (mark.seq, mark.print)).collect();
+    let Some((number, note)) = kv.and_then(|kv| kv.note(&marks, granted.clock.elapsed())) else {
+        return Ok(None);
+    };
+    granted.outbox.keep(note).await?;
+    Ok(Some(number))
+}
+
+/// Commits the rows; the ledger follows what becomes of them.
+async fn settle(
+    transaction: Option<Box<dyn Transaction>>,
+    written: Option<Written>,
+    receipt: &Receipt,
+) -> Result<(), GrantError> {
+    if let Some(transaction) = transaction {
+        transaction.commit(receipt).await.map_err(|error| match error {
+            CommitError::RolledBack(error) => error,
+            CommitError::InDoubt(error) => {
+                GrantError::Unavailable(format!("the commit is in doubt: {error}"))
+            }
+        })?;
+    }
+    match written {
+        Some(written) => written.keep().await,
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,135 @@
+//! Tests of what a call reads: documents, their digests, and the cache.
+
+use super::*;
+
+#[tokio::test]
+async fn documents_are_those_of_this_call_and_errors_name_no_files() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    assert!(session.document(1).await.unwrap().unwrap().starts_with(br#"{"seq":1,"#));
+    assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
+    let error = session.document_before(1).await.unwrap_err();
+    assert!(!error.to_string().contains("journal.db"), "{error}");
+}
+
+#[test]
+fn an_unknown_index_is_invalid_and_a_source_that_does_not_run_unavailable() {
+    let granted = crate::objects::lister::Granted::new(
+        Arc::new(Cache),
+        &["jobs".to_string(), "pods".to_string()],
+        None,
+    );
+    assert_eq!(granted.list("jobs", "", "", 9), Ok(vec![]));
+    assert_eq!(granted.list("jobs", "label", "team=vision", 9), Ok(vec![]));
+    let known = "there is no index `rack`; this source has namespace, owner, node, label";
+    assert_eq!(granted.list("jobs", "rack", "7", 9), Err(GrantError::Invalid(known.into())));
+    let label = granted.list("jobs", "label", "team", 9);
+    assert!(matches!(label, Err(GrantError::Invalid(why)) if why.contains("`key=value`")));
+    assert!(matches!(granted.list("pods", "", "", 9), Err(GrantError::Unavailable(_))));
+    assert!(matches!(granted.list("nodes", "", "", 9), Err(GrantError::Denied(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_the_cache_to_show_its_states_and_no_longer_than_a_moment() {
+    let granted = crate::objects::lister::Granted::new(Arc::new(Cache), &["jobs".to_string()], None);
+    assert_eq!(granted.shows(&[delivery(98, "a")]).await, Ok(()));
+    let late = granted.shows(&[delivery(98, "a"), delivery(99, "b")]).await;
+    assert!(matches!(late, Err(GrantError::Unavailable(why)) if why.contains("`jobs`")));
+    let elsewhere = crate::objects::lister::Granted::new(Arc::new(Cache), &["pods".to_string()], None);
+    assert_eq!(elsewhere.shows(&[delivery(99, "b")]).await, Ok(()));
+}
+
+async fn document_for(capabilities: &Capabilities, granted: serde_json::Value) -> String {
+    let grants = grants(capabilities, &plugin(granted)).await;
+    let mut session = grants.open(&batch(&[1])).await.unwrap();
+    let document = session.document(1).await.unwrap().unwrap();
+    session.rollback().await;
+    String::from_utf8(document.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw_documents() {
+    let world = World::new();
+    let redacted = document_for(&world.open().await, json!({})).await;
+    assert!(redacted.starts_with(r#"{"seq":1,"env":[{"name":"HF_TOKEN","value":"redacted:"#), "{redacted}");
+    assert!(!redacted.contains("hush"));
+    // The key lies in the data folder: a digest is the same after a restart, and another elsewhere.
+    assert_eq!(document_for(&world.open().await, json!({"documents": "redacted"})).await, redacted);
+    assert_ne!(document_for(&World::new().open().await, json!({})).await, redacted);
+    assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));
+}
+
+#[tokio::test]
+async fn a_plugin_gets_the_digest_of_raw_bytes_only_with_a_grant_for_it() {
+    let world = World::new();
+    let raw = document_for(&world.open().await, json!({"documents": "raw"})).await;
+    let expected = hex::encode(ring::digest::digest(&ring::digest::SHA256, raw.as_bytes()));
+    for (granted, digest) in [
+        (json!({}), None),
+        (json!({"documents": "digest"}), Some(&expected)),
+        (json!({"documents": "raw"}), Some(&expected)),
+    ] {
+        let grants = grants(&world.open().await, &plugin(granted)).await;
+        let states = batch(&[1]);
+        let mut session = grants.open(&states).await.unwrap();
+        assert_eq!(session.show(&states[0].state).await.unwrap().document_digest.as_ref(), digest);
+        session.rollback().await;
+    }
+    assert!(!document_for(&world.open().await, json!({"documents": "digest"})).await.contains("hush"));
+}
+
+#[tokio::test]
+async fn a_plugin_is_told_where_it_will_never_hear_of_the_owner() {
+    let world = World::new();
+    let grants = grants(&world.open().await, &plugin(json!({}))).await;
+    let batch = batch(&[1]);
+    let mut session = grants.open(&batch).await.unwrap();
+    for (kind, expected) in [(None, true), (Some("Job"), true), (Some("JobSet"), false)] {
+        let owner = |kind: &str| {
+            Arc::new(ObjectRef { group: "batch".into(), kind: kind.into(), ..ObjectRef::default() })
+        };
+        let state = Arc::new(State { owner: kind.map(owner), ..(*batch[0].state).clone() });
+        assert_eq!(session.show(&state).await.unwrap().has_subscribed_owner, expected, "{kind:?}");
+    }
+    session.rollback().await;
+}
+
+#[tokio::test]
+async fn the_use_of_whole_documents_is_to_read_one_and_that_of_digests_is_to_be_handed_one() {
+    let world = World::new();
+    for (granted, shown, read) in [("raw", 0, 1), ("digest", 1, 1), ("redacted", 0, 0)] {
+        let spec = plugin(json!({"documents": granted}));
+        let uses = Arc::new(uses::Uses::of(&spec.grants));
+        let backing = Backing { uses: uses.clone(), ..backing(0) };
+        let grants = world.open().await.grants("p", &spec, backing).await.unwrap();
+        let states = batch(&[1]);
+        let mut session = grants.open(&states).await.unwrap();
+        let calls = || uses.all().map(|(_, calls)| calls).sum::<u64>();
+        session.show(&states[0].state).await.unwrap();
+        assert_eq!(calls(), shown, "{granted}");
+        session.document(1).await.unwrap();
+        assert_eq!(calls(), read, "{granted}");
+        session.rollback().await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_redaction_key_only_plugins_that_may_see_secrets_are_called_and_the_others_wait_for_it() {
+    let world = World::new();
+    let place = world.folder.path().join("redaction.key");
+    std::fs::create_dir(&place).unwrap();
+    let capabilities = world.open().await;
+    let faults = capabilities.closed();
+    assert!(faults.len() == 1 && faults[0].message.contains("the redaction key can't be read"), "{faults:?}");
+    let waiting = grants(&capabilities, &plugin(json!({}))).await;
+    let refused = waiting.open(&batch(&[1])).await.err().unwrap();
+    assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("Move away")), "{refused:?}");
+    assert!(document_for(&capabilities, json!({"documents": "raw"})).await.contains("hush"));
+
+    std::fs::remove_dir(&place).unwrap();
+    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), []);
+    waiting.open(&batch(&[1])).await.unwrap().rollback().await;
+}

@@ -1,0 +1,120 @@
+//! Tests of the settings that are granted: what they lack, what can't be opened, and what a change keeps.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_not_granted_says_which_grant_to_add() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &plugin(json!({}))).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    let mut refusals = vec![
+        session.sql_dialect("main").map(drop).unwrap_err(),
+        session.sql_query("main", "SELECT 1", vec![]).await.map(drop).unwrap_err(),
+        session.http_send("hook", HttpRequest::default()).await.map(drop).unwrap_err(),
+        session.ledger_append("audit", vec![]).await.map(drop).unwrap_err(),
+        session.ledger_last("audit").await.map(drop).unwrap_err(),
+        session.ledger_sign("key", b"").map(drop).unwrap_err(),
+        session.lister_get("jobs", "", "").await.map(drop).unwrap_err(),
+        session.lister_list("jobs", "", "", 1).map(drop).unwrap_err(),
+        session.kv_set("a", vec![]).unwrap_err(),
+        session.kv_delete("a").unwrap_err(),
+    ];
+    refusals.retain(|refusal| !matches!(refusal, GrantError::Denied(why) if why.contains("spec.grants")));
+    assert_eq!(refusals, []);
+    assert_eq!((session.kv_get("seen"), session.kv_keys("", 9)), (None, vec![]));
+    assert_eq!(plugin.config(), r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn settings_that_point_nowhere_are_faults_of_their_fields() {
+    let world = World::new();
+    let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
+    let error = world.open().await.grants("p", &spec, backing(0)).await.err().unwrap();
+    assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
+    // Of another kind of database than it is said to be.
+    let address = world.folder.path().join("address");
+    std::fs::write(&address, "postgres://me:hush@x/y").unwrap();
+    std::fs::create_dir_all(world.folder.path().join("audit")).unwrap();
+    let host: HostSpec = serde_json::from_value(json!({
+        "sources": [],
+        "databases": [
+            {"name": "a", "sqlite": {"path": ""}},
+            {"name": "e", "postgres": {"urlFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}},
+            {"name": "f", "mysql": {"urlFrom": {"file": address}}},
+        ],
+        "destinations": [{"name": "b", "url": "http://me:hush@x/"}],
+        "ledgers": [{"name": "c", "path": "audit"}],
+        "keys": [{"name": "d", "valueFrom": {"env": "KUBEWITNESS_TEST_NO_SUCH"}}],
+    }))
+    .unwrap();
+    let capabilities = Capabilities::open(&host, world.folder.path()).await.unwrap();
+    let faults = capabilities.closed();
+    let mut fields: Vec<_> = faults.iter().map(|fault| fault.field.as_str()).collect();
+    fields.sort_unstable();
+    let expected = [
+        "spec.databases[0].sqlite.path",
+        "spec.databases[1].postgres.urlFrom",
+        "spec.databases[2].mysql.urlFrom",
+        "spec.destinations[0].url",
+        "spec.keys[0].valueFrom",
+        "spec.ledgers[0].path",
+    ];
+    assert_eq!(fields, expected);
+    assert!(faults.iter().all(|fault| !fault.message.contains("hush")));
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_fails_only_the_plugins_that_are_granted_it_and_is_opened_later() {
+    let world = World::new();
+    let database = world.folder.path().join("platform.db");
+    std::fs::write(&database, "this is no database, and long enough to be looked at").unwrap();
+    let capabilities = world.open().await;
+    let closed = capabilities.grants("p", &everything(), backing(0)).await.err().unwrap();
+    let CapabilityError::Closed(fault) = &closed else { panic!("{closed:?}") };
+    assert_eq!(fault.field, "spec.databases[0].sqlite.path");
+    assert!(fault.message.contains("platform.db can't be opened"), "{fault:?}");
+    let only_ledger = plugin(json!({"ledger": [{"name": "audit", "ledger": "trail"}]}));
+    grants(&capabilities, &only_ledger).await;
+
+    let again = capabilities.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), std::slice::from_ref(fault), "an entry that was closed before may stay so");
+    std::fs::remove_file(&database).unwrap();
+    let again = again.reload(&world.settings(), world.folder.path()).await.unwrap();
+    assert_eq!(again.closed(), []);
+    grants(&again, &everything()).await;
+}
+
+#[tokio::test]
+async fn a_change_to_something_that_cannot_be_opened_is_refused_while_the_old_settings_run() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    std::fs::create_dir(world.folder.path().join("more.db")).unwrap();
+    let mut changed = world.settings();
+    changed
+        .databases
+        .push(serde_json::from_value(json!({"name": "more", "sqlite": {"path": "more.db"}})).unwrap());
+    let faults = capabilities.reload(&changed, world.folder.path()).await.err().unwrap();
+    assert_eq!(faults[0].field, "spec.databases[1].sqlite.path");
+}
+
+#[tokio::test]
+async fn changed_settings_share_what_stayed_the_same() {
+    let world = World::new();
+    let capabilities = world.open().await;
+    let plugin = grants(&capabilities, &everything()).await;
+    let mut session = plugin.open(&batch(&[1])).await.unwrap();
+    insert(&mut session, &[1]).await;
+    let changed: HostSpec = serde_json::from_value(json!({
+        "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
+        "databases": [
+            {"name": "platform", "sqlite": {"path": "platform.db"}},
+            {"name": "more", "sqlite": {"path": "more.db"}},
+        ],
+        "ledgers": [{"name": "trail", "path": "audit/ledger.jsonl"}],
+    }))
+    .unwrap();
+    let reloaded = capabilities.reload(&changed, world.folder.path()).await.unwrap();
+    session.commit(&[1]).await.unwrap();
+    assert_eq!(applied(&grants(&reloaded, &everything()).await, &[1]).await, [1]);
+}

@@ -1,0 +1,150 @@
+//! Which dead letters are asked for, replayed or dropped, and what is told of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::ViewError;
+use crate::calendar;
+use crate::cursor::LetterCursor;
+use crate::ports::DeadLetter;
+use crate::state::{ObjectRef, Seq};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LetterQuery {
+    /// Of this plugin alone.
+    pub plugin: Option<String>,
+    /// Where the part begins, as the link to it in the header `Link` says.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub cursor: Option<LetterCursor>,
+    pub limit: Option<usize>,
+}
+
+impl From<&DeadLetter> for LetterCursor {
+    fn from(letter: &DeadLetter) -> Self {
+        Self { plugin: letter.plugin.clone(), seq: letter.seq }
+    }
+}
+
+impl LetterQuery {
+    /// All of a plugin.
+    pub fn of(plugin: &str) -> Self {
+        Self { plugin: Some(plugin.to_owned()), ..Self::default() }
+    }
+}
+
+/// Which dead letters are replayed or dropped. Everything that is given must hold; where nothing
+/// is, all of the plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplayRequest {
+    pub plugin: String,
+    /// The positions of the states; empty: all of the plugin.
+    #[serde(default)]
+    pub seqs: Vec<Seq>,
+    /// Only dead letters of objects in this namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Only dead letters whose last error has this text in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Only dead letters that were parked at least so long ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than_seconds: Option<u64>,
+    /// Only dead letters that were parked at this time or later. RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub since: Option<String>,
+    /// Only dead letters that were parked before this time. RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    pub until: Option<String>,
+    /// Kept with what was done.
+    pub reason: String,
+    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
+    /// it is not taken: their name at Kubernetes is kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl ReplayRequest {
+    /// As the record has it.
+    pub fn who(&self) -> &str {
+        match self.who.trim() {
+            "" => "api",
+            who => who,
+        }
+    }
+
+    /// Tells whether its conditions hold for a letter about an object in a namespace, its positions aside. A time that
+    /// can't be read is a mistake.
+    pub fn filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
+        let (since, until) =
+            (moment("since", self.since.as_deref())?, moment("until", self.until.as_deref())?);
+        let age = self.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
+        Ok(move |letter: &DeadLetter, namespace: &str| {
+            self.namespace.as_ref().is_none_or(|asked| namespace == asked)
+                && self.error.as_ref().is_none_or(|text| letter.error.contains(text))
+                && age.is_none_or(|age| now_ms.saturating_sub(letter.last_ms) >= age)
+                && since.is_none_or(|since| letter.last_ms >= since)
+                && until.is_none_or(|until| letter.last_ms < until)
+        })
+    }
+}
+
+fn moment(name: &str, text: Option<&str>) -> Result<Option<u64>, ViewError> {
+    let read = |text: &str| {
+        calendar::moment(text).ok_or_else(|| {
+            ViewError::Invalid(format!(
+                "`{name}` is no time: write it like 2026-11-24T03:00:00Z, and `{text}` is not"
+            ))
+        })
+    };
+    text.map(read).transpose()
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ReplayResult"))]
+pub struct ReplayView {
+    pub replayed: u64,
+    /// Who the record says it was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DropResult"))]
+pub struct DropView {
+    pub dropped: u64,
+    /// Who the record says it was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub who: String,
+    pub dry_run: bool,
+}
+
+/// What somebody did with dead letters, or with the plugin itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "LetterRecord"))]
+pub struct LetterRecordView {
+    pub number: u64,
+    pub plugin: String,
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["replay", "drop", "pause", "resume"])))]
+    pub what: String,
+    pub who: String,
+    pub why: String,
+    pub seqs: Vec<Seq>,
+    pub at: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DeadLetter"))]
+pub struct DeadLetterView {
+    #[serde(flatten)]
+    pub letter: DeadLetter,
+    pub object: ObjectRef,
+    pub phase: String,
+}

@@ -1,0 +1,123 @@
+//! Whatever a writer writes is taken in, and what contradicts itself is not.
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Forgery {
+    Reverse,
+    Swap(usize, usize),
+    Repeat(usize, usize),
+    Drop(usize),
+    Late(usize),
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    prop_oneof![
+        Just(Forgery::Reverse),
+        (0..64_usize, 0..64_usize).prop_map(|(one, other)| Forgery::Swap(one, other)),
+        (0..64_usize, 0..64_usize).prop_map(|(one, place)| Forgery::Repeat(one, place)),
+        (0..64_usize).prop_map(Forgery::Drop),
+        (0..64_usize).prop_map(Forgery::Late),
+    ]
+}
+
+fn states_of(lines: &[Value]) -> Vec<State> {
+    lines.iter().map(|line| serde_json::from_value(line["state"].clone()).unwrap()).collect()
+}
+
+fn is_version(state: &State) -> bool {
+    matches!(state.change, Change::Present | Change::Left)
+}
+
+/// Whether no honest writer could have written this; what is not judged here may be either.
+fn is_refused(states: &[State]) -> bool {
+    let mut ids = HashSet::new();
+    if !states.iter().all(|state| ids.insert(state.id.clone())) {
+        return true;
+    }
+    let mut newest: std::collections::HashMap<&str, u64> = Default::default();
+    states.iter().any(|state| {
+        let version = state.resource_version.number();
+        let before = newest.get(state.object.uid.as_str()).copied();
+        let is_older = version.zip(before).is_some_and(|(version, before)| version < before);
+        if let Some(version) = version.filter(|_| state.change != Change::Gap && !state.late && !is_older) {
+            newest.insert(&state.object.uid, version);
+        }
+        is_version(state) && is_older != state.late
+    })
+}
+
+async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, changes: Vec<Forgery>) {
+    let desk = Desk::new().await;
+    let mut ends = Ends::default();
+    for batch in batches {
+        let batch = batch.into_iter().filter(|one| ends.may_come(*one));
+        let states = batch.map(|(object, change, version)| {
+            let text = version.to_string();
+            match change {
+                0 => state(&job(object), Change::Gone, if version % 2 == 0 { &text } else { "" }),
+                1 => state(&job(object), Change::Left, &text),
+                2 => gap(&job(object), &text, &(version + 5).to_string()),
+                _ => present(&job(object), version),
+            }
+        });
+        desk.append(states.collect()).await;
+    }
+    desk.assert_sound().await;
+    let text = exported(&desk.place).await;
+    let (again, done) = import(&text).await;
+    done.unwrap();
+    again.assert_sound().await;
+    assert_eq!(exported(&again.place).await, text);
+
+    for change in changes {
+        let mut forged = Forged::of(&text);
+        let count = forged.states.len();
+        if count == 0 {
+            return;
+        }
+        match change {
+            Forgery::Reverse => forged.states.reverse(),
+            Forgery::Swap(one, other) => forged.states.swap(one % count, other % count),
+            Forgery::Repeat(one, place) => {
+                forged.states.insert(place % count, forged.states[one % count].clone());
+            }
+            Forgery::Drop(one) => drop(forged.states.remove(one % count)),
+            Forgery::Late(one) => {
+                let late = &mut forged.states[one % count]["state"]["late"];
+                *late = (!late.as_bool().unwrap()).into();
+            }
+        }
+        let forged = forged.renumbered();
+        let (taken, done) = import(&forged.text()).await;
+        let is_refused = is_refused(&states_of(&forged.states));
+        assert!(!is_refused || done.is_err(), "{change:?} was taken in");
+        match done {
+            Ok(_) => {
+                // Then it is a story as good as any, and nothing was made of it but what it says.
+                taken.assert_sound().await;
+                let said = states_of(&Forged::of(&exported(&taken.place).await).states);
+                assert_eq!(said, states_of(&forged.states));
+            }
+            Err(_) => {
+                let report = taken.verify().await;
+                let is_marked = report.problems.iter().any(|problem| problem.code == "unfinished");
+                assert!(is_marked || report.states_checked == 0);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_written_is_taken_in_and_what_contradicts_itself_is_not(
+        batches in proptest::collection::vec(proptest::collection::vec((0usize..4, 0u8..10, 1u64..30), 1..12), 1..6),
+        changes in proptest::collection::vec(forgery(), 1..4),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let body = whatever_is_written_is_taken_in(batches, changes);
+        runtime.block_on(on(Kind::Sqlite, "import::whatever_is_written_is_taken_in", body));
+    }
+}

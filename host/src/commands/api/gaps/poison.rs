@@ -1,0 +1,85 @@
+//! `kubewitness poison`: bytes from the API server that are no object of their source's kind.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::Result;
+use kubewitness_core::views::{PoisonView, StatusView};
+
+use super::{Parameters, only_newest};
+use crate::cli::{PoisonArgs, Zone};
+use crate::commands::api::client::Client;
+use crate::commands::api::status::plural;
+use crate::commands::print::{self, Table, clean};
+use crate::commands::{End, Ended};
+
+pub async fn poison(args: PoisonArgs) -> Ended {
+    let client = Client::reach(&args.query.reach).await?;
+    if let Some(number) = args.number {
+        raw(&client.bytes(&format!("api/v1/poison/{number}/raw")).await?)?;
+        return Ok(End::Fine);
+    }
+    let parameters: Parameters = args.source.clone().map(|source| ("source", source)).into_iter().collect();
+    let found = client.list::<PoisonView>("api/v1/poison", &parameters, args.limit).await?;
+    let poison = found.rows;
+    let recorded =
+        if poison.is_empty() { recorded_poison(&client, args.source.as_deref()).await? } else { 0 };
+    print::wide(args.query.output, &poison, |poison, wide| {
+        let text = poison_text(poison, wide, args.source.as_deref(), recorded);
+        if found.more { text + &only_newest(args.limit) } else { text }
+    })?;
+    Ok(End::Fine)
+}
+
+/// As the figures say; the list is of what they may see.
+async fn recorded_poison(client: &Client, source: Option<&str>) -> Result<u64> {
+    let status: StatusView = client.get("api/v1/status", &Parameters::new()).await?;
+    let asked = status.sources.iter().filter(|view| source.is_none_or(|name| name == view.name));
+    Ok(asked.map(|view| view.poison).sum())
+}
+
+pub(super) fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str>, recorded: u64) -> String {
+    if poison.is_empty() {
+        let of = source.map(|name| format!(" of source {}", clean(name))).unwrap_or_default();
+        if recorded > 0 {
+            let are = plural(recorded, "is", "are");
+            return format!("no poison{of} that you may see: {recorded} {are} recorded\n");
+        }
+        return format!("no poison{of}: every frame was an object of its kind\n");
+    }
+    let mut header = vec!["NUMBER", "OBSERVED", "SOURCE", "BYTES", "ERROR"];
+    if wide {
+        header.extend(["EPOCH", "BEGINS"]);
+    }
+    let mut table = Table::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]);
+    for view in poison {
+        let mut row = vec![
+            view.number.to_string(),
+            Zone::here().show(view.observed_ms),
+            view.source.clone(),
+            view.bytes.to_string(),
+            view.error.clone(),
+        ];
+        if wide {
+            row.extend([view.epoch.to_string(), view.excerpt.clone()]);
+        }
+        table.row(row);
+    }
+    table.render() + "`kubewitness poison NUMBER` prints one as it came\n"
+}
+
+/// As they came into a file or a pipe; a terminal gets what it can't obey.
+fn raw(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let written = match out.is_terminal() {
+        true => {
+            drop(out);
+            let text = String::from_utf8_lossy(bytes);
+            return print::text(&format!("{}\n", clean(&text)));
+        }
+        false => out.write_all(bytes).and_then(|()| out.flush()),
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,179 @@
+//! What people read of gaps: the table, what is said where there are none, and what else a source did not see.
+
+use std::collections::BTreeMap;
+
+use kubewitness_core::views::{DiscrepancyView, SourceView, StatusView};
+use kubewitness_core::{Gap, ObjectRef};
+
+use crate::cli::Zone;
+use crate::commands::api::status::{blind, plural, source_remarks};
+use crate::commands::print::{Table, clean, remarks};
+
+/// Differences of audits that are shown for each source; the figures count them all.
+const DIFFERENCES: usize = 10;
+
+/// "Every version" is said only while every source that was asked about sees what happens.
+pub(super) fn none(
+    about: &str,
+    is_narrowed: bool,
+    sees_all: bool,
+    status: &StatusView,
+    sources: &[&SourceView],
+) -> String {
+    let about = if about.is_empty() { String::new() } else { format!(" {}", clean(about)) };
+    let since = match &status.journal.oldest_at {
+        Some(at) => format!("the journal begins at {}", clean(&Zone::here().shown(at))),
+        None => "the journal has no state yet".into(),
+    };
+    if status.restricted {
+        // Nor do they see what holds a source up.
+        return format!(
+            "no gap{about} that you may see; gaps of whole sources are for people who may list their kind in the whole cluster\n"
+        );
+    }
+    if sources.is_empty() || !status.problems.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is watched: `kubewitness status` tells why ({since})\n"
+        );
+    }
+    let named = |of: &dyn Fn(&SourceView) -> bool| {
+        let of = sources.iter().filter(|source| of(source));
+        of.map(|source| clean(&source.name).to_string()).collect::<Vec<_>>().join(", ")
+    };
+    // The list is of what they may see, and the figures are of all.
+    let recorded: u64 = sources.iter().map(|source| source.gaps).sum();
+    if recorded > 0 && !is_narrowed {
+        return format!(
+            "no gap{about} that you may see: {recorded} {} recorded, of other objects or taken by retention ({since})\n",
+            plural(recorded, "is", "are")
+        );
+    }
+    if !sees_all {
+        return format!(
+            "no gap{about} that you may see. Other gaps are recorded: of other objects, or of whole sources, which only \
+             people see who may list the kind in the whole cluster, or retention removed them ({since})\n"
+        );
+    }
+    let blind = named(&|source| blind(source).is_some());
+    if !blind.is_empty() {
+        return format!(
+            "no gap{about} so far, but not all is seen now: `kubewitness status` tells what holds up {blind} ({since})\n"
+        );
+    }
+    let doubted = named(&|source| source.doubt.is_some());
+    if !doubted.is_empty() {
+        return format!("no gap{about} is known, but events of {doubted} get lost ({since})\n");
+    }
+    format!(
+        "no gap{about}: every version since the first list was witnessed, as far as can be told ({since})\n"
+    )
+}
+
+pub(super) fn table(gaps: &[Gap], wide: bool) -> String {
+    let mut header = vec!["RECORDED", "SOURCE", "SCOPE", "AFTER", "BEFORE", "REASON"];
+    if wide {
+        header.extend(["EPOCH", "UID", "MESSAGE"]);
+    }
+    // The reasons stand below the table, too.
+    let mut table = Table::new(&header).spare(&["REASON", "RECORDED", "SOURCE"]).whole(wide);
+    for gap in gaps {
+        let mut row = vec![
+            Zone::here().show(gap.recorded_ms),
+            gap.source.clone(),
+            scope(gap),
+            bound(&gap.after),
+            bound(&gap.before),
+            gap.reason.clone(),
+        ];
+        if wide {
+            row.push(gap.epoch.to_string());
+            row.push(gap.object.as_ref().map(|object| object.uid.clone()).unwrap_or_default());
+            row.push(gap.message.clone());
+        }
+        table.row(row);
+    }
+    let count = gaps.len() as u64;
+    format!(
+        "{}{count} {}: versions strictly between AFTER and BEFORE were not witnessed\n{}",
+        table.render(),
+        plural(count, "gap", "gaps"),
+        if wide { String::new() } else { reasons(gaps) }
+    )
+}
+
+/// Each reason once, in the words of the newest gap that has it: a column would be too wide. What
+/// it means for a whole source is something else than for an object.
+fn reasons(gaps: &[Gap]) -> String {
+    let mut words: BTreeMap<(&str, bool), &str> = BTreeMap::new();
+    for gap in gaps {
+        words.entry((&gap.reason, gap.object.is_none())).or_insert(&gap.message);
+    }
+    let told = words.into_iter().filter(|(_, message)| !message.is_empty());
+    remarks(told.map(|((reason, whole), message)| {
+        (if whole { format!("{reason}, of a source") } else { reason.to_owned() }, message)
+    }))
+}
+
+fn scope(gap: &Gap) -> String {
+    gap.object.as_ref().map_or_else(|| "the whole source".into(), of)
+}
+
+fn of(object: &ObjectRef) -> String {
+    match object.namespace.as_str() {
+        "" => format!("{}/{}", object.kind, object.name),
+        namespace => format!("{}/{} in {namespace}", object.kind, object.name),
+    }
+}
+
+/// An empty bound is not known: before the first list, or until now.
+fn bound(version: &str) -> String {
+    if version.is_empty() { "open".into() } else { version.into() }
+}
+
+/// What else a source can't or did not see as it should have.
+pub(super) fn beside(sources: &[&SourceView]) -> String {
+    let mut told = Vec::new();
+    for source in sources {
+        let counts = &source.counts;
+        let name = source.name.as_str();
+        if !source.synced && source.condition.is_none() {
+            told.push((name, "its first list is not complete: its gaps are not known yet".to_owned()));
+        }
+        told.extend(source_remarks(source));
+        if source.poison > 0 {
+            let states = plural(source.poison, "state was", "states were");
+            let text =
+                format!("{} {states} no object of its kind: `kubewitness poison` lists them", source.poison);
+            told.push((name, text));
+        }
+        if counts.walk_back_requests > 0 {
+            let versions = plural(counts.walked_back, "version was", "versions were");
+            let requests = counts.walk_back_requests;
+            let what = match counts.walked_back {
+                0 => "missed versions were looked for".to_string(),
+                count => format!("{count} missed {versions} read back"),
+            };
+            told.push((name, format!("{what}, in {requests} requests")));
+        }
+        told.extend(source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, differed(found))));
+        let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
+        if more > 0 {
+            let objects = plural(more, "object", "objects");
+            told.push((name, format!("{more} more {objects} differed from what was witnessed")));
+        }
+    }
+    remarks(told)
+}
+
+/// What was found of one object; `-o json` of the status has them all.
+fn differed(found: &DiscrepancyView) -> String {
+    let DiscrepancyView { object, witnessed, listed, found_ms } = found;
+    let found = Zone::here().show(*found_ms);
+    let what = match (witnessed.as_str(), listed.as_str()) {
+        ("", "") => "was not known, and its deletion came".to_string(),
+        ("", listed) => format!("was not known, and listed at version {listed}"),
+        (witnessed, "") => format!("was last witnessed at version {witnessed}, and no longer listed"),
+        (witnessed, listed) => format!("was last witnessed at version {witnessed}, and listed at {listed}"),
+    };
+    format!("found at {found}: {} {what}: it is read back, or lies in a gap", of(object))
+}

@@ -1,0 +1,114 @@
+//! How a version of a plugin ends: its calls have a time to end, and until they have, no other version gets the plugin's
+//! states. It starts no version.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::FutureExt;
+use kubewitness_core::limits;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::{Candidate, Plugins, Running};
+use crate::controller::shared::Phase;
+use crate::tasks::Fate;
+
+/// Other plugins' changes wait so long for a plugin that drains: almost every call has ended by then.
+const WAIT: Duration = Duration::from_secs(1);
+
+pub(super) struct Draining {
+    candidate: Candidate,
+    task: JoinHandle<()>,
+}
+
+/// What came of stopping a plugin.
+pub enum Stopped {
+    Drained(Box<Candidate>),
+    /// Its calls have not ended yet.
+    NotYet,
+    NotThere,
+}
+
+impl Plugins {
+    /// Drains one plugin. The next version goes on from its cursor, with the states that it did not finish. A
+    /// plugin that drains slowly goes on beside everything else; the caller stops it again once it has drained.
+    pub async fn stop(&mut self, name: &str) -> Stopped {
+        if self.is_draining(name) {
+            return Stopped::NotYet;
+        }
+        if let Some(candidate) = self.drained.remove(name) {
+            return Stopped::Drained(candidate.into());
+        }
+        let Some(running) = self.running.remove(name) else { return Stopped::NotThere };
+        self.shared.set_phase(name, Phase::Draining, None);
+        let (candidate, draining) = (running.candidate.clone(), drain(name.to_owned(), running));
+        let mut task = self.tasks.spawn(format!("draining {name}"), Fate::Finite, async {
+            draining.await;
+            Ok(())
+        });
+        if tokio::time::timeout(WAIT, &mut task).await.is_ok() {
+            return Stopped::Drained(candidate.into());
+        }
+        let why = "its calls have not ended yet: the next version waits for them".to_owned();
+        self.shared.set_phase(name, Phase::Draining, Some(why));
+        self.draining.insert(name.to_owned(), Draining { candidate, task });
+        Stopped::NotYet
+    }
+
+    /// Until one that was left draining has drained.
+    pub async fn has_drained(&mut self) {
+        let name = poll_fn(|context| {
+            let ended = self.draining.iter_mut().find_map(|(name, draining)| {
+                draining.task.poll_unpin(context).is_ready().then(|| name.clone())
+            });
+            ended.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        if let Some(Draining { candidate, .. }) = self.draining.remove(&name) {
+            self.drained.insert(name, candidate);
+        }
+    }
+
+    /// The versions that have drained and were not replaced.
+    pub fn take_drained(&mut self) -> Vec<Candidate> {
+        std::mem::take(&mut self.drained).into_values().collect()
+    }
+
+    /// Ends all without draining: another replica may go on with them already.
+    pub async fn give_up(&mut self) {
+        for running in self.running.values() {
+            running.abort.cancel();
+        }
+        self.shut_down().await;
+        self.drained.clear();
+    }
+
+    pub async fn shut_down(&mut self) {
+        let all = std::mem::take(&mut self.running);
+        for (name, running) in &all {
+            self.shared.set_phase(name, Phase::Draining, None);
+            running.drain.cancel();
+        }
+        futures::future::join_all(all.into_iter().map(|(name, running)| drain(name, running))).await;
+        for left in std::mem::take(&mut self.draining).into_values() {
+            left.task.await.ok();
+        }
+    }
+}
+
+async fn drain(name: String, running: Running) {
+    let Running { drain, abort, mut task, .. } = running;
+    drain.cancel();
+    if tokio::time::timeout(limits::DRAIN, &mut task).await.is_err() {
+        warn!(
+            plugin = name,
+            "the plugin did not drain within {} s: its calls are stopped",
+            limits::DRAIN.as_secs()
+        );
+        abort.cancel();
+        // How it ended was told to the supervisor.
+        task.await.ok();
+    }
+    info!(plugin = name, "the plugin has drained");
+}
