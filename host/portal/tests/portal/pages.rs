@@ -232,8 +232,8 @@ async fn a_gap_is_shown_with_scope_bounds_and_reason() {
         "2 gaps, newest first",
         "href=\"/objects/uid-train\" title=\"llm-train-7\">Job/llm-train-7",
         "the whole source",
-        "<td class=\"num\">1013</td><td class=\"num\">1019</td>",
-        "<td class=\"num\">open</td>",
+        "data-label=\"After version\">1013</td><td class=\"num\" data-label=\"Before version\">1019</td>",
+        ">open</td>",
         "HistoryReplaced",
         "compacted these versions",
     ] {
@@ -257,7 +257,7 @@ async fn replaced_histories_and_audits_are_told() {
     let text = get(&portal(Fake::default()), "/gaps").await.text;
     for words in [
         "2026-11-20 11:02:03",
-        "<td class=\"num\">91044</td>",
+        "data-label=\"Watched up to\">91044</td>",
         "with the journal",
         "2026-11-20 13:55:00",
         "differed-1",
@@ -398,7 +398,9 @@ async fn plugins_show_whether_their_figures_add_up() {
 async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_long_calls_take() {
     let text = get(&portal(Fake::default()), "/plugins").await.text;
     let row = |name: &str, asked: &str, granted: &str| {
-        format!("<code>{name}</code></th><td>{asked}</td><td>{granted}</td>")
+        format!(
+            "<code>{name}</code></th><td data-label=\"Asked for\">{asked}</td><td data-label=\"Granted\">{granted}</td>"
+        )
     };
     for row in [
         row("sql:main", "yes", "database platform"),
@@ -412,8 +414,9 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
         "{text}"
     );
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
-    let field = "<tr><th scope=\"row\"><code>table</code></th><td><code>&quot;kw_states&quot;</code></td><td>text</td>\
-                 <td><code>&quot;states&quot;</code></td><td>Where &lt;rows&gt; go.</td></tr>";
+    let field = "<tr><th scope=\"row\"><code>table</code></th><td data-label=\"Set to\"><code>&quot;kw_states&quot;</code></td>\
+                 <td data-label=\"Type\">text</td><td data-label=\"Default\"><code>&quot;states&quot;</code></td>\
+                 <td data-label=\"Meaning\">Where &lt;rows&gt; go.</td></tr>";
     assert!(text.contains(field), "{text}");
     assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
     assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");
