@@ -314,6 +314,9 @@ pub struct TimelineQuery {
     /// By name: only objects of these kinds. `None`: of all of them.
     #[serde(skip)]
     pub kinds: Option<Vec<KindWithin>>,
+    /// States of one object that are walked over. `None`: as many as every store can.
+    #[serde(skip)]
+    pub walked: Option<i64>,
 }
 
 /// Objects of one kind, in all namespaces or in some.
@@ -389,6 +392,16 @@ impl LetterQuery {
     }
 }
 
+/// Records of what was done with dead letters and plugins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordQuery {
+    /// Of this plugin alone.
+    pub plugin: Option<String>,
+    /// Those before this number.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
 /// A poison message: bytes that are no object of their source's kind. The bytes themselves are asked for by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Poison"))]
@@ -422,6 +435,10 @@ pub struct TimelineView {
     /// There are older states than these: `limit` was reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// It owns more objects than an answer is about, and this one is about the newest of them. Those that it owns itself
+    /// follow in the next parts. What belongs to one of them beyond that is in the timeline of that one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owns_more: bool,
     /// Where the part with the older ones begins. It stands in the header `Link`.
     #[serde(skip)]
     pub next: Option<StoryCursor>,
@@ -633,7 +650,7 @@ pub trait Views: Send + Sync {
     /// Mutes, or undoes it. Returns once that is durable; on other replicas it holds within seconds.
     async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
-    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
+    async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have taken some.

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use axum::body::Body;
 
 use crate::fake::Fake;
@@ -477,6 +479,38 @@ async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
         (Some("research"), Some("disk full"))
     );
     assert_eq!((request.since.as_deref(), request.until), (Some("2026-11-01T00:00:00Z"), None));
+}
+
+#[tokio::test]
+async fn the_page_of_dead_letters_reads_as_few_of_many_and_says_that_there_are_more() {
+    for (many, of_all, of_one) in [
+        (10, "10 dead letters", "10 dead letters"),
+        (
+            100_000,
+            "More than 500 dead letters, 100 of them on this page",
+            "More than 5\u{202f}000 dead letters, 500 of them on this page",
+        ),
+    ] {
+        let fake = std::sync::Arc::new(Fake { many, ..Fake::default() });
+        let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+        for (path, words, most) in
+            [("/deadletters", of_all, 520), ("/deadletters?plugin=audit", of_one, 5_001)]
+        {
+            let page = get(&portal, path).await.text;
+            assert!(page.contains(words), "{path}: {page}");
+            let read = fake.read.swap(0, Ordering::Relaxed);
+            assert!(read <= most, "{path} reads {read} of {many}");
+        }
+        let none = get(&portal, "/deadletters?plugin=audit&error=another").await.text;
+        match many {
+            10 => assert!(none.contains("No dead letter fits the filter")),
+            _ => assert!(
+                none.contains("0 dead letters that fit the filter, of the first 5\u{202f}000")
+                    && none.contains("Next page"),
+                "{none}"
+            ),
+        }
+    }
 }
 
 #[tokio::test]
