@@ -87,8 +87,8 @@ pub struct ListArgs {
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "past")]
     pub until: Option<Moment>,
     /// The order: changed, created, name, namespace, phase or restarts. A `-` before it reverses it. Without it: by
-    /// source, kind, namespace and name. Of objects that are gone, `changed` is when they were deleted; any other order sorts
-    /// the 2,000 of them that were deleted last
+    /// source, kind, namespace and name. Of objects that are gone, `changed` is when they were deleted; created, phase and
+    /// restarts sort the 2,000 of them that were deleted last
     #[arg(long, visible_alias = "sort-by", value_name = "ORDER", value_parser = ORDERS, allow_hyphen_values = true, conflicts_with_all = ["at", "watch"])]
     pub sort: Option<String>,
     /// At most this many

@@ -10,7 +10,7 @@ use kubewitness_core::ports::Watched;
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView,
     MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
-    ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
+    RecordQuery, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State};
 use kubewitness_journal::{Journal, JournalOptions, OpenError, Place, Sharing};
@@ -181,8 +181,8 @@ impl Views for Opening {
         self.views()?.mute(mute, mutes).await
     }
 
-    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
-        self.views()?.letter_records(plugin).await
+    async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
+        self.views()?.letter_records(query).await
     }
 
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {

@@ -32,13 +32,33 @@ pub fn generated(file: &Path, made: &str) {
     let (line, (old, new)) = differs.map_or((0, ("", "")), |(place, pair)| (place + 1, pair));
     assert!(
         committed == made,
-        "{} is not what the code says (line {line}: `{old}` is now `{new}`): run `cargo xtask docs` and commit what \
-         it writes",
-        file.display()
+        "{} is not what the code says (line {line}: `{old}` is now `{new}`): run `{}` and commit what it writes",
+        file.display(),
+        writes(std::thread::current().name().unwrap_or_default())
     );
+}
+
+/// The command that writes what this test compares: `cargo xtask docs` runs the tests of the reference alone.
+fn writes(test: &str) -> String {
+    match test.contains("the_reference") {
+        true => "cargo xtask docs".into(),
+        false => format!("{WRITE}=1 cargo xtask test -- {test}"),
+    }
 }
 
 /// A text for a cell of a Markdown table.
 pub fn cell(text: &str) -> String {
     text.trim().replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_a_command_that_runs_the_test() {
+        assert_eq!(writes("config::the_reference_says_what_is_there"), "cargo xtask docs");
+        let other = "KUBEWITNESS_WRITE_DOCS=1 cargo xtask test -- narrow::commands_fit";
+        assert_eq!(writes("narrow::commands_fit"), other);
+    }
 }

@@ -14,6 +14,14 @@ use crate::state::Seq;
 pub struct StoryCursor {
     pub states: Seq,
     pub related: Seq,
+    /// An answer is about so many of the objects that it owns, the newest first: those whose number in the journal is
+    /// below this one.
+    pub owned: u64,
+}
+
+impl StoryCursor {
+    /// Before no position.
+    pub const NEWEST: Self = Self { states: Seq::MAX, related: Seq::MAX, owned: u64::MAX };
 }
 
 /// Of dead letters: those behind the one of this plugin at this position.
@@ -36,7 +44,8 @@ impl fmt::Display for WrongCursor {
 
 impl fmt::Display for StoryCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.states, self.related)
+        write!(f, "{}/{}", self.states, self.related)?;
+        if self.owned < u64::MAX { write!(f, "/{}", self.owned) } else { Ok(()) }
     }
 }
 
@@ -44,9 +53,11 @@ impl FromStr for StoryCursor {
     type Err = WrongCursor;
 
     fn from_str(text: &str) -> Result<Self, WrongCursor> {
-        let (states, related) = text.split_once('/').ok_or(WrongCursor)?;
+        let (states, rest) = text.split_once('/').ok_or(WrongCursor)?;
+        let (related, owned) = rest.split_once('/').map_or((rest, None), |(one, two)| (one, Some(two)));
         let number = |text: &str| text.parse().map_err(|_| WrongCursor);
-        Ok(Self { states: number(states)?, related: number(related)? })
+        let owned = owned.map_or(Ok(u64::MAX), number)?;
+        Ok(Self { states: number(states)?, related: number(related)?, owned })
     }
 }
 
@@ -91,11 +102,13 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_from_its_text_and_no_other_text_is_one() {
-        let story = StoryCursor { states: 7, related: 0 };
-        assert_eq!(story.to_string().parse(), Ok(story));
+        let story = StoryCursor { states: 7, related: 0, owned: u64::MAX };
+        assert_eq!((story.to_string(), story.to_string().parse()), ("7/0".into(), Ok(story)));
+        let further = StoryCursor { owned: 9, ..story };
+        assert_eq!((further.to_string(), further.to_string().parse()), ("7/0/9".into(), Ok(further)));
         let letter = LetterCursor { plugin: "a/b.c".into(), seq: 9 };
         assert_eq!(letter.to_string().parse(), Ok(letter));
-        for text in ["", "7", "7/", "/7", "a/7", "-1/7", "7/8/9"] {
+        for text in ["", "7", "7/", "/7", "a/7", "-1/7", "7/8/", "7/8/9/10"] {
             assert_eq!(text.parse::<StoryCursor>(), Err(WrongCursor), "{text}");
         }
         assert_eq!("audit/7".parse::<LetterCursor>(), Err(WrongCursor));

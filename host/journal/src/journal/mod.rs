@@ -371,8 +371,13 @@ impl Journal {
         Ok(records.into_iter().map(|record| (record.plugin.clone(), record.paused())).collect())
     }
 
-    /// Who took dead letters back or dropped them, and who paused and resumed plugins, oldest first.
-    pub async fn replays(&self, plugin: Option<&str>) -> Result<Vec<ReplayRecord>, JournalError> {
-        self.reader().await?.replays(plugin).await
+    /// Who took dead letters back or dropped them, and who paused and resumed plugins: the newest before a number.
+    pub async fn replays(
+        &self,
+        plugin: Option<&str>,
+        before: u64,
+        limit: usize,
+    ) -> Result<Vec<ReplayRecord>, JournalError> {
+        self.reader().await?.replays(plugin, before, limit).await
     }
 }

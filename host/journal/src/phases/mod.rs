@@ -1,9 +1,11 @@
-//! The index of phases: finds the objects that were in a phase within a range of positions.
+//! The index of phases: finds the objects that were in a phase within a range of positions, and those that have ended by
+//! their names.
 //!
 //! It is a file of its own beside the journal, made from the journal's states alone: the journal's format knows
 //! nothing of it, and it can be deleted at any time. A follower reads the journal in order and writes down when each
 //! object came into a phase and left it. What the journal no longer has is taken out. This module touches no document.
 
+mod ended;
 mod table;
 
 use std::path::PathBuf;
@@ -16,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::journal::Journal;
 use crate::store::rows::Answer;
+pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
 use table::{Table, is_broken};
 
 /// States that are read and written down at once: some 10 ms, in which no question is answered.
@@ -148,6 +151,14 @@ impl PhaseIndex {
             return Err(JournalError::Unavailable(trouble));
         }
         self.with(move |table| table.find(&query)).await
+    }
+
+    /// Objects that have ended, by their names. Refused where the index can't be used.
+    pub async fn ended(&self, query: NamedEndQuery) -> Answer<Vec<NamedEnd>> {
+        if let Some(trouble) = self.trouble() {
+            return Err(JournalError::Unavailable(trouble));
+        }
+        self.with(move |table| table.ended(&query)).await
     }
 
     /// Opens it, and begins it anew where it was not made from this journal.

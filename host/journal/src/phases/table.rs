@@ -22,12 +22,14 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::{Change, Seq, State, kinds};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, params};
 
+use super::ended::{self, NamedEnd, NamedEndQuery};
 use super::{PhasePage, PhaseQuery, TimeInPhase};
 use crate::store::rows::Answer;
 
 /// "KWP1".
 const APPLICATION_ID: i64 = 0x4B57_5031;
-const VERSION: i64 = 1;
+/// Up to version 1 no index had the names of what has ended.
+const VERSION: i64 = 2;
 /// The rank of a time that goes on is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
 /// Only a tool that somebody runs on the file can hold its lock.
@@ -46,6 +48,8 @@ CREATE TABLE times (
     object INTEGER NOT NULL, PRIMARY KEY (source, phase, rank)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX times_by_object ON times (object, rank);
+CREATE INDEX ended_by_name ON objects (source, name, uid) WHERE ended IS NOT NULL;
+CREATE INDEX ended_by_namespace ON objects (source, namespace, name, uid) WHERE ended IS NOT NULL;
 ";
 
 /// A time that has ended.
@@ -160,6 +164,11 @@ impl Table {
             }
         }
         Ok(page)
+    }
+
+    /// Objects that have ended, by their names.
+    pub fn ended(&self, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
+        ended::find(&self.connection, query)
     }
 
     /// Whether the object has a later time in this phase that is asked for, and so was told.

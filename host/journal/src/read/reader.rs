@@ -20,7 +20,7 @@ use super::shared_rows::{self, Names};
 use super::story::Story;
 use super::{documents, ended_objects, story, watch_start};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
-use crate::store::rows::{Answer, Stream, Which, discrepancies, uid};
+use crate::store::rows::{Answer, Stream, Which, bounded, discrepancies, uid};
 use crate::store::{Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
@@ -306,7 +306,12 @@ impl<'a> Reader<'a> {
         Ok(found.iter().any(|(_, named)| named.object.uid == uid))
     }
 
-    pub async fn replays(mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
-        self.rows().replays(plugin).await
+    pub async fn replays(
+        mut self,
+        plugin: Option<&str>,
+        before: u64,
+        limit: usize,
+    ) -> Answer<Vec<ReplayRecord>> {
+        self.rows().replays(plugin, bounded(before), bounded(limit as u64)).await
     }
 }

@@ -14,7 +14,7 @@ use kubewitness_core::{Change, ObjectRef, Seq, State};
 use super::documents;
 use super::shared_rows::{self, Names};
 use crate::store::rows::{Answer, Which, bounded, uid};
-use crate::store::{Fetch, Owned};
+use crate::store::{Fetch, Owned as Parts};
 
 /// States of one answer where the question names no limit. An object with more is read in parts
 /// by position.
@@ -25,18 +25,18 @@ const TIMELINE_MOST: usize = 10_001;
 /// A Job's pods, a workflow's jobs' pods; deeper owners are not followed.
 const OWNER_STEPS: usize = 4;
 
-/// Objects of one answer: a Job with more pods than this shows the newest of them.
+/// Objects that one answer is about: of a Job with more pods the newest, and the others in the next parts.
 const RELATED_OBJECTS: usize = 2000;
 
 /// Events of one answer, and states of theirs that are read: each repetition of an event is one.
 const EVENTS: usize = events::SHOWN * 2;
 const EVENT_STATES: usize = EVENTS * 5;
 
+/// Steps behind the end of one chain: below those of one statement that a server's session allows.
+const WALKED: i64 = 90_000;
+
 /// States of which the newest documents are: an end, which may have none, and the two versions before it.
 const DOCUMENTS: i64 = 3;
-
-/// Before no position.
-const NEWEST: StoryCursor = StoryCursor { states: Seq::MAX, related: Seq::MAX };
 
 /// What was witnessed of one object. Each list has the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -45,24 +45,42 @@ pub struct Story {
     pub related: Vec<Arc<State>>,
     /// The newest state of each Event about the object or about what it owns.
     pub events: Vec<Arc<State>>,
+    /// It owns more objects than `related` is about.
+    pub owns_more: bool,
+    /// Of those that it owns itself, the ones below this number are in no part yet.
+    pub owned_below: Option<u64>,
+}
+
+/// Some of what an object owns.
+#[derive(Default)]
+struct Owned {
+    objects: Vec<i64>,
+    below: Option<i64>,
+    more: bool,
 }
 
 pub(super) async fn timeline(rows: &mut dyn Fetch, names: &Names, query: &TimelineQuery) -> Answer<Story> {
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
+    let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
     let mine = named(rows, query).await?;
-    let related = owned(rows, &mine).await?;
+    // Where none of it is left to tell, it is not looked for.
+    let owned = match cursor.related {
+        0 => Owned::default(),
+        _ => owned(rows, &mine, bounded(cursor.owned)).await?,
+    };
     let events = match query.events {
         true => {
-            let everything: Vec<i64> = mine.iter().chain(&related).copied().collect();
-            rows.owned(&everything, Owned::Events, EVENTS as i64).await?
+            let everything: Vec<i64> = mine.iter().chain(&owned.objects).copied().collect();
+            rows.owned(&everything, Parts::Events, i64::MAX, EVENTS as i64).await?
         }
         false => Vec::new(),
     };
-    let StoryCursor { states, related: others } = query.cursor.unwrap_or(NEWEST);
-    let states = story(rows, names, &mine, states, limit).await?;
-    let related = story(rows, names, &related, others, limit).await?;
-    let events = newest(story(rows, names, &events, Seq::MAX, EVENT_STATES).await?);
-    Ok(Story { states, related, events })
+    let walked = query.walked.unwrap_or(WALKED);
+    let states = story(rows, names, (&mine, walked), cursor.states, limit).await?;
+    let related = story(rows, names, (&owned.objects, walked), cursor.related, limit).await?;
+    let events = newest(story(rows, names, (&events, walked), Seq::MAX, EVENT_STATES).await?);
+    let owned_below = owned.below.map(|number| number as u64);
+    Ok(Story { states, related, events, owns_more: owned.more, owned_below })
 }
 
 /// The newest state of each Event that tells what happened. The one of its deletion tells nothing more, and may have
@@ -88,7 +106,7 @@ pub(super) async fn newest_documents(
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
-    for seq in rows.story(&mine, i64::MAX, DOCUMENTS).await? {
+    for seq in rows.story(&mine, i64::MAX, DOCUMENTS, WALKED).await? {
         let document = documents::document(rows, names, seq as u64).await?;
         found.extend(document.filter(|document| !document.is_empty()));
     }
@@ -123,34 +141,59 @@ async fn named(rows: &mut dyn Fetch, query: &TimelineQuery) -> Answer<Vec<i64>> 
     Ok(ids)
 }
 
-/// Objects that have one of these in the chain of their owners.
-async fn owned(rows: &mut dyn Fetch, mine: &[i64]) -> Answer<Vec<i64>> {
-    let mut all: Vec<i64> = Vec::new();
-    let mut level = mine.to_vec();
-    for _ in 0..OWNER_STEPS {
-        let found = rows.owned(&level, Owned::Others, RELATED_OBJECTS as i64).await?;
-        level = found.into_iter().filter(|id| !all.contains(id) && !mine.contains(id)).collect();
-        all.extend(&level);
-        if level.is_empty() || all.len() >= RELATED_OBJECTS {
+/// Objects that have one of these in the chain of their owners: of those that they own themselves, the newest below a
+/// number, each with all that it owns.
+async fn owned(rows: &mut dyn Fetch, mine: &[i64], below: i64) -> Answer<Owned> {
+    // One more tells whether there are more, also where an object says that it owns itself.
+    let most = RELATED_OBJECTS + 1 + mine.len();
+    let mut first = rows.owned(mine, Parts::Others, below, most as i64).await?;
+    first.retain(|id| !mine.contains(id));
+    let mut taken = first.len().min(RELATED_OBJECTS);
+    loop {
+        let (objects, is_whole) = with_deeper(rows, mine, &first[..taken]).await?;
+        // Fewer of them, with all that they own, rather than more with some of it.
+        if !is_whole && taken > 1 {
+            taken /= 2;
+            continue;
+        }
+        let below = first[..taken].last().copied().filter(|_| taken < first.len());
+        return Ok(Owned { objects, below, more: below.is_some() || !is_whole });
+    }
+}
+
+/// These and what they own, and whether that is all of it.
+async fn with_deeper(rows: &mut dyn Fetch, mine: &[i64], first: &[i64]) -> Answer<(Vec<i64>, bool)> {
+    let mut seen: HashSet<i64> = mine.iter().chain(first).copied().collect();
+    let (mut all, mut level) = (first.to_vec(), first.to_vec());
+    for _ in 1..OWNER_STEPS {
+        if level.is_empty() {
             break;
         }
+        // Those that are known may come again.
+        let most = RELATED_OBJECTS + 1 + seen.len();
+        let found = rows.owned(&level, Parts::Others, i64::MAX, most as i64).await?;
+        level = found.into_iter().filter(|id| seen.insert(*id)).collect();
+        all.extend(&level);
+        if all.len() > RELATED_OBJECTS {
+            all.truncate(RELATED_OBJECTS);
+            return Ok((all, false));
+        }
     }
-    all.truncate(RELATED_OBJECTS);
-    Ok(all)
+    Ok((all, true))
 }
 
 /// The newest states of these objects before a position, oldest first.
 async fn story(
     rows: &mut dyn Fetch,
     names: &Names,
-    objects: &[i64],
+    (objects, walked): (&[i64], i64),
     before: Seq,
     limit: usize,
 ) -> Answer<Vec<Arc<State>>> {
     if objects.is_empty() || limit == 0 || before == 0 {
         return Ok(Vec::new());
     }
-    let seqs = rows.story(objects, bounded(before), limit as i64).await?;
+    let seqs = rows.story(objects, bounded(before), limit as i64, walked).await?;
     let seqs: Vec<Seq> = seqs.into_iter().map(|seq| seq as u64).collect();
     shared_rows::at(rows, names, &seqs).await
 }

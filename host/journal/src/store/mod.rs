@@ -299,10 +299,11 @@ pub(crate) trait Fetch: Send {
 
     // ---- one object's story ----
 
-    /// Objects that one of these owned, the newest first.
-    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>>;
-    /// The newest positions of these objects before one: along the chains, from their ends.
-    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>>;
+    /// Objects that one of these owned, with numbers below one, the newest first.
+    async fn owned(&mut self, owners: &[i64], which: Owned, below: i64, limit: i64) -> Answer<Vec<i64>>;
+    /// The newest positions of these objects before one: along the chains, from that one or from their ends. A server
+    /// refuses what lies more than so many states behind an end.
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64) -> Answer<Vec<i64>>;
 
     // ---- what was there at a moment ----
 
@@ -342,7 +343,7 @@ pub(crate) trait Fetch: Send {
     async fn kv(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
     /// Of these, what it reports of objects.
     async fn reports(&mut self, plugin: &str) -> Answer<Vec<(String, Vec<u8>)>>;
-    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>>;
+    async fn replays(&mut self, plugin: Option<&str>, before: i64, limit: i64) -> Answer<Vec<ReplayRecord>>;
     /// Of each plugin the newest record of a pause or a resume, where it is a pause.
     async fn pauses(&mut self) -> Answer<Vec<ReplayRecord>>;
 

@@ -1,5 +1,6 @@
 //! Appending: positions, duplicates, lateness, epochs, current objects, documents.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kubewitness_core::cursor::StoryCursor;
@@ -7,10 +8,10 @@ use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{Append, Backlog, Documents, JournalError, Poison, Witness, Witnessed};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
-use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Version};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 
 use crate::support::{
-    Desk, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
+    Desk, Kind, SOURCE, document, gap, in_source, job, of, on_every_store, present, seqs, state, status,
 };
 
 async fn states_get_positions_in_order_and_come_back_whole() {
@@ -413,15 +414,17 @@ async fn an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else() {
     desk.assert_sound().await;
 }
 
+/// A pod of a job.
+fn owned(number: usize, version: u64, owner: usize) -> Witnessed {
+    let mut pod = (*job(number)).clone();
+    (pod.kind, pod.group) = ("Pod".into(), String::new());
+    let mut state = in_source("pods", 0, &pod.into(), Change::Present, &version.to_string());
+    state.owner = Some(job(owner));
+    state
+}
+
 async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     let desk = Desk::new().await;
-    let owned = |number: usize, version: u64, owner: usize| {
-        let mut pod = (*job(number)).clone();
-        (pod.kind, pod.group) = ("Pod".into(), String::new());
-        let mut state = in_source("pods", 0, &pod.into(), Change::Present, &version.to_string());
-        state.owner = Some(job(owner));
-        state
-    };
     let mut second = (*job(1)).clone();
     second.uid = "another".into();
     desk.append(vec![present(&job(1), 1), state(&job(1), Change::Gone, "4"), present(&second.into(), 5)])
@@ -448,7 +451,7 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     let story = desk.journal.timeline(&by_uid).await.unwrap();
     assert_eq!(story.states.iter().map(|state| state.seq).collect::<Vec<_>>(), [2]);
     let part = async |states, related, limit| {
-        let cursor = Some(StoryCursor { states, related });
+        let cursor = Some(StoryCursor { states, related, ..StoryCursor::NEWEST });
         let asked = TimelineQuery { cursor, limit: Some(limit), ..by_name.clone() };
         let story = desk.journal.timeline(&asked).await.unwrap();
         let seqs = |states: Vec<Arc<State>>| states.iter().map(|state| state.seq).collect::<Vec<_>>();
@@ -460,6 +463,77 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     assert_eq!(part(0, u64::MAX, 9).await, (vec![], vec![4, 6, 7]));
     let unknown = TimelineQuery { name: Some("nobody".into()), ..TimelineQuery::default() };
     assert!(desk.journal.timeline(&unknown).await.unwrap().states.is_empty());
+}
+
+/// An answer is about 2,000 of them.
+async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_next_parts() {
+    let desk = Desk::new().await;
+    let mut middle = present(&job(1), 1);
+    middle.owner = Some(job(4));
+    desk.append(vec![middle]).await;
+    let pods = (0..2_005).map(|number| owned(10 + 3 * number, 2 + number as u64, 1)).collect();
+    desk.journal.append(of("pods", 0, pods)).await.unwrap();
+    let part = async |cursor| {
+        let asked = TimelineQuery {
+            uid: Some(job(1).uid.clone()),
+            cursor,
+            limit: Some(10_000),
+            ..TimelineQuery::default()
+        };
+        desk.journal.timeline(&asked).await.unwrap()
+    };
+    let newest = part(None).await;
+    assert_eq!((newest.states.len(), newest.related.len(), newest.owns_more), (1, 2_000, true));
+    assert_eq!(newest.related[0].seq, 7, "the newest of them");
+    let rest = StoryCursor { states: 0, owned: newest.owned_below.unwrap(), ..StoryCursor::NEWEST };
+    let others = part(Some(rest)).await;
+    assert_eq!(others.related.iter().map(|state| state.seq).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
+    assert!(others.states.is_empty() && !others.owns_more && others.owned_below.is_none());
+
+    // One that owns that one has it with as much as fits, and says that there is more.
+    desk.append(vec![present(&job(4), 4_000)]).await;
+    let asked =
+        TimelineQuery { uid: Some(job(4).uid.clone()), limit: Some(10_000), ..TimelineQuery::default() };
+    let story = desk.journal.timeline(&asked).await.unwrap();
+    let objects: BTreeSet<_> = story.related.iter().map(|state| state.object.uid.clone()).collect();
+    assert!(objects.contains(&job(1).uid) && objects.len() == 2_000, "{}", objects.len());
+    assert!(story.owns_more && story.owned_below.is_none());
+}
+
+/// However long a story is, a part of it begins where the part before it ended. Of what the object owns, a server walks
+/// over no more newer states than it may.
+async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
+    let desk = Desk::new().await;
+    desk.append((1..=40).map(|version| present(&job(1), version)).collect()).await;
+    let busy = |version| owned(10, version, 1);
+    // Positions 41, 42 and 43: two others have one state each.
+    desk.journal.append(of("pods", 0, vec![busy(1), owned(13, 2, 1), owned(16, 2, 1)])).await.unwrap();
+    desk.journal.append(of("pods", 0, (3..43).map(busy).collect())).await.unwrap();
+    let part = async |states, related| {
+        let cursor = Some(StoryCursor { states, related, ..StoryCursor::NEWEST });
+        let asked = TimelineQuery {
+            uid: Some(job(1).uid.clone()),
+            cursor,
+            limit: Some(10),
+            walked: Some(20),
+            ..TimelineQuery::default()
+        };
+        let story = desk.journal.timeline(&asked).await;
+        let seqs = |states: &[Arc<State>]| states.iter().map(|state| state.seq).collect::<Vec<_>>();
+        story.map(|story| (seqs(&story.states), seqs(&story.related)))
+    };
+    assert_eq!(part(Seq::MAX, 0).await.unwrap(), ((31..=40).collect(), vec![]));
+    assert_eq!(part(5, 0).await.unwrap(), (vec![1, 2, 3, 4], vec![]), "from the state at the cursor");
+    assert_eq!(part(6, 44).await.unwrap(), ((1..=5).collect(), vec![41, 42, 43]), "or from the one before");
+    let far = part(0, 43).await;
+    match Kind::here() {
+        Kind::Sqlite => assert_eq!(far.unwrap(), (vec![], vec![41, 42])),
+        _ => {
+            let told = far.unwrap_err();
+            assert!(matches!(told, JournalError::Invalid(_)), "{told}");
+            assert!(told.to_string().contains("more than 20 newer states"), "{told}");
+        }
+    }
 }
 
 /// The uid in an ownerReference is what its writer says; nobody else's owner gets its name by that.
@@ -671,4 +745,6 @@ on_every_store!(
     an_id_that_does_not_fit_its_state_is_refused_and_costs_nobody_else,
     a_story_has_the_object_under_any_of_its_uids_and_what_it_owns,
     a_story_in_the_middle_of_a_chain_has_what_it_owns_itself,
+    an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_next_parts,
+    a_part_of_a_long_story_begins_where_the_part_before_it_ended,
 );

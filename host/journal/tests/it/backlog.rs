@@ -80,7 +80,11 @@ async fn what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays() {
     assert_eq!(desk.journal.all_progress().await.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
     assert_eq!(desk.journal.dead_letters("other").await.unwrap().len(), 2);
     assert_eq!(desk.journal.kv("other").await.unwrap(), [("a".into(), vec![1])]);
-    assert_eq!(desk.journal.replays(Some("audit")).await.unwrap().len(), 1, "who did what is a record");
+    assert_eq!(
+        desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap().len(),
+        1,
+        "who did what is a record"
+    );
     desk.assert_sound().await;
 }
 
@@ -137,7 +141,7 @@ async fn progress_letters_and_keys_are_saved_together() {
     desk.journal.mark_replaying("audit", &[2], "ann", "the sink is back").await.unwrap();
     assert!(desk.journal.dead_letters("audit").await.unwrap()[0].replaying);
     desk.assert_sound().await;
-    let record = desk.journal.replays(Some("audit")).await.unwrap().remove(0);
+    let record = desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.who.as_str(), record.why.as_str(), record.seqs), ("ann", "the sink is back", vec![2]));
 
     let kv = vec![KvWrite { key: "a".into(), value: None }];
@@ -186,7 +190,7 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     let desk = desk.reopen().await;
     let letters = desk.journal.dead_letters("audit").await.unwrap();
     assert_eq!(letters, [letter(2), DeadLetter { dropped: true, ..letter(3) }]);
-    let record = desk.journal.replays(None).await.unwrap().remove(0);
+    let record = desk.journal.replays(None, u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.what.as_str(), record.who.as_str(), record.seqs), ("drop", "ann", vec![3]));
     desk.assert_sound().await;
 }
@@ -210,7 +214,7 @@ async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_th
     desk.journal.mark_replaying("audit", &[2], "ann", "again").await.unwrap();
     assert_eq!(desk.journal.paused("audit").await.unwrap(), None);
     assert!(desk.journal.paused("other").await.unwrap().is_some());
-    let records = desk.journal.replays(Some("audit")).await.unwrap();
+    let records = desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap();
     let told: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
     assert_eq!(told, [("pause", "ann"), ("resume", "eve"), ("replay", "ann")]);
     let letters = desk.journal.dead_letters("audit").await.unwrap();

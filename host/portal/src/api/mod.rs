@@ -17,7 +17,8 @@ use axum::routing::{get, post};
 use kubewitness_core::Gap;
 use kubewitness_core::views::{
     DeadLetterView, DropView, GapQuery, LetterQuery, LetterRecordView, LoginView, ObjectQuery, ObjectView,
-    PluginView, PoisonQuery, PoisonView, ReplayRequest, ReplayView, StatusView, TimelineQuery, TimelineView,
+    PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, StatusView, TimelineQuery,
+    TimelineView,
 };
 
 use crate::access::codes::GOOD_FOR;
@@ -150,7 +151,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Pa
         limit: Some(params.limit(ROWS, MOST_ROWS)?),
         events: cursor.is_none(),
         cursor,
-        kinds: None,
+        ..TimelineQuery::default()
     };
     let named = query.kind.is_some() && query.name.is_some();
     if query.uid.is_some() == (query.kind.is_some() || query.name.is_some())
@@ -286,10 +287,11 @@ async fn letter_records(
 ) -> Result<Paged<Vec<LetterRecordView>>, Problem> {
     let params = Params::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let before: Option<u64> = params.cursor("cursor")?;
     viewer.must(Act::SeeStatus, "").await?;
-    let mut records = app.views.letter_records(params.text("plugin")).await?;
-    records.retain(|record| before.is_none_or(|before| record.number < before));
+    // One more tells whether there are more.
+    let query =
+        RecordQuery { plugin: params.owned("plugin"), before: params.cursor("cursor")?, limit: limit + 1 };
+    let mut records = app.views.letter_records(&query).await?;
     let is_cut = records.len() > limit;
     records.truncate(limit);
     let next = records.last().filter(|_| is_cut).map(|record| record.number);

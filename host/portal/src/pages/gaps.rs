@@ -137,7 +137,7 @@ fn holes(gaps: &[Gap], query: &GapQuery, sources: &[SourceView]) -> Markup {
 fn table(gaps: &[Gap]) -> Markup {
     let count = gaps.len() as u64;
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Gaps" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Gaps" { table.dense.folds {
             caption { (figure(count)) " " (plural(count, "gap", "gaps")) ", newest first" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Scope" } th.num scope="col" { "After version" }
@@ -145,13 +145,13 @@ fn table(gaps: &[Gap]) -> Markup {
                 th scope="col" { "Recorded" }
             } }
             tbody { @for gap in gaps { tr {
-                td.keep { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
-                td.object { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
-                td.num { (bound(&gap.after)) }
-                td.num { (bound(&gap.before)) }
-                td.num { (gap.epoch) }
-                td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                td.when { (at(gap.recorded_ms)) }
+                td.keep data-label="Source" { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
+                td.object data-label="Scope" { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
+                td.num data-label="After version" { (bound(&gap.after)) }
+                td.num data-label="Before version" { (bound(&gap.before)) }
+                td.num data-label="Epoch" { (gap.epoch) }
+                td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
+                td.when data-label="Recorded" { (at(gap.recorded_ms)) }
             } } }
         } }
     }
@@ -178,7 +178,7 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
     }
     let count = poison.len() as u64;
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Poison" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Poison" { table.dense.folds {
             caption { (figure(count)) " " (plural(count, "frame that was no object of its kind", "frames that were no objects of their kind")) ", newest first, kept as they came" }
             thead { tr {
                 th.num scope="col" { "Number" } th scope="col" { "Source" } th.num scope="col" { "Epoch" }
@@ -186,14 +186,14 @@ fn poisons(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
                 th scope="col" { "Observed" } th scope="col" { "Raw" }
             } }
             tbody { @for view in poison { tr {
-                td.num { (view.number) }
-                td.keep { (view.source) }
-                td.num { (view.epoch) }
-                td.wide.whole { (view.error) }
-                td.wide { code title=(view.excerpt) { (visible(&view.excerpt)) } }
-                td.num { (figure(view.bytes)) }
-                td.when { (at(view.observed_ms)) }
-                td.keep {
+                td.num data-label="Number" { (view.number) }
+                td.keep data-label="Source" { (view.source) }
+                td.num data-label="Epoch" { (view.epoch) }
+                td.wide.whole data-label="Error" { (view.error) }
+                td.wide data-label="It begins" { code title=(view.excerpt) { (visible(&view.excerpt)) } }
+                td.num data-label="Bytes" { (figure(view.bytes)) }
+                td.when data-label="Observed" { (at(view.observed_ms)) }
+                td.keep data-label="Raw" {
                     a href={ "/api/v1/poison/" (view.number) "/raw" } download={ "poison-" (view.number) ".txt" }
                         aria-label={ "Download poison " (view.number) " as it came" } { "download" }
                 }
@@ -219,19 +219,19 @@ fn histories(sources: &[SourceView]) -> Markup {
         return html! { p.note { "None: each API server still has the history that it had at first." } };
     }
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Epochs" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Epochs" { table.dense.folds {
             caption { "Each restore from a backup begins an epoch; versions are compared within one" }
             thead { tr {
                 th scope="col" { "Source" } th.num scope="col" { "Epoch" } th scope="col" { "Began" }
                 th.num scope="col" { "States" } th.num scope="col" { "Watched up to" } th scope="col" { "Last event" }
             } }
             tbody { @for source in replaced { @for epoch in &source.epochs { tr {
-                td.keep { (source.name) }
-                td.num { (epoch.epoch) }
-                td.when { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
-                td.num { (figure(epoch.states)) }
-                td.num { (bound(&epoch.checkpoint)) }
-                td.when { @match &epoch.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
+                td.keep data-label="Source" { (source.name) }
+                td.num data-label="Epoch" { (epoch.epoch) }
+                td.when data-label="Began" { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
+                td.num data-label="States" { (figure(epoch.states)) }
+                td.num data-label="Watched up to" { (bound(&epoch.checkpoint)) }
+                td.when data-label="Last event" { @match &epoch.last_event_at { Some(text) => (at_text(text)), None => { "none yet" } } }
             } } } }
         } }
     }
@@ -242,17 +242,17 @@ fn audits(sources: &[SourceView]) -> Markup {
         return html! { p.note { "There is no source to be audited." } };
     }
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Audits" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Audits" { table.dense.folds {
             caption { "An audit compares a full list with what was witnessed. Audits are counted since the start of the process" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
                 th.num scope="col" { "Objects that differed" }
             } }
             tbody { @for source in sources { tr {
-                td.keep { (source.name) }
-                td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
-                td.num { (figure(source.counts.lists_audit)) }
-                td.num { (figure(source.differed)) }
+                td.keep data-label="Source" { (source.name) }
+                td.when data-label="Last audit" { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
+                td.num data-label="Audits" { (figure(source.counts.lists_audit)) }
+                td.num data-label="Objects that differed" { (figure(source.differed)) }
             } } }
         } }
         @if sources.iter().any(|source| !source.discrepancies.is_empty()) { (differences(sources)) }
@@ -261,18 +261,18 @@ fn audits(sources: &[SourceView]) -> Markup {
 
 fn differences(sources: &[SourceView]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Discrepancies" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Discrepancies" { table.dense.folds {
             caption { "Objects that differed, newest first for each source. Missed versions were then read back" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "Witnessed" }
                 th.num scope="col" { "Listed" } th scope="col" { "Found" }
             } }
             tbody { @for source in sources { @for found in &source.discrepancies { tr {
-                td.keep { (source.name) }
-                td.object { (object_link(&found.object)) }
-                td.num { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }
-                td.num { @if found.listed.is_empty() { "no longer" } @else { (found.listed) } }
-                td.when { (at(found.found_ms)) }
+                td.keep data-label="Source" { (source.name) }
+                td.object data-label="Object" { (object_link(&found.object)) }
+                td.num data-label="Witnessed" { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }
+                td.num data-label="Listed" { @if found.listed.is_empty() { "no longer" } @else { (found.listed) } }
+                td.when data-label="Found" { (at(found.found_ms)) }
             } } } }
         } }
     }

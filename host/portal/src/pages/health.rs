@@ -68,23 +68,26 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
     }
 }
 
+/// Of the table of plugins.
+const FIGURES: [&str; 6] = ["Observed", "Delivered", "Filtered", "Dead", "Waiting", "Taken"];
+
 fn plugins(plugins: &[PluginView]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Plugins" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Plugins" { table.dense.folds {
             caption { "Observed = delivered + filtered + dead + waiting + taken" }
             thead { tr {
                 th scope="col" { "Plugin" } th scope="col" { "State" }
-                @for name in ["Observed", "Delivered", "Filtered", "Dead", "Waiting", "Taken"] { th.num scope="col" { (name) } }
+                @for name in FIGURES { th.num scope="col" { (name) } }
                 th scope="col" { "Complete" } th.num scope="col" { "Oldest waiting" }
             } }
             tbody { @for plugin in plugins { tr {
                 th scope="row" { (plugin.name) }
-                td { span.state data-state=(plugin.state) { (plugin.state) } }
-                @for count in [plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken] {
-                    td.num { (figure(count)) }
+                td data-label="State" { span.state data-state=(plugin.state) { (plugin.state) } }
+                @for (name, count) in FIGURES.into_iter().zip([plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken]) {
+                    td.num data-label=(name) { (figure(count)) }
                 }
-                td.keep { @if plugin.state == "failed" && plugin.observed == 0 { "– it does not run" } @else if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
-                td.num { @if plugin.lag_seq > 0 { (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
+                td.keep data-label="Complete" { @if plugin.state == "failed" && plugin.observed == 0 { "– it does not run" } @else if is_complete(plugin) { "✓ yes" } @else { "✗ no: run kubewitness journal verify" } }
+                td.num data-label="Oldest waiting" { @if plugin.lag_seq > 0 { (time::span((plugin.lag_seconds.max(0.0) * 1000.0) as u64)) } }
             } } }
         } }
     }
@@ -92,7 +95,7 @@ fn plugins(plugins: &[PluginView]) -> Markup {
 
 fn sources(sources: &[SourceView]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="group" aria-label="Sources" { table.dense {
+        div.scroll tabindex="0" role="group" aria-label="Sources" { table.dense.folds {
             caption { "What is watched" }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Kind" } th scope="col" { "State" }
@@ -101,14 +104,14 @@ fn sources(sources: &[SourceView]) -> Markup {
             } }
             tbody { @for source in sources { tr {
                 th scope="row" { (source.name) }
-                td.keep { (source.kind) }
-                td { @if source.synced { span.state data-state="active" { "synced" } } @else { span.state data-state="starting" { "not up to date" } } }
-                td.num { (figure(source.objects)) }
-                td.num { @if source.gaps > 0 { a href={ "/gaps?source=" (encode(&source.name)) } { (figure(source.gaps)) } } @else { "0" } }
-                td.num { (figure(source.poison)) }
-                td.when { @if let Some(text) = &source.last_event_at { (at_text(text)) } }
-                td.when { @match &source.last_audit_at { Some(text) => (at_text(text)), None => "none yet" } }
-                td.keep { (source.retention.as_deref().unwrap_or("everything stays")) }
+                td.keep data-label="Kind" { (source.kind) }
+                td data-label="State" { @if source.synced { span.state data-state="active" { "synced" } } @else { span.state data-state="starting" { "not up to date" } } }
+                td.num data-label="Objects" { (figure(source.objects)) }
+                td.num data-label="Gaps" { @if source.gaps > 0 { a href={ "/gaps?source=" (encode(&source.name)) } { (figure(source.gaps)) } } @else { "0" } }
+                td.num data-label="Poison" { (figure(source.poison)) }
+                td.when data-label="Last event" { @if let Some(text) = &source.last_event_at { (at_text(text)) } }
+                td.when data-label="Last audit" { @match &source.last_audit_at { Some(text) => (at_text(text)), None => "none yet" } }
+                td.keep data-label="Retention" { (source.retention.as_deref().unwrap_or("everything stays")) }
             } } }
         } }
     }

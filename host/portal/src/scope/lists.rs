@@ -1,9 +1,9 @@
 //! Parts of the lists whose rows lie in the journal: gaps, poison messages and dead letters. Of the rows that are read,
 //! a part has those that the viewer may see, and tells where the next part begins.
 
-use kubewitness_core::Gap;
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::views::{DeadLetterView, GapQuery, LetterQuery, PoisonQuery, PoisonView, ViewError};
+use kubewitness_core::{Gap, Seq};
 
 use super::part::{Part, Picking};
 use super::{Verb, Visibility};
@@ -40,8 +40,26 @@ impl Visibility {
         query: LetterQuery,
         limit: usize,
     ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
+        self.letters_of(query, limit, self.rows(limit)).await
+    }
+
+    /// Of so many dead letters behind the query's cursor, those that the viewer may see.
+    pub(crate) async fn letters_among(
+        &self,
+        query: LetterQuery,
+        looked: usize,
+    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
+        // One more tells whether there are more.
+        self.letters_of(query, looked, looked + 1).await
+    }
+
+    async fn letters_of(
+        &self,
+        query: LetterQuery,
+        limit: usize,
+        asked: usize,
+    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
         let tells = self.is_whole() || self.is_operators().await?;
-        let asked = self.rows(limit);
         let found = match self.views.dead_letters(&LetterQuery { limit: Some(asked), ..query }).await {
             Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
             found => found?,
@@ -57,18 +75,17 @@ impl Visibility {
         Ok(picking.finish(is_last))
     }
 
-    /// All dead letters, part by part.
-    pub(crate) async fn all_letters(&self, plugin: Option<&str>) -> Result<Vec<DeadLetterView>, Problem> {
-        let mut query = LetterQuery { plugin: plugin.map(str::to_owned), ..LetterQuery::default() };
-        let mut all = Vec::new();
-        loop {
-            let mut part = self.letters(query.clone(), MOST_READ).await?;
-            all.append(&mut part.rows);
-            query.cursor = part.next;
-            if query.cursor.is_none() {
-                return Ok(all);
-            }
+    /// Plugins that have dead letters, by their names, whoever may see those: one look each.
+    pub(crate) async fn plugins_with_letters(&self, most: usize) -> Result<Vec<String>, Problem> {
+        let (mut names, mut cursor) = (Vec::new(), None);
+        while names.len() < most {
+            let query = LetterQuery { cursor, limit: Some(1), ..LetterQuery::default() };
+            let Some(first) = self.views.dead_letters(&query).await?.pop() else { break };
+            let plugin = first.letter.plugin;
+            cursor = Some(LetterCursor { plugin: plugin.clone(), seq: Seq::MAX });
+            names.push(plugin);
         }
+        Ok(names)
     }
 
     /// The newest poison messages behind the query's cursor. Bytes that are no object are of no namespace that could be

@@ -400,6 +400,7 @@ impl Visibility {
         // What is older than a state that they may not see is none of theirs.
         let is_theirs = states.first().map(|state| state.seq) == oldest;
         let (cut, next) = (story.cut && is_theirs, story.next.filter(|_| is_theirs));
+        let owns_more = story.owns_more && is_theirs;
         let related = self.of_states(story.related, false).await?;
         let events = match states.is_empty() {
             true => Vec::new(),
@@ -408,7 +409,7 @@ impl Visibility {
         let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
         let mut reports = story.reports;
         reports.retain(|report| theirs.contains(&*report.uid));
-        Ok(TimelineView { states, related, events, reports, cut, next })
+        Ok(TimelineView { states, related, events, reports, cut, owns_more, next })
     }
 
     /// Events that they may get, about objects that they may get.

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use axum::body::Body;
 
 use crate::fake::Fake;
@@ -232,8 +234,8 @@ async fn a_gap_is_shown_with_scope_bounds_and_reason() {
         "2 gaps, newest first",
         "href=\"/objects/uid-train\" title=\"llm-train-7\">Job/llm-train-7",
         "the whole source",
-        "<td class=\"num\">1013</td><td class=\"num\">1019</td>",
-        "<td class=\"num\">open</td>",
+        "data-label=\"After version\">1013</td><td class=\"num\" data-label=\"Before version\">1019</td>",
+        ">open</td>",
         "HistoryReplaced",
         "compacted these versions",
     ] {
@@ -257,7 +259,7 @@ async fn replaced_histories_and_audits_are_told() {
     let text = get(&portal(Fake::default()), "/gaps").await.text;
     for words in [
         "2026-11-20 11:02:03",
-        "<td class=\"num\">91044</td>",
+        "data-label=\"Watched up to\">91044</td>",
         "with the journal",
         "2026-11-20 13:55:00",
         "differed-1",
@@ -398,7 +400,9 @@ async fn plugins_show_whether_their_figures_add_up() {
 async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_long_calls_take() {
     let text = get(&portal(Fake::default()), "/plugins").await.text;
     let row = |name: &str, asked: &str, granted: &str| {
-        format!("<code>{name}</code></th><td>{asked}</td><td>{granted}</td>")
+        format!(
+            "<code>{name}</code></th><td data-label=\"Asked for\">{asked}</td><td data-label=\"Granted\">{granted}</td>"
+        )
     };
     for row in [
         row("sql:main", "yes", "database platform"),
@@ -412,8 +416,9 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
         "{text}"
     );
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
-    let field = "<tr><th scope=\"row\"><code>table</code></th><td><code>&quot;kw_states&quot;</code></td><td>text</td>\
-                 <td><code>&quot;states&quot;</code></td><td>Where &lt;rows&gt; go.</td></tr>";
+    let field = "<tr><th scope=\"row\"><code>table</code></th><td data-label=\"Set to\"><code>&quot;kw_states&quot;</code></td>\
+                 <td data-label=\"Type\">text</td><td data-label=\"Default\"><code>&quot;states&quot;</code></td>\
+                 <td data-label=\"Meaning\">Where &lt;rows&gt; go.</td></tr>";
     assert!(text.contains(field), "{text}");
     assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
     assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");
@@ -474,6 +479,38 @@ async fn dead_letters_are_filtered_counted_and_replayed_as_they_are_shown() {
         (Some("research"), Some("disk full"))
     );
     assert_eq!((request.since.as_deref(), request.until), (Some("2026-11-01T00:00:00Z"), None));
+}
+
+#[tokio::test]
+async fn the_page_of_dead_letters_reads_as_few_of_many_and_says_that_there_are_more() {
+    for (many, of_all, of_one) in [
+        (10, "10 dead letters", "10 dead letters"),
+        (
+            100_000,
+            "More than 500 dead letters, 100 of them on this page",
+            "More than 5\u{202f}000 dead letters, 500 of them on this page",
+        ),
+    ] {
+        let fake = std::sync::Arc::new(Fake { many, ..Fake::default() });
+        let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+        for (path, words, most) in
+            [("/deadletters", of_all, 520), ("/deadletters?plugin=audit", of_one, 5_001)]
+        {
+            let page = get(&portal, path).await.text;
+            assert!(page.contains(words), "{path}: {page}");
+            let read = fake.read.swap(0, Ordering::Relaxed);
+            assert!(read <= most, "{path} reads {read} of {many}");
+        }
+        let none = get(&portal, "/deadletters?plugin=audit&error=another").await.text;
+        match many {
+            10 => assert!(none.contains("No dead letter fits the filter")),
+            _ => assert!(
+                none.contains("0 dead letters that fit the filter, of the first 5\u{202f}000")
+                    && none.contains("Next page"),
+                "{none}"
+            ),
+        }
+    }
 }
 
 #[tokio::test]

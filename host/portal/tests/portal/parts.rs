@@ -67,6 +67,27 @@ async fn a_story_goes_on_with_older_states_and_has_its_events_once() {
 }
 
 #[tokio::test]
+async fn an_object_that_owns_more_than_an_answer_is_about_says_so_and_leads_to_the_others() {
+    let portal = portal(Fake::default());
+    let parts = parts(&portal, "/api/v1/timeline?uid=uid-wide").await;
+    let related: Vec<_> =
+        parts.iter().map(|part| told(part["related"].as_array().unwrap(), "/seq")).collect();
+    assert_eq!(related, [["5", "6"], ["2", "3"]]);
+    assert_eq!((&parts[0]["owns_more"], &parts[0]["cut"]), (&true.into(), &true.into()));
+
+    let first = get(&portal, "/objects/uid-wide").await.text;
+    assert!(first.contains("It owns more objects than one page is about"), "{first}");
+    assert!(
+        !first.contains("Show older states") && !first.contains("more than "),
+        "its own states are all here"
+    );
+    let next = link(&first, "Show what else it owns").unwrap().replace("&amp;", "&");
+    let second = get(&portal, &next).await.text;
+    assert_eq!(positions(&second), [2, 3].into());
+    assert!(second.contains("is on the page of that one"), "{second}");
+}
+
+#[tokio::test]
 async fn what_is_no_cursor_of_a_list_is_refused_with_where_to_find_one() {
     let portal = portal(Fake::default());
     let lists = ["gaps?", "poison?", "deadletters?", "deadletters/records?", "timeline?uid=uid-train&"];
@@ -140,7 +161,7 @@ async fn a_page_of_gaps_or_dead_letters_begins_behind_its_cursor() {
     assert!(poison.contains("expected value") && !poison.contains("has no metadata.uid"));
     let letters = get(&portal, "/deadletters?plugin=notification&cursor=7%2Fnotification").await.text;
     assert!(letters.contains("Choose position 9") && !letters.contains("Choose position 7"));
-    assert!(letters.contains("2 dead letters, 1 of them on this page"), "{letters}");
+    assert!(letters.contains("1 dead letter on this page"), "{letters}");
     assert_eq!(link(&letters, "First page"), Some("/deadletters?plugin=notification"));
 }
 

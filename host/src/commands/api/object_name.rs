@@ -165,7 +165,9 @@ async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<
     let take = |mut part: TimelineView| {
         let goes_on = |had: usize, got: usize| limit > PAGE && got > 0 && had + got < limit;
         let wants_more = goes_on(whole.states.len(), part.states.len())
-            || goes_on(whole.related.len(), part.related.len());
+            || goes_on(whole.related.len(), part.related.len())
+            || part.owns_more && whole.related.len() + part.related.len() < limit;
+        whole.owns_more = part.owns_more;
         part.states.append(&mut whole.states);
         part.related.append(&mut whole.related);
         (whole.states, whole.related) = (part.states, part.related);
@@ -175,6 +177,9 @@ async fn newest(client: &Client, query: &TimelineQuery, limit: usize) -> Result<
         wants_more
     };
     whole.cut = client.parts("api/v1/timeline", query, limit.min(PAGE), take).await?;
+    // The parts are about other objects each, and what belongs to several of them may come more than once.
+    whole.related.sort_by_key(|state| state.seq);
+    whole.related.dedup_by_key(|state| state.seq);
     for states in [&mut whole.states, &mut whole.related] {
         let over = states.len().saturating_sub(limit);
         states.drain(..over);
@@ -312,6 +317,30 @@ mod tests {
         assert_eq!(found(20_000).await, (vec![2, 4, 5, 8, 9, 7], false));
         assert_eq!(found(PAGE).await, (vec![8, 9, 7], true), "as many as one answer may have");
         assert_eq!(found(1).await, (vec![9, 7], true));
+    }
+
+    #[tokio::test]
+    async fn a_story_of_more_objects_than_an_answer_is_about_goes_on_with_the_others_up_to_the_limit() {
+        let parts = |asked: &str| {
+            let of = |seqs: &[u64]| {
+                seqs.iter().map(|seq| testing::state(*seq, Change::Present)).collect::<Vec<_>>()
+            };
+            let part = |states: &[u64], related: &[u64], owns_more: bool| serde_json::json!({"states": of(states), "related": of(related), "owns_more": owns_more});
+            match asked.contains("cursor=") {
+                false => (part(&[9], &[3, 8], true), Some("uid=u&cursor=0/9/5")),
+                // A state of what two of them own comes twice.
+                true => (part(&[], &[2, 3, 7], false), None),
+            }
+        };
+        let named = ObjectName::Uid("u".into());
+        let found = async |limit| {
+            let client = testing::client_of_parts(parts).await;
+            let view = story(&client, &named, "a", limit).await.unwrap();
+            let seqs: Vec<_> = view.related.iter().map(|state| state.seq).collect();
+            (seqs, view.owns_more, view.cut)
+        };
+        assert_eq!(found(500).await, (vec![2, 3, 7, 8], false, false));
+        assert_eq!(found(2).await, (vec![3, 8], true, true));
     }
 
     #[tokio::test]

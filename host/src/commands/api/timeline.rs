@@ -22,11 +22,14 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
         if view.states.is_empty() {
             bail!(nothing(&client, &named, &namespace).await?);
         }
-        if view.cut {
+        if view.cut && (!view.owns_more || is_full(&view, args.limit)) {
             eprintln!(
                 "kubewitness: only the newest {} states are shown; raise --limit to see older ones",
                 args.limit
             );
+        }
+        if view.owns_more {
+            eprintln!("kubewitness: {}", owns_more(view.cut));
         }
         match args.query.output.shape() {
             Some(output) => print::shown(output, &view, text),
@@ -34,6 +37,19 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
         }
     })
     .await
+}
+
+fn is_full(view: &TimelineView, limit: usize) -> bool {
+    view.states.len() >= limit || view.related.len() >= limit
+}
+
+fn owns_more(cut: bool) -> &'static str {
+    match cut {
+        true => "it owns more objects than the newest, which are shown; raise --limit to see the others",
+        false => {
+            "what it owns has more parts than are shown: `kubewitness timeline` of one of those has its own"
+        }
+    }
 }
 
 fn text(view: &TimelineView, wide: bool) -> String {

@@ -1,18 +1,20 @@
-//! Objects that have ended, from the journal's index over their ends.
+//! Objects that have ended, from the journal's index over their ends, or by their names from the index of phases.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::document::unpack;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order, Place, Placed};
-use kubewitness_core::ports::{Documents, Lister, Selection, Shown, created_ms};
+use kubewitness_core::ports::{Backlog, Documents, Lister, Selection, Shown, created_ms};
 use kubewitness_core::search::About;
-use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError};
-use kubewitness_core::{Change, Seq, State, calendar};
-use kubewitness_journal::{Ended, EndedQuery};
+use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError, Views};
+use kubewitness_core::{Change, Seq, State, Status, calendar};
+use kubewitness_journal::{Ended, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
 
 use super::objects::{Part, time};
 use super::shapes::is_asked;
+use super::was::{INCOMPLETE, PATIENCE};
 use super::{HostViews, unavailable};
 
 /// Documents that one page reads to see whether objects fit. A page that finds too few of them ends early.
@@ -21,8 +23,13 @@ pub(super) const DOCUMENTS: usize = 2_000;
 /// So often one page asks the journal for more, which looks at some thousands of objects each time.
 pub(super) const ROUNDS: usize = 5;
 
-/// The journal's index finds objects by their ends. So many of them, those that ended last, one page sorts by anything else.
+/// Indexes find objects by their ends and by their names. So many of them, those that ended last, one page sorts by
+/// anything else.
 const SORTED: usize = 2_000;
+
+/// Names that are looked at together, and so often by one page.
+const NAMES: usize = 2_000;
+const ROUNDS_OF_NAMES: usize = 10;
 
 /// Which ends a page looks at.
 struct Range {
@@ -37,6 +44,9 @@ impl HostViews {
         let (after, before) = self.range(query).await?;
         match selection.order.unwrap_or_default().by {
             By::Changed => self.by_end(query, selection, (after, before)).await,
+            By::Name | By::Namespace if !self.asks_for_events(query) => {
+                self.by_name(query, selection, (after, before)).await
+            }
             _ => self.sorted(query, selection, (after, before)).await,
         }
     }
@@ -73,6 +83,68 @@ impl HostViews {
             part.objects.push((Place::at(end.position), self.ended_view(&end.state).await?));
         }
         Ok(part)
+    }
+
+    /// By name, from the index that has the names of what has ended.
+    async fn by_name(
+        &self,
+        query: &ObjectQuery,
+        selection: &Selection,
+        (after, before): (Seq, Seq),
+    ) -> Result<Part, ViewError> {
+        let order = selection.order.unwrap_or_default();
+        let newest = *self.journal.newest().borrow();
+        let mut part = Part::default();
+        if !self.phases.reaches(newest, PATIENCE).await {
+            part.notices.push(INCOMPLETE.into());
+        }
+        let by_namespace = order.by == By::Namespace;
+        let mut asked = NamedEndQuery {
+            sources: self.asked(query),
+            by_namespace,
+            descends: order.descends(),
+            beyond: selection.beyond.as_ref().map(|place| name_place(place, by_namespace)),
+            limit: NAMES,
+        };
+        let mut documents = DOCUMENTS;
+        for _ in 0..ROUNDS_OF_NAMES {
+            let ends = self.phases.ended(asked.clone()).await.map_err(unavailable)?;
+            let is_last = ends.len() < asked.limit;
+            let is_asked = |end: &NamedEnd| {
+                end.ended > after
+                    && end.ended < before
+                    && is_named(query, &end.source, &end.namespace, &end.name)
+            };
+            let seqs: Vec<Seq> = ends.iter().filter(|end| is_asked(end)).map(|end| end.ended).collect();
+            let states = self.states_at(&seqs).await?;
+            for end in ends {
+                let place = place_of_end(order, &end);
+                part.floor = Some(place.clone());
+                asked.beyond = Some(asked.place(&end));
+                // What retention has just taken is not among them.
+                let Some(state) = states.get(&end.ended) else { continue };
+                if !self.is_there_again(state)
+                    && self.is_meant(state, query, selection, &mut documents).await?
+                {
+                    part.objects.push((place, self.ended_view(state).await?));
+                }
+                if part.objects.len() >= selection.limit || documents == 0 {
+                    return Ok(part);
+                }
+            }
+            if is_last {
+                part.floor = None;
+                break;
+            }
+        }
+        Ok(part)
+    }
+
+    /// The index of names leaves Events out.
+    fn asks_for_events(&self, query: &ObjectQuery) -> bool {
+        let asked = self.asked(query);
+        let watched = self.watched().into_iter();
+        watched.filter(|it| asked.contains(&it.source)).any(|it| is_event(&it.group, &it.kind))
     }
 
     /// In an order that no index has: of those that ended last.
@@ -262,6 +334,27 @@ impl HostViews {
     }
 }
 
+/// Of an object that has ended, among names.
+fn place_of_end(order: Order, end: &NamedEnd) -> Place {
+    let placed = Placed {
+        seq: end.ended,
+        created_s: 0,
+        namespace: &end.namespace,
+        name: &end.name,
+        status: &Status::default(),
+    };
+    order.place(&placed, || end.uid.clone())
+}
+
+/// The same place as the index has it.
+fn name_place(place: &Place, by_namespace: bool) -> NamePlace {
+    let (namespace, name) = match place.text.split_once(' ') {
+        Some((namespace, name)) if by_namespace => (namespace, name),
+        _ => ("", &*place.text),
+    };
+    NamePlace { namespace: namespace.into(), name: name.into(), uid: place.uid.clone() }
+}
+
 /// Said of those that an order leaves out.
 fn not_sorted(last: Option<&Ended>) -> String {
     let which = match last {
@@ -269,8 +362,8 @@ fn not_sorted(last: Option<&Ended>) -> String {
         None => "those that ended last".to_owned(),
     };
     format!(
-        "Of the objects that are gone, this order has {which}. Name a time before which the others ended, or take the \
-         order of changes, which has all of them."
+        "Of the objects that are gone, this order has {which}. Name a time before which the others ended, or take an \
+         order that has all of them: changed, name or namespace."
     )
 }
 

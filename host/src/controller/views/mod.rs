@@ -23,8 +23,8 @@ use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, Sele
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView, LetterQuery,
     LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView,
-    PoisonQuery, PoisonView, ReplayRequest, ReplayView, SourceView, StatusView, StreamView, TimelineQuery,
-    TimelineView, ViewError, Views,
+    PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView, StatusView, StreamView,
+    TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -198,7 +198,17 @@ impl Views for HostViews {
             states.drain(..over);
             states.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
         };
-        let next = StoryCursor { states: cut(&mut found.states), related: cut(&mut found.related) };
+        let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
+        let next = StoryCursor {
+            states: cut(&mut found.states),
+            related: cut(&mut found.related),
+            owned: here.owned,
+        };
+        // After the last states of these objects come those of the next ones.
+        let next = match found.owned_below {
+            Some(owned) if next.related == 0 => StoryCursor { related: Seq::MAX, owned, ..next },
+            _ => next,
+        };
         let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
         let events = self.events(found.events).await?;
         let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
@@ -207,7 +217,8 @@ impl Views for HostViews {
             true => self.journal.reports(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), next })
+        let (cut, owns_more) = (next.is_some(), found.owns_more);
+        Ok(TimelineView { states, related, events, reports, cut, owns_more, next })
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -308,8 +319,10 @@ impl Views for HostViews {
         Ok(MutedView { changed, mute })
     }
 
-    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
-        let records = self.journal.replays(plugin).await.map_err(unavailable)?;
+    async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
+        let RecordQuery { plugin, before, limit } = query;
+        let records = self.journal.replays(plugin.as_deref(), before.unwrap_or(u64::MAX), *limit);
+        let records = records.await.map_err(unavailable)?;
         let view = |record: ReplayRecord| LetterRecordView {
             number: record.number,
             plugin: record.plugin,
@@ -319,7 +332,7 @@ impl Views for HostViews {
             seqs: record.seqs,
             at: calendar::rfc3339(record.at_ms),
         };
-        Ok(records.into_iter().rev().map(view).collect())
+        Ok(records.into_iter().map(view).collect())
     }
 
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError> {

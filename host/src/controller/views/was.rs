@@ -17,7 +17,11 @@ use super::{HostViews, unavailable};
 const LOOKED: usize = 2_000;
 const ROUNDS: usize = 10;
 /// A question waits so long for what the index has still to read.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Said while the index is behind.
+pub(super) const INCOMPLETE: &str = "The index of phases is still being read from the journal, so objects may be \
+    missing here. Ask again in a moment.";
 
 /// Parts that are counted: a number is for people, and no list waits long for it.
 const COUNTED: usize = 2;
@@ -50,11 +54,7 @@ impl HostViews {
         let mut asked = self.asked_of_index(query, phase).await?;
         let mut page = ObjectPage::default();
         if !is_whole {
-            page.notices.push(
-                "The index of phases is still being read from the journal, so objects may be missing here. Ask again in \
-                 a moment."
-                    .into(),
-            );
+            page.notices.push(INCOMPLETE.into());
         }
         let (mut found, mut documents) = (Vec::new(), DOCUMENTS);
         for _ in 0..ROUNDS {
@@ -164,7 +164,7 @@ impl HostViews {
     }
 
     /// What retention took is not among them.
-    async fn states_at(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<State>>, ViewError> {
+    pub(super) async fn states_at(&self, seqs: &[Seq]) -> Result<HashMap<Seq, Arc<State>>, ViewError> {
         let states = self.journal.read_at(seqs).await.map_err(unavailable)?;
         Ok(states.into_iter().map(|state| (state.seq, state)).collect())
     }

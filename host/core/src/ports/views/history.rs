@@ -33,6 +33,9 @@ pub struct TimelineQuery {
     /// By name: only objects of these kinds. `None`: of all of them.
     #[serde(skip)]
     pub kinds: Option<Vec<KindWithin>>,
+    /// States of one object that are walked over. `None`: as many as every store can.
+    #[serde(skip)]
+    pub walked: Option<i64>,
 }
 
 /// Objects of one kind, in all namespaces or in some.
@@ -116,6 +119,10 @@ pub struct TimelineView {
     /// There are older states than these: `limit` was reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// It owns more objects than an answer is about, and this one is about the newest of them. Those that it owns itself
+    /// follow in the next parts. What belongs to one of them beyond that is in the timeline of that one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owns_more: bool,
     /// Where the part with the older ones begins. It stands in the header `Link`.
     #[serde(skip)]
     pub next: Option<StoryCursor>,

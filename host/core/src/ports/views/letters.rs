@@ -33,6 +33,16 @@ impl LetterQuery {
     }
 }
 
+/// Records of what was done with dead letters and plugins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordQuery {
+    /// Of this plugin alone.
+    pub plugin: Option<String>,
+    /// Those before this number.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
 /// Which dead letters are replayed or dropped. Everything that is given must hold; where nothing
 /// is, all of the plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,7 +18,9 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use self::history::{GapQuery, KindWithin, PoisonQuery, PoisonView, TimelineQuery, TimelineView};
-pub use self::letters::{DeadLetterView, DropView, LetterQuery, LetterRecordView, ReplayRequest, ReplayView};
+pub use self::letters::{
+    DeadLetterView, DropView, LetterQuery, LetterRecordView, RecordQuery, ReplayRequest, ReplayView,
+};
 pub use self::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,
     WasView,
@@ -95,7 +97,7 @@ pub trait Views: Send + Sync {
     /// Mutes, or undoes it. Returns once that is durable; on other replicas it holds within seconds.
     async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
-    async fn letter_records(&self, plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError>;
+    async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError>;
     /// For the live stream: states after a position, oldest first.
     async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have taken some.

@@ -247,7 +247,7 @@ pub struct ObjectQuery {
     pub at: Option<String>,
     /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
     /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
-    /// gone, an order other than `changed` has the 2,000 objects that ended last. With `at` and `was` there is none.
+    /// gone, `created`, `phase` and `restarts` have the 2,000 objects that ended last. With `at` and `was` there is none.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,

@@ -1,11 +1,14 @@
 //! Rows as a store returns them.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use kubewitness_core::ports::JournalError;
+use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, Version};
 
 use super::batch::SnapshotRow;
+use super::bounded;
 use super::checksum;
 use super::damage::Answer;
 use super::envelope::{Encoding, Envelope, Flags};
@@ -168,5 +171,36 @@ impl From<&Envelope> for Kept {
     fn from(envelope: &Envelope) -> Self {
         let Envelope { seq, flags, anchor, checksum, .. } = envelope;
         Self { seq: *seq, encoding: flags.encoding, anchor: *anchor, checksum: *checksum }
+    }
+}
+
+/// A run of letters that an index has together. Two of them are behind a letter: the others of its plugin, and those of the
+/// plugins behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LetterRange<'a> {
+    /// Of a plugin, behind a position.
+    Of(&'a str, i64),
+    /// Of all plugins behind a name.
+    Behind(&'a str),
+}
+
+impl LetterRange<'_> {
+    pub fn all(query: &LetterQuery) -> Vec<LetterRange<'_>> {
+        let plugin = query.plugin.as_deref();
+        match (plugin, &query.cursor) {
+            (None, None) => vec![LetterRange::Behind("")],
+            (Some(plugin), None) => vec![LetterRange::Of(plugin, 0)],
+            (None, Some(behind)) => {
+                vec![
+                    LetterRange::Of(&behind.plugin, bounded(behind.seq)),
+                    LetterRange::Behind(&behind.plugin),
+                ]
+            }
+            (Some(plugin), Some(behind)) => match plugin.cmp(&behind.plugin) {
+                Ordering::Less => Vec::new(),
+                Ordering::Equal => vec![LetterRange::Of(plugin, bounded(behind.seq))],
+                Ordering::Greater => vec![LetterRange::Of(plugin, 0)],
+            },
+        }
     }
 }

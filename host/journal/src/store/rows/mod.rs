@@ -20,8 +20,8 @@ pub(crate) use batch::{
 pub(crate) use damage::{Answer, damaged, decoded};
 pub(crate) use envelope::{Encoding, Envelope, Flags, StateRow, both};
 pub(crate) use found::{
-    CurrentRow, EndRow, Ends, Kept, KeptSnapshot, LiveRow, Named, Placed, Step, StoredDocument, StoredRow,
-    Stream, Which,
+    CurrentRow, EndRow, Ends, Kept, KeptSnapshot, LetterRange, LiveRow, Named, Placed, Step, StoredDocument,
+    StoredRow, Stream, Which,
 };
 pub(crate) use key::Key;
 pub(crate) use operator_actions::{Act, Replay};

@@ -170,7 +170,7 @@ async fn a_journal_of_the_third_format_is_made_one_of_this_and_keeps_its_letters
     let journal = Journal::open(&path, options()).await.unwrap();
     let kept = journal.dead_letters("audit").await.unwrap();
     assert_eq!(kept, [DeadLetter { replaying: true, tries: Vec::new(), ..letter }]);
-    assert_eq!(journal.replays(None).await.unwrap()[0].what, "replay");
+    assert_eq!(journal.replays(None, u64::MAX, 100).await.unwrap()[0].what, "replay");
     let again = Save { parked: vec![crate::backlog::letter(2)], ..Save::default() };
     journal.save("audit", again).await.unwrap();
     assert_eq!(journal.dead_letters("audit").await.unwrap()[0].tries.len(), 1);

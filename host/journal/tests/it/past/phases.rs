@@ -8,7 +8,7 @@ use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{Backlog, Witness, Witnessed};
 use kubewitness_core::{Change, Seq};
 use kubewitness_harness::{Dice, seed};
-use kubewitness_journal::{PhaseIndex, PhasePage, PhaseQuery, Retention};
+use kubewitness_journal::{NamedEndQuery, PhaseIndex, PhasePage, PhaseQuery, Retention};
 
 use crate::support::{Desk, SOURCE, in_source, job, of, on_every_store, state, status};
 
@@ -48,6 +48,43 @@ async fn found(index: &PhaseIndex, phase: &str, after: Seq, before: Seq) -> Vec<
     let page = index.find(query(phase, after, before)).await.unwrap();
     assert_eq!(page.next, None);
     names(&page).into_iter().map(str::to_owned).collect()
+}
+
+async fn what_has_ended_is_found_by_its_name_page_by_page() {
+    let desk = Desk::new().await;
+    // The namespaces are team-1, team-2 and team-0 in turn.
+    desk.append((1..=5).map(|number| is(number, "Running", number as u64)).collect()).await;
+    desk.append(vec![gone(3, 6), gone(1, 7), gone(2, 8), state(&job(4), Change::Left, "9")]).await;
+    // One that comes back has not ended.
+    desk.append(vec![is(4, "Running", 10)]).await;
+    let index = index(&desk).await;
+    let all = async |query: NamedEndQuery| {
+        let (mut query, mut names) =
+            (NamedEndQuery { sources: vec![SOURCE.into()], limit: 2, ..query }, vec![]);
+        loop {
+            let page = index.ended(query.clone()).await.unwrap();
+            names.extend(page.iter().map(|end| end.name.clone()));
+            let Some(last) = page.last() else { return names };
+            query.beyond = Some(query.place(last));
+        }
+    };
+    let query = NamedEndQuery::default();
+    assert_eq!(all(query.clone()).await, ["train-1", "train-2", "train-3"]);
+    assert_eq!(
+        all(NamedEndQuery { descends: true, ..query.clone() }).await,
+        ["train-3", "train-2", "train-1"]
+    );
+    let by_namespace = NamedEndQuery { by_namespace: true, ..query };
+    assert_eq!(all(by_namespace.clone()).await, ["train-3", "train-1", "train-2"]);
+    let descends = NamedEndQuery { descends: true, ..by_namespace };
+    assert_eq!(all(descends).await, ["train-2", "train-1", "train-3"]);
+    let ends = index.ended(NamedEndQuery {
+        sources: vec![SOURCE.into(), "pods".into()],
+        limit: 9,
+        ..NamedEndQuery::default()
+    });
+    let ends: Vec<_> = ends.await.unwrap().into_iter().map(|end| end.ended).collect();
+    assert_eq!(ends, [7, 8, 6], "the positions of their ends");
 }
 
 async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
@@ -221,6 +258,7 @@ async fn an_index_that_can_not_be_written_says_so_and_the_journal_goes_on() {
 }
 
 on_every_store!(
+    what_has_ended_is_found_by_its_name_page_by_page,
     objects_are_found_by_the_phases_that_they_were_in_within_a_range,
     an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_another_one,
     what_retention_took_is_taken_out_of_the_index,

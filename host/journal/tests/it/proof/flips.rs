@@ -185,7 +185,7 @@ async fn told(path: &std::path::Path) -> Result<String, String> {
         journal.progress("audit").await,
         journal.dead_letters("audit").await,
         journal.kv("audit").await,
-        journal.replays(None).await,
+        journal.replays(None, u64::MAX, 100).await,
         journal.gaps().await,
         journal
             .poison(None, 10)

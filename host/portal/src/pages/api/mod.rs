@@ -57,7 +57,7 @@ pub(super) async fn page(State(_): State<App>, _: Viewer, uri: Uri) -> Result<Pa
 fn contents(operations: &[Operation]) -> Markup {
     html! {
         nav.scroll aria-label="Operations" {
-            table.plain.stacked {
+            table.plain.stacked.folds {
                 caption { (operations.len()) " operations" }
                 thead { tr { th scope="col" { "Operation" } th scope="col" { "What it does" } } }
                 tbody {
@@ -82,7 +82,7 @@ fn section(operation: &Operation) -> Markup {
             @if !parameters.is_empty() { (fields(parameters, "Parameters")) }
             @if !body.is_empty() { (fields(body, "Fields of the body")) }
             div.scroll {
-                table.plain.stacked {
+                table.plain.stacked.folds {
                     caption { "Answers" }
                     thead { tr { th scope="col" { "Status" } th scope="col" { "What it is" } th scope="col" { "Codes" } } }
                     tbody {
@@ -129,7 +129,7 @@ fn told(text: &str) -> Markup {
 fn fields(fields: &[Field], caption: &str) -> Markup {
     html! {
         div.scroll {
-            table.plain.stacked {
+            table.plain.stacked.folds {
                 caption { (caption) }
                 thead { tr { th scope="col" { "Name" } th scope="col" { "Type" } th scope="col" { "Meaning" } } }
                 tbody {
@@ -153,7 +153,7 @@ fn fields(fields: &[Field], caption: &str) -> Markup {
 fn problems() -> Markup {
     html! {
         div.scroll {
-            table.plain.stacked {
+            table.plain.stacked.folds {
                 caption { (codes::ALL.len()) " codes" }
                 thead {
                     tr {

@@ -2,28 +2,34 @@
 //! but dead letters.
 
 mod filter;
+mod section;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use axum::Form;
 use axum::extract::State;
 use axum::extract::rejection::FormRejection;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
-use kubewitness_core::Seq;
 use kubewitness_core::cursor::LetterCursor;
-use kubewitness_core::views::{DeadLetterView, LetterRecordView, ReplayRequest};
+use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest};
 use maud::{Markup, html};
 
 use self::filter::LetterFilter;
-use super::parts::{ROWS, at, at_text, badge, empty, expect_own_page, figure, object_link, pages, plural};
+use self::section::{May, Section};
+use super::parts::{at_text, empty, expect_own_page, figure, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
 use crate::answer::{Problem, Shown};
-use crate::api::{REASON_BYTES, WHO_BYTES, authorised};
+use crate::api::authorised;
 use crate::app::App;
 use crate::scope::Visibility;
+
+/// Plugins of a page that names none.
+const PLUGINS: usize = 20;
+/// Records of a page: each has the positions of what was replayed or dropped.
+const RECORDS: usize = 100;
 
 pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Page, Shown> {
     const PARAMETERS: [&str; 9] =
@@ -34,47 +40,60 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
     let done = outcome(&params)?;
     let from: Option<LetterCursor> = params.cursor("cursor")?;
     let visible = Visibility::new(&app, &viewer);
-    let mut letters = visible.all_letters(plugin).await?;
-    let plugins: BTreeSet<_> = letters.iter().map(|view| view.letter.plugin.clone()).collect();
     let is_operators = visible.is_operators().await?;
+    let names = match plugin {
+        Some(name) => vec![name.to_owned()],
+        None => visible.plugins_with_letters(PLUGINS + 1).await?,
+    };
+    let (mut sections, mut untold) = (Vec::new(), names.len() > PLUGINS);
+    for name in names.into_iter().take(PLUGINS) {
+        let section = Section::read(&visible, &asked, name, from.as_ref()).await?;
+        // The name of a plugin is for operators, and for those who see a letter of it.
+        match section.seen > 0 || is_operators || plugin.is_some() {
+            true => sections.push(section),
+            false => untold |= section.is_cut,
+        }
+    }
+    let seen: u64 = sections.iter().map(|section| section.seen).sum();
     let unseen = match is_operators && !visible.is_whole() {
         true => {
             let all = visible.status().await?.plugins;
             let of_those = all.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
-            of_those.map(|view| view.dead).sum::<u64>().saturating_sub(letters.len() as u64)
+            of_those.map(|view| view.dead).sum::<u64>().saturating_sub(seen)
         }
         false => 0,
     };
-    asked.keep(&mut letters)?;
     let records = match is_operators {
-        true => app.views.letter_records(plugin).await?,
+        true => {
+            let query = RecordQuery { plugin: plugin.map(str::to_owned), before: None, limit: RECORDS };
+            app.views.letter_records(&query).await?
+        }
         false => Vec::new(),
     };
-    let (dropped, letters): (Vec<_>, Vec<_>) = letters.into_iter().partition(|view| view.letter.dropped);
-    let mut by_plugin: BTreeMap<&str, Vec<&DeadLetterView>> = BTreeMap::new();
-    for view in &letters {
-        by_plugin.entry(&view.letter.plugin).or_default().push(view);
-    }
-    let mut sections = Vec::new();
-    for (name, letters) in by_plugin {
-        let may = May {
-            replay: viewer.may(Act::Replay, name).await?,
-            drop: viewer.may(Act::Drop, name).await?,
-            signs: viewer.name().is_none(),
-        };
-        let behind = from.as_ref().filter(|from| from.plugin == name).map(|from| from.seq);
-        sections.push(of_plugin(name, &letters, may, &asked, behind));
+    let plugins: BTreeSet<_> = sections.iter().map(|section| section.name.clone()).collect();
+    let is_cut = untold || sections.iter().any(|section| section.is_cut);
+    let (replaying, dropped) = sections
+        .iter()
+        .fold((0, 0), |(replaying, dropped), one| (replaying + one.replaying, dropped + one.dropped));
+    let mut shown = Vec::new();
+    for section in sections.iter().filter(|section| section.has_something()) {
+        shown.push(section.draw(May::of(&viewer, &section.name).await?, &asked));
     }
     let content = html! {
         div.head { h1 { "Dead letters" } (asked.form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
-        (on_their_way(&letters))
-        @if letters.is_empty() { (nothing(&asked, is_operators, unseen)) }
-        @for section in &sections { (section) }
-        @if !dropped.is_empty() {
+        (on_their_way(replaying, is_cut))
+        @if shown.is_empty() { (nothing(&asked, is_operators, unseen)) }
+        @for section in &shown { (section) }
+        @if untold {
             p.hint {
-                (figure(dropped.len() as u64)) " " (plural(dropped.len() as u64, "state was", "states were"))
-                " dropped: " (plural(dropped.len() as u64, "it stays", "they stay")) " counted as dead."
+                "Not every dead letter was looked at for this page. " code { "kubewitness deadletters list" } " looks at all."
+            }
+        }
+        @if dropped > 0 {
+            p.hint {
+                @if is_cut { "At least " } (figure(dropped)) " " (plural(dropped, "state was", "states were"))
+                " dropped: " (plural(dropped, "it stays", "they stay")) " counted as dead."
             }
         }
         @if !records.is_empty() { (done_before(&records)) }
@@ -97,13 +116,12 @@ fn outcome(params: &Params) -> Result<Option<String>, Problem> {
 }
 
 /// How far replays are: what was taken back and is not finished. The script looks again.
-fn on_their_way(letters: &[DeadLetterView]) -> Markup {
-    let count = letters.iter().filter(|view| view.letter.replaying).count() as u64;
+fn on_their_way(count: u64, is_cut: bool) -> Markup {
     html! {
         div #figures data-refresh="2" {
             @if count > 0 {
                 p.notice role="status" {
-                    (figure(count)) " " (plural(count, "state is", "states are")) " being replayed. What fails again is parked again."
+                    @if is_cut { "At least " } (figure(count)) " " (plural(count, "state is", "states are")) " being replayed. What fails again is parked again."
                 }
             }
         }
@@ -115,8 +133,8 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
         section aria-labelledby="records" {
             h2 id="records" { "What was done" }
-            div.scroll tabindex="0" role="group" aria-label="What was done" { table.dense {
-                caption { "The newest first" }
+            div.scroll tabindex="0" role="group" aria-label="What was done" { table.dense.folds {
+                caption { @if records.len() < RECORDS { "The newest first" } @else { "The newest " (figure(RECORDS as u64)) } }
                 thead { tr {
                     th scope="col" { "When" }
                     th scope="col" { "What" }
@@ -125,14 +143,14 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     th scope="col" { "Who" }
                     th.wide scope="col" { "Why" }
                 } }
-                tbody { @for record in records.iter().take(ROWS) { tr {
-                    td.when { (at_text(&record.at)) }
-                    td.keep { (record.what) }
-                    td.keep { (record.plugin) }
+                tbody { @for record in records { tr {
+                    td.when data-label="When" { (at_text(&record.at)) }
+                    td.keep data-label="What" { (record.what) }
+                    td.keep data-label="Plugin" { (record.plugin) }
                     // A pause and a resume are about no states.
-                    td.num { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
-                    td.keep { (record.who) }
-                    td.wide { span.message title=(record.why) { (record.why) } }
+                    td.num data-label="States" { @if !record.seqs.is_empty() { (figure(record.seqs.len() as u64)) } }
+                    td.keep data-label="Who" { (record.who) }
+                    td.wide data-label="Why" { span.message title=(record.why) { (record.why) } }
                 } } }
             } }
         }
@@ -165,104 +183,6 @@ fn nothing(asked: &LetterFilter, is_operators: bool, unseen: u64) -> Markup {
                 "A state that a plugin rejects, or that fails after its last try, is kept here until it is replayed."
             },
         ),
-    }
-}
-
-/// What the reader may do with the dead letters of a plugin.
-#[derive(Clone, Copy)]
-struct May {
-    replay: bool,
-    drop: bool,
-    /// Nobody knows who it is, so they say so themselves.
-    signs: bool,
-}
-
-/// `behind`: the page has the letters behind this position.
-fn of_plugin(
-    name: &str,
-    letters: &[&DeadLetterView],
-    may: May,
-    asked: &LetterFilter,
-    behind: Option<Seq>,
-) -> Markup {
-    let count = letters.len() as u64;
-    let rest = letters.iter().skip_while(|view| behind.is_some_and(|behind| view.letter.seq <= behind));
-    let listed: Vec<_> = rest.take(ROWS).collect();
-    let next =
-        listed.last().filter(|view| letters.last().is_some_and(|last| last.letter.seq > view.letter.seq));
-    let next = next.map(|view| LetterCursor::from(&view.letter).to_string());
-    let first = behind.map(|_| asked.page(name, None));
-    html! {
-        section aria-labelledby={ "plugin-" (name) } {
-            h2 id={ "plugin-" (name) } { (name) }
-            form.replay method="post" action="/deadletters/replay" {
-                (asked.hidden(name))
-                div.scroll { table.dense {
-                    caption {
-                        (figure(count)) " " (plural(count, "dead letter", "dead letters")) @if asked.narrows() { " that fit the filter" }
-                        @if listed.len() < letters.len() { ", " (figure(listed.len() as u64)) " of them on this page" }
-                    }
-                    thead { tr {
-                        th scope="col" { span.unseen { "Choose" } }
-                        th.num scope="col" { "Position" }
-                        th scope="col" { "Object" }
-                        th scope="col" { "Phase" }
-                        th.num scope="col" { "Tries" }
-                        th.wide scope="col" { "Last error" }
-                        th scope="col" { "Parked" }
-                    } }
-                    tbody { @for view in &listed { (row(view)) } }
-                } }
-                (pages(&format!("Pages of {name}"), first, next.map(|next| asked.page(name, Some(&next)))))
-                @if may.replay || may.drop { (tools(may, asked)) }
-                @else { p.hint { "You do not have the right to replay or drop them." } }
-            }
-        }
-    }
-}
-
-fn tools(may: May, asked: &LetterFilter) -> Markup {
-    html! {
-        div.replay-tools {
-            label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
-            @if may.signs { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
-            @if may.replay {
-                button name="dry_run" value="true" { "Try without changing" }
-                button.strong { "Replay" }
-            }
-            @if may.drop { button name="drop" value="true" { "Drop for good" } }
-            p.hint {
-                "The buttons take the dead letters that you choose. If you choose none, they take all of this plugin"
-                @if asked.narrows() { " that fit the filter" }
-                ". The reason and your name are kept."
-            }
-        }
-    }
-}
-
-fn row(view: &DeadLetterView) -> Markup {
-    let letter = &view.letter;
-    let choose = format!("Choose position {}", letter.seq);
-    html! {
-        tr {
-            td { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
-            td.num { a href={ "/states/" (letter.seq) } { (letter.seq) } }
-            td.object { (object_link(&view.object)) }
-            td.keep { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
-            td.num { (letter.attempts) }
-            td.wide {
-                span.message title=(letter.error) { (letter.error) }
-                @if letter.tries.len() > 1 {
-                    details {
-                        summary { "each try" }
-                        ol { @for tried in &letter.tries {
-                            li value=(tried.attempt) { (at(tried.at_ms)) " after " (tried.took_ms) " ms: " (tried.error) }
-                        } }
-                    }
-                }
-            }
-            td.when { (at(letter.last_ms)) }
-        }
     }
 }
 

@@ -54,7 +54,7 @@ impl List<'_> {
         html! {
             div.over { button #fresh.fresh type="button" hidden {} }
             div.scroll {
-                table.dense.stacked id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
+                table.dense.stacked.folds id=[is_live.then_some("objects")] hidden[objects.is_empty()] data-after=[is_live.then_some(self.after)] data-kind=(kind)
                     data-labels=[asks_more] data-namespace=[asked.namespace.as_deref()]
                     data-phase=[asked.phase] data-gone=[(asked.gone != Gone::No).then_some("")] {
                     caption { (self.caption()) }

@@ -9,7 +9,7 @@ pub(super) fn table(events: &[EventView]) -> Markup {
     let count = events.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Events" {
-            table.dense.stacked.plain {
+            table.dense.stacked.plain.folds {
                 caption {
                     (figure(count)) " " (plural(count, "event", "events"))
                     ", oldest first. Equal events share one row. They stay here after the cluster has deleted them."

@@ -122,7 +122,7 @@ pub(super) async fn page(
         (moment::look(&view.states, params.text("at"), &uid)?)
         (cut(&view, asked))
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
-        (facts(first, last, view.states.len(), missing, &told, view.cut))
+        (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
         (commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
@@ -148,12 +148,28 @@ pub(super) async fn page(
 
 /// Where the older states are, of which this page has none.
 fn cut(view: &TimelineView, asked: Asked<'_>) -> Markup {
+    let has_older = view.next.is_some_and(|next| next.states > 0 || next.related < Seq::MAX);
+    let link = if has_older { "Show older states" } else { "Show what else it owns" };
     html! {
-        @if view.cut {
+        @if view.cut || view.owns_more {
             p.notice role="status" {
-                "This page has the newest " (figure(asked.limit as u64)) " states of the object, and as many of what it owns. "
-                @if let Some(next) = view.next { a rel="next" href=(older::address(asked, next)) { "Show older states" } }
+                @if has_older {
+                    "This page has the newest " (figure(asked.limit as u64)) " states of the object, and as many of what it owns. "
+                }
+                (owns_more(view))
+                @if let Some(next) = view.next { a rel="next" href=(older::address(asked, next)) { (link) } }
             }
+        }
+    }
+}
+
+/// That it owns more than a page is about, and where the others are.
+fn owns_more(view: &TimelineView) -> Markup {
+    html! {
+        @if view.owns_more {
+            "It owns more objects than one page is about: this page is about the newest. "
+            @if view.next.is_some() { "The next pages are about the others. " }
+            @else { "What belongs to one of them is on the page of that one. " }
         }
     }
 }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::quiet::quiet;
 use super::states::Table;
-use super::{Asked, holes, lanes, lanes_of, tables};
+use super::{Asked, holes, lanes, lanes_of, owns_more, tables};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -19,7 +19,7 @@ use crate::scope::Visibility;
 /// The part that ends with this position.
 pub(super) fn with(seq: Seq) -> StoryCursor {
     let before = seq.saturating_add(1);
-    StoryCursor { states: before, related: before }
+    StoryCursor { states: before, related: before, ..StoryCursor::NEWEST }
 }
 
 /// The page of the part that begins there.
@@ -78,7 +78,8 @@ fn told(view: &TimelineView) -> Markup {
         @match times {
             (Some(from), Some(through)) => {
                 "This part of the story has " (figure(count)) " " (plural(count, "state", "states")) ", observed from " (at(from)) " to " (at(through)) ". "
-                @if !view.cut { "The journal has none before them." }
+                @if !view.cut { "The journal has none before them. " }
+                (owns_more(view))
             }
             _ => { "The journal has no states before this place, or none that you may see." }
         }

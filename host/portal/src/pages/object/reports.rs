@@ -12,7 +12,7 @@ pub(super) fn table(reports: &[ReportView]) -> Markup {
     let count = reports.len() as u64;
     html! {
         div.scroll tabindex="0" role="group" aria-label="Who was told" {
-            table.dense.stacked.plain {
+            table.dense.stacked.plain.folds {
                 caption { (figure(count)) " " (plural(count, "report", "reports")) " of plugins, oldest first." }
                 thead { tr {
                     th scope="col" { "When" }

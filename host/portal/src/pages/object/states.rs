@@ -82,7 +82,7 @@ impl Table<'_> {
         let ends = (states.first().map(|state| state.seq), states.last().map(|state| state.seq));
         html! {
             div.scroll {
-                table.dense {
+                table.dense.folds {
                     caption {
                         (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
                         @if self.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
@@ -136,10 +136,10 @@ impl Table<'_> {
             && state.change == Change::Present;
         html! {
             tr.gap[state.change == Change::Gap].chosen[self.chosen == Some(state.seq)] id={ "state-" (state.seq) } {
-                td.num { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
-                td.when { (at(state.observed_ms)) }
-                @if self.named { td.object { (object_link(&state.object)) } }
-                td.keep {
+                td.num data-label="Position" { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
+                td.when data-label="Observed" { (at(state.observed_ms)) }
+                @if self.named { td.object data-label="Object" { (object_link(&state.object)) } }
+                td.keep data-label="Phase" {
                     span.same[same] { (badge(&status.phase)) }
                     @match state.change {
                         Change::Present => {}
@@ -147,15 +147,15 @@ impl Table<'_> {
                     }
                     @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
                 }
-                td.num { @if status.total > 0 { (status.ready) "/" (status.total) } }
-                td.num { @if status.attempt > 0 { (status.attempt) } }
+                td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
+                td.num data-label="Attempt" { @if status.attempt > 0 { (status.attempt) } }
                 (reason(state, hole))
-                td.keep {
+                td.keep data-label="Document" {
                     a href={ "/states/" (state.seq) } { "show" }
                     @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
                 }
                 @if let Some((first, last)) = choice {
-                    td.keep {
+                    td.keep data-label="Compare" {
                         label { input type="radio" name="from" value=(state.seq) checked[first == Some(state.seq)]; span.unseen { "from position " (state.seq) } }
                         label { input type="radio" name="to" value=(state.seq) checked[last == Some(state.seq)]; span.unseen { "to position " (state.seq) } }
                     }
@@ -169,12 +169,12 @@ fn reason(state: &Witnessed, hole: Option<&Gap>) -> Markup {
     html! {
         @match hole {
             Some(gap) => {
-                td.wide.whole { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                td.num { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
+                td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
+                td.num data-label="Version" { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
             }
             None => {
-                td.wide { (why(&state.status)) }
-                td.num { (state.resource_version) }
+                td.wide data-label="Reason" { (why(&state.status)) }
+                td.num data-label="Version" { (state.resource_version) }
             }
         }
     }

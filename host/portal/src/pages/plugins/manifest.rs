@@ -26,7 +26,7 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
         details.commands {
             summary { "Grants and configuration" span.unseen { " of " (plugin) } }
             div.scroll tabindex="0" role="group" aria-label={ "Grants of " (plugin) } {
-                table.plain.grants {
+                table.plain.grants.folds {
                     caption { "What it asks for, and what its manifest grants it" }
                     thead { tr {
                         th scope="col" { "Capability" }
@@ -59,7 +59,7 @@ pub(super) fn told(plugin: &str, manifest: &ManifestView, uses: &[GrantUseView])
 fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Fields of the configuration of " (plugin) } {
-            table.plain.grants {
+            table.plain.grants.folds {
                 caption { "What its configuration may have, as the component says" }
                 thead { tr {
                     th scope="col" { "Field" }
@@ -72,10 +72,10 @@ fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
                     @for field in &manifest.fields {
                         tr {
                             th scope="row" { code { (field.field) } }
-                            td { @if let Some(set) = set(&field.field, manifest.config.as_ref()) { code { (set) } } }
-                            td { (field.kind.replace('`', "")) }
-                            td { @if field.required { "required" } @else if !field.default.is_empty() { code { (field.default) } } }
-                            td { (field.meaning) }
+                            td data-label="Set to" { @if let Some(set) = set(&field.field, manifest.config.as_ref()) { code { (set) } } }
+                            td data-label="Type" { (field.kind.replace('`', "")) }
+                            td data-label="Default" { @if field.required { "required" } @else if !field.default.is_empty() { code { (field.default) } } }
+                            td data-label="Meaning" { (field.meaning) }
                         }
                     }
                 }
@@ -97,8 +97,8 @@ fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     html! {
         tr {
             th scope="row" { code { (name) } }
-            td { (if manifest.asks_for(name) { "yes" } else { "no" }) }
-            td {
+            td data-label="Asked for" { (if manifest.asks_for(name) { "yes" } else { "no" }) }
+            td data-label="Granted" {
                 @match granted {
                     Some(grant) if grant.of.is_empty() => "yes",
                     Some(grant) => (grant.of),
@@ -106,7 +106,7 @@ fn row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
                     None => "no",
                 }
             }
-            td {
+            td data-label="Calls since it started" {
                 @match uses.iter().find(|used| used.name == name) {
                     Some(used) if used.calls == 0 => "never used",
                     Some(used) => (figure(used.calls)),

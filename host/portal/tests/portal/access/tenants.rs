@@ -400,7 +400,7 @@ impl Views for Tenants {
         Ok(PauseView { plugin: plugin.to_owned(), changed: true, paused: None })
     }
 
-    async fn letter_records(&self, _: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+    async fn letter_records(&self, _: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
         Ok(vec![LetterRecordView { who: BOTH.into(), seqs: vec![1, 11], ..Default::default() }])
     }
 

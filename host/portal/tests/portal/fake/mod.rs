@@ -6,6 +6,7 @@ mod status;
 mod story;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -40,6 +41,9 @@ pub struct Fake {
     pub documents: Mutex<BTreeMap<Seq, String>>,
     /// Retention has removed states up to this position.
     pub taken: Seq,
+    /// Dead letters of the plugin `audit`, and how many of all were read.
+    pub many: Seq,
+    pub read: AtomicUsize,
 }
 
 impl Default for Fake {
@@ -59,6 +63,8 @@ impl Default for Fake {
             mutes: Mutex::default(),
             documents: Mutex::default(),
             taken: 0,
+            many: 0,
+            read: AtomicUsize::default(),
         }
     }
 }
@@ -149,6 +155,9 @@ impl Views for Fake {
 
     async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
         self.check().await?;
+        if query.uid.as_deref() == Some("uid-wide") {
+            return Ok(story::wide(query));
+        }
         let known = query.uid.as_deref() == Some("uid-train") || query.name.as_deref() == Some("llm-train-7");
         let mut states = self.states.lock().unwrap().clone();
         if !known {
@@ -288,12 +297,17 @@ impl Views for Fake {
         if let Some(name) = plugin.filter(|name| !["notification", "persistence", "audit"].contains(name)) {
             return Err(no_plugin(name));
         }
+        let read = query.cursor.as_ref().filter(|behind| behind.plugin == "audit").map_or(0, |it| it.seq);
+        let many = (1..=self.many).skip(read.min(self.many) as usize).take(query.limit.unwrap_or(usize::MAX));
+        letters.extend(many.map(|seq| letter("audit", seq, "the disk is full")));
+        letters.sort_by_key(|view| (view.letter.plugin.clone(), view.letter.seq));
         letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
         let place = |view: &DeadLetterView| (view.letter.plugin.clone(), view.letter.seq);
         letters.retain(|view| {
             query.cursor.as_ref().is_none_or(|behind| place(view) > (behind.plugin.clone(), behind.seq))
         });
         letters.truncate(query.limit.unwrap_or(usize::MAX));
+        self.read.fetch_add(letters.len(), Ordering::Relaxed);
         Ok(letters)
     }
 
@@ -356,8 +370,11 @@ impl Views for Fake {
         Ok(MutedView { changed, mute })
     }
 
-    async fn letter_records(&self, _plugin: Option<&str>) -> Result<Vec<LetterRecordView>, ViewError> {
+    async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError> {
         self.check().await?;
+        if query.before.is_some_and(|before| before <= 1) {
+            return Ok(Vec::new());
+        }
         Ok(vec![LetterRecordView {
             number: 1,
             plugin: "notification".into(),

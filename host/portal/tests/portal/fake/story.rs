@@ -157,6 +157,40 @@ pub fn story() -> Vec<Arc<State>> {
         .collect()
 }
 
+/// Of a job with more pods than an answer is about, of which one has more of its own.
+pub fn wide(query: &TimelineQuery) -> TimelineView {
+    let pod = |seq: Seq| {
+        Arc::new(state(
+            seq,
+            &object("Pod", "research", &format!("wide-{seq}"), &format!("uid-wide-{seq}")),
+            Change::Present,
+            seq,
+            status("Running", "", ""),
+        ))
+    };
+    match query.cursor {
+        None => {
+            let job = state(
+                1,
+                &object("Job", "research", "wide", "uid-wide"),
+                Change::Present,
+                0,
+                status("Running", "", ""),
+            );
+            let next = Some(StoryCursor { states: 0, owned: 5, ..StoryCursor::NEWEST });
+            TimelineView {
+                states: vec![Arc::new(job)],
+                related: vec![pod(5), pod(6)],
+                owns_more: true,
+                cut: true,
+                next,
+                ..TimelineView::default()
+            }
+        }
+        Some(_) => TimelineView { related: vec![pod(2), pod(3)], owns_more: true, ..TimelineView::default() },
+    }
+}
+
 /// The part of a story that a query asks for.
 pub fn part(mut view: TimelineView, query: &TimelineQuery) -> TimelineView {
     let (states, related) = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
@@ -166,8 +200,11 @@ pub fn part(mut view: TimelineView, query: &TimelineQuery) -> TimelineView {
         all.drain(..over);
         all.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
     };
-    let next =
-        StoryCursor { states: cut(&mut view.states, states), related: cut(&mut view.related, related) };
+    let next = StoryCursor {
+        states: cut(&mut view.states, states),
+        related: cut(&mut view.related, related),
+        ..StoryCursor::NEWEST
+    };
     view.next = Some(next).filter(|next| next.states > 0 || next.related > 0);
     TimelineView { cut: view.next.is_some(), ..view }
 }

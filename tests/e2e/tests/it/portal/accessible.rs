@@ -13,6 +13,11 @@ const LOOK: &str = "return axe.run(document, {resultTypes: ['violations']}).then
     (found) => `${found.id} (${found.help}): ` + found.nodes.slice(0, 3).map((node) => node.html + ' ' + \
     (node.any.concat(node.all)[0] || {message: ''}).message).join(' | ')))";
 
+/// Up to this width a row of a table is a card.
+const NARROW: u32 = 720;
+const SIDEWAYS: &str = "return [...document.querySelectorAll('.scroll')].filter((it) => it.querySelector('table') && \
+    it.scrollWidth > it.clientWidth).map((it) => it.querySelector('caption')?.textContent ?? it.className)";
+
 /// What looks at the pages; `None` where it can't be had, and the test is skipped.
 async fn axe(test: &str) -> Option<String> {
     if !has_driver(test).await {
@@ -128,6 +133,11 @@ async fn look_at(
     let wider = browser.script(wider).await?;
     if wider != json!(0) {
         found.push(format!("{at}: the page is {wider} px wider than the window"));
+    }
+    if width <= NARROW {
+        let tables = browser.script(SIDEWAYS).await?;
+        let tables = tables.as_array().context("the tables of the page")?;
+        found.extend(tables.iter().map(|name| format!("{at}: the table {name} scrolls sideways")));
     }
     Ok(())
 }

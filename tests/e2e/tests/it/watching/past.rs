@@ -312,10 +312,16 @@ async fn a_page_that_finds_too_little_ends_at_its_bounds_and_leads_on() {
         ensure!(rounds == ENDED - 5, "one object in each of five rounds: {rounds}");
         let documents = behind("kind=Job&gone=only&limit=1000&search=nobody").await?;
         ensure!(documents == ENDED - 2_000, "each with its document: {documents}");
-        let sorted = every_page(&lab, "kind=Job&gone=only&limit=700&sort=-name").await?;
+        for order in ["-name", "-namespace"] {
+            let sorted = every_page(&lab, &format!("kind=Job&gone=only&limit=700&sort={order}")).await?;
+            ensure!(sorted.len() == ENDED, "{order} has all of them: {}", sorted.len());
+            ensure!(names(&sorted).is_sorted_by(|a, b| a > b), "{order}: {:?}", names(&sorted));
+        }
+        let named = every_page(&lab, "kind=Job&gone=only&limit=3&sort=name&search=past-20").await?;
+        ensure!(named.len() == 111 && names(&named).is_sorted(), "past-20, past-200 to 209, 2000 to 2099");
+        let sorted = every_page(&lab, "kind=Job&gone=only&limit=700&sort=-created").await?;
         ensure!(sorted.len() == 2_000, "those that ended last: {}", sorted.len());
-        ensure!(names(&sorted).is_sorted_by(|a, b| a > b), "{:?}", names(&sorted));
-        let notices = objects(&lab, "kind=Job&gone=only&limit=1&sort=-name").await?.notices;
+        let notices = objects(&lab, "kind=Job&gone=only&limit=1&sort=-created").await?.notices;
         let oldest = sorted.iter().filter_map(|view| view["ended_at"].as_str()).min().context("ends")?;
         ensure!(
             notices.iter().any(|notice| notice.contains(&format!("ended at {oldest} or later"))),

@@ -127,7 +127,7 @@ impl Fetch for Session {
         rows.into_iter().map(pair).collect()
     }
 
-    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>> {
+    async fn owned(&mut self, owners: &[i64], which: Owned, below: i64, limit: i64) -> Answer<Vec<i64>> {
         macro_rules! of {
             ($kinds:literal) => {
                 concat!(
@@ -141,7 +141,8 @@ impl Fetch for Session {
                          WHERE w.uid_key = m.uid_key AND w.uid = m.uid \
                          AND (w.tail IS NOT NULL OR c.object IS NOT NULL))) AND ",
                     $kinds,
-                    " (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) ORDER BY d.object DESC LIMIT ?"
+                    " (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) AND d.object < ? \
+                     ORDER BY d.object DESC LIMIT ?"
                 )
             };
         }
@@ -149,23 +150,11 @@ impl Fetch for Session {
             Owned::Events => of!("(length(m.namespace) > 0 OR o.namespace = 'default') AND "),
             Owned::Others => of!("NOT"),
         };
-        self.numbers(text, vec![owners.into(), limit.into()]).await
+        self.numbers(text, vec![owners.into(), below.into(), limit.into()]).await
     }
 
-    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>> {
-        // Each chain is walked as far as the whole answer may go; no engine cuts a recursion. Only states of the answer
-        // are steps.
-        let text = "WITH RECURSIVE chain (seq, back, step) AS ( \
-               SELECT s.seq, s.back, CASE WHEN s.seq < ? THEN 1 ELSE 0 END FROM @numbers @JOIN kw_objects o ON o.id = q.v \
-                 LEFT JOIN kw_current c ON c.object = o.id \
-                 @JOIN kw_states s ON s.seq = coalesce(c.tail, o.tail) \
-               UNION ALL \
-               SELECT s.seq, s.back, c.step + CASE WHEN s.seq < ? THEN 1 ELSE 0 END FROM chain c @JOIN kw_states s ON s.seq = c.seq - c.back \
-                 WHERE c.back > 0 AND c.step < ?) \
-             SELECT DISTINCT seq FROM chain WHERE seq < ? ORDER BY seq DESC LIMIT ?";
-        let before = || before.into();
-        self.numbers(text, vec![before(), objects.into(), before(), limit.into(), before(), limit.into()])
-            .await
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64, walked: i64) -> Answer<Vec<i64>> {
+        self.read_story(objects, before, limit, walked).await
     }
 
     async fn moments(&mut self, from: i64, limit: i64) -> Answer<Vec<(i64, i64)>> {
@@ -255,8 +244,8 @@ impl Fetch for Session {
         self.read_pauses().await
     }
 
-    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
-        self.read_replays(plugin).await
+    async fn replays(&mut self, plugin: Option<&str>, before: i64, limit: i64) -> Answer<Vec<ReplayRecord>> {
+        self.read_replays(plugin, before, limit).await
     }
 
     fn past(&mut self) -> &mut dyn Past {

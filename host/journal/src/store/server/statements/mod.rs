@@ -10,4 +10,5 @@ mod read;
 mod remove;
 mod save;
 mod saved;
+mod story;
 mod write;

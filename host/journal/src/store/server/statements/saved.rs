@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::{DeadLetter, JournalError, Progress};
 use kubewitness_core::state::gap_reason;
@@ -12,7 +11,7 @@ use kubewitness_core::{Gap, Seq, StateId, calendar};
 
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::Past;
-use crate::store::rows::{Act, Answer, SEGMENT, Stream, bounded, check, decoded};
+use crate::store::rows::{Act, Answer, LetterRange, SEGMENT, Stream, bounded, check, decoded};
 use crate::store::server::connect::session::Session;
 use crate::store::server::engine::link::Row;
 
@@ -260,23 +259,20 @@ impl Session {
     }
 
     pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
-        let all = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                   WHERE plugin > ? OR (plugin = ? AND seq > ?) ORDER BY plugin, seq LIMIT ?";
-        let of = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                  WHERE plugin = ? AND (plugin > ? OR (plugin = ? AND seq > ?)) ORDER BY seq LIMIT ?";
-        let (behind, seq) = match &query.cursor {
-            Some(LetterCursor { plugin, seq }) => (plugin.as_str(), bounded(*seq)),
-            None => ("", 0),
-        };
-        let limit = cut(query.limit.unwrap_or(usize::MAX));
-        let mut values = vec![behind.into(), behind.into(), seq.into(), limit.into()];
-        let rows = match query.plugin.as_deref() {
-            None => self.fetch(all, values).await?,
-            Some(plugin) => {
-                values.insert(0, plugin.into());
-                self.fetch(of, values).await?
-            }
-        };
+        const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
+                          WHERE plugin = ? AND seq > ? ORDER BY seq LIMIT ?";
+        const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
+                              WHERE plugin > ? ORDER BY plugin, seq LIMIT ?";
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let mut rows = Vec::new();
+        for range in LetterRange::all(query) {
+            let rest = cut(limit - rows.len()).into();
+            let found = match range {
+                LetterRange::Of(plugin, seq) => self.fetch(OF, vec![plugin.into(), seq.into(), rest]),
+                LetterRange::Behind(plugin) => self.fetch(BEHIND, vec![plugin.into(), rest]),
+            };
+            rows.extend(found.await?);
+        }
         let letter = |mut row: Row| {
             let (seq, (replaying, dropped)) = (row.int(1)? as u64, Act::of_mark(row.int(7)?));
             let tries = decoded(&row.text(8)?, || format!("letter {seq}"))?;
@@ -296,13 +292,19 @@ impl Session {
         rows.into_iter().map(letter).collect()
     }
 
-    pub(super) async fn read_replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
-        let all = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays ORDER BY id";
-        let of =
-            "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE plugin = ? ORDER BY id";
+    pub(super) async fn read_replays(
+        &mut self,
+        plugin: Option<&str>,
+        before: i64,
+        limit: i64,
+    ) -> Answer<Vec<ReplayRecord>> {
+        let all = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE id < ? ORDER BY id DESC LIMIT ?";
+        let of = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE plugin = ? AND id < ? \
+                  ORDER BY id DESC LIMIT ?";
+        let (before, limit) = (before.into(), limit.into());
         let rows = match plugin {
-            None => self.fetch(all, Vec::new()).await?,
-            Some(plugin) => self.fetch(of, vec![plugin.into()]).await?,
+            None => self.fetch(all, vec![before, limit]).await?,
+            Some(plugin) => self.fetch(of, vec![plugin.into(), before, limit]).await?,
         };
         records(rows)
     }

@@ -8,7 +8,7 @@ use kubewitness_core::{Seq, StateId, reports};
 use sqlx::SqliteConnection;
 
 use crate::report::ReplayRecord;
-use crate::store::rows::{Act, SEGMENT, bounded, check, decoded};
+use crate::store::rows::{Act, LetterRange, SEGMENT, bounded, check, decoded};
 use crate::store::sqlite::fault::classify;
 
 pub(super) async fn progress(
@@ -29,14 +29,21 @@ pub(super) async fn letters(
     query: &LetterQuery,
 ) -> Result<Vec<DeadLetter>, JournalError> {
     type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
-    let text = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
-                WHERE (?1 IS NULL OR plugin = ?1) AND (?2 IS NULL OR (plugin, seq) > (?2, ?3)) \
-                ORDER BY plugin, seq LIMIT ?4";
-    let behind = query.cursor.as_ref();
-    let asked = sqlx::query_as(text).bind(&query.plugin).bind(behind.map(|letter| &letter.plugin));
-    let asked = asked.bind(behind.map(|letter| bounded(letter.seq)));
-    let asked = asked.bind(query.limit.map_or(i64::MAX, |limit| bounded(limit as u64)));
-    let rows: Vec<Letter> = asked.fetch_all(connection).await.map_err(classify)?;
+    const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
+                      WHERE plugin = ? AND seq > ? ORDER BY seq LIMIT ?";
+    const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
+                          WHERE plugin > ? ORDER BY plugin, seq LIMIT ?";
+    let limit = query.limit.unwrap_or(usize::MAX);
+    let mut rows: Vec<Letter> = Vec::new();
+    for range in LetterRange::all(query) {
+        let rest = bounded((limit - rows.len()) as u64);
+        let asked = match range {
+            LetterRange::Of(plugin, seq) => sqlx::query_as(OF).bind(plugin).bind(seq),
+            LetterRange::Behind(plugin) => sqlx::query_as(BEHIND).bind(plugin),
+        };
+        let found: Vec<Letter> = asked.bind(rest).fetch_all(&mut *connection).await.map_err(classify)?;
+        rows.extend(found);
+    }
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {
         let tries = decoded(&tries, || format!("letter {seq}"))?;
         let (replaying, dropped) = Act::of_mark(mark);
@@ -76,9 +83,13 @@ pub(super) async fn reports(
 pub(super) async fn replays(
     connection: &mut SqliteConnection,
     plugin: Option<&str>,
+    before: i64,
+    limit: i64,
 ) -> Result<Vec<ReplayRecord>, JournalError> {
-    let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE ?1 IS NULL OR plugin = ?1 ORDER BY id";
-    records(sqlx::query_as(text).bind(plugin).fetch_all(connection).await.map_err(classify)?)
+    let text = "SELECT id, plugin, what, who, why, seqs, at_ms FROM replays WHERE id < ?2 AND (?1 IS NULL OR plugin = ?1) \
+                ORDER BY id DESC LIMIT ?3";
+    let asked = sqlx::query_as(text).bind(plugin).bind(before).bind(limit);
+    records(asked.fetch_all(connection).await.map_err(classify)?)
 }
 
 pub(super) async fn pauses(connection: &mut SqliteConnection) -> Result<Vec<ReplayRecord>, JournalError> {

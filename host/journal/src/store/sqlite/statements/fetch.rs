@@ -136,11 +136,12 @@ impl Fetch for SqliteConnection {
         query::present(self, source, after, limit).await
     }
 
-    async fn owned(&mut self, owners: &[i64], which: Owned, limit: i64) -> Answer<Vec<i64>> {
-        query::owned(self, owners, which, limit).await
+    async fn owned(&mut self, owners: &[i64], which: Owned, below: i64, limit: i64) -> Answer<Vec<i64>> {
+        query::owned(self, owners, which, below, limit).await
     }
 
-    async fn story(&mut self, objects: &[i64], before: i64, limit: i64) -> Answer<Vec<i64>> {
+    /// A file needs no bound of steps.
+    async fn story(&mut self, objects: &[i64], before: i64, limit: i64, _: i64) -> Answer<Vec<i64>> {
         query::story(self, objects, before, limit).await
     }
 
@@ -224,8 +225,8 @@ impl Fetch for SqliteConnection {
         backlog::pauses(self).await
     }
 
-    async fn replays(&mut self, plugin: Option<&str>) -> Answer<Vec<ReplayRecord>> {
-        backlog::replays(self, plugin).await
+    async fn replays(&mut self, plugin: Option<&str>, before: i64, limit: i64) -> Answer<Vec<ReplayRecord>> {
+        backlog::replays(self, plugin, before, limit).await
     }
 
     fn past(&mut self) -> &mut dyn Past {

@@ -158,6 +158,7 @@ pub(super) async fn owned(
     connection: &mut SqliteConnection,
     owners: &[i64],
     which: Owned,
+    below: i64,
     limit: i64,
 ) -> Result<Vec<i64>, JournalError> {
     let text = "SELECT DISTINCT d.object FROM objects m \
@@ -172,13 +173,14 @@ pub(super) async fn owned(
            OR NOT EXISTS (SELECT 1 FROM objects w LEFT JOIN current c ON c.object = w.id \
              WHERE w.uid_key = m.uid_key AND w.uid = m.uid AND (w.tail IS NOT NULL OR c.object IS NOT NULL))) \
          AND (k.kind = 'Event' AND k.api_group IN ('', 'events.k8s.io')) = ?2 \
-         ORDER BY d.object DESC LIMIT ?3";
+         AND d.object < ?3 ORDER BY d.object DESC LIMIT ?4";
     let is_event = which == Owned::Events;
-    let query = sqlx::query_scalar(text).bind(json(owners)).bind(is_event).bind(limit);
+    let query = sqlx::query_scalar(text).bind(json(owners)).bind(is_event).bind(below).bind(limit);
     query.fetch_all(connection).await.map_err(classify)
 }
 
-/// In descending order: the walk ends where the answer does.
+/// In descending order: the walk ends where the answer does. A part of one object's story begins at the state where the
+/// part before it ended: it is looked up, and nothing newer is read.
 pub(super) async fn story(
     connection: &mut SqliteConnection,
     objects: &[i64],
@@ -187,7 +189,9 @@ pub(super) async fn story(
 ) -> Result<Vec<i64>, JournalError> {
     let text = "WITH RECURSIVE chain (seq, back) AS ( \
            SELECT s.seq, s.back FROM objects o LEFT JOIN current c ON c.object = o.id \
-             JOIN states s ON s.seq = coalesce(c.tail, o.tail) \
+             LEFT JOIN states a ON a.seq = ?2 AND a.object = o.id \
+             LEFT JOIN states b ON b.seq = ?2 - 1 AND b.object = o.id \
+             CROSS JOIN states s ON s.seq = coalesce(a.seq, b.seq, c.tail, o.tail) \
              WHERE o.id IN (SELECT value FROM json_each(?1)) \
            UNION \
            SELECT s.seq, s.back FROM chain c JOIN states s ON s.seq = c.seq - c.back WHERE c.back > 0 \

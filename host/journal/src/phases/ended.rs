@@ -1,0 +1,91 @@
+//! Finds the objects that have ended by their names.
+
+use std::sync::Arc;
+
+use kubewitness_core::Seq;
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+/// Which of the objects that have ended are asked for. Events are not among them.
+#[derive(Clone, Debug, Default)]
+pub struct NamedEndQuery {
+    pub sources: Vec<String>,
+    /// In the order of namespaces, and within one of names. Otherwise of names alone.
+    pub by_namespace: bool,
+    /// The last name first.
+    pub descends: bool,
+    /// Those behind this one. What is not ordered by namespaces needs none here.
+    pub beyond: Option<NamePlace>,
+    pub limit: usize,
+}
+
+/// Where an object stands among the names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamePlace {
+    /// Empty where namespaces order nothing.
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// An object that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedEnd {
+    pub source: Arc<str>,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// The state that is its end.
+    pub ended: Seq,
+}
+
+impl NamedEndQuery {
+    /// The place of an object in the order that is asked for.
+    pub fn place(&self, end: &NamedEnd) -> NamePlace {
+        let namespace = if self.by_namespace { end.namespace.clone() } else { String::new() };
+        NamePlace { namespace, name: end.name.clone(), uid: end.uid.clone() }
+    }
+
+    fn text(&self) -> String {
+        let (columns, marks) = match self.by_namespace {
+            true => ("namespace, name, uid", "?3, ?4, ?5"),
+            false => ("name, uid", "?3, ?4"),
+        };
+        let (sign, way) = if self.descends { ("<", "DESC") } else { (">", "ASC") };
+        let behind = match self.beyond {
+            Some(_) => format!("AND ({columns}) {sign} ({marks})"),
+            None => String::new(),
+        };
+        let order = columns.replace(',', &format!(" {way},"));
+        format!(
+            "SELECT namespace, name, uid, ended FROM objects WHERE source = ?1 AND ended IS NOT NULL {behind}
+             ORDER BY {order} {way} LIMIT ?2"
+        )
+    }
+}
+
+/// Of each source as many, so that the first of all are among them.
+pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
+    let mut statement = connection.prepare_cached(&query.text())?;
+    let mut found = Vec::new();
+    for source in &query.sources {
+        let name: Arc<str> = source.as_str().into();
+        let mut values = vec![Value::from(source.clone()), Value::from(query.limit as i64)];
+        if let Some(NamePlace { namespace, name, uid }) = query.beyond.clone() {
+            values.extend(query.by_namespace.then(|| Value::from(namespace)));
+            values.extend([Value::from(name), Value::from(uid)]);
+        }
+        let ends = statement.query_map(rusqlite::params_from_iter(values), |row| {
+            let (namespace, uid) = (row.get(0)?, row.get(2)?);
+            let ended = row.get::<_, i64>(3)? as Seq;
+            Ok(NamedEnd { source: name.clone(), namespace, name: row.get(1)?, uid, ended })
+        })?;
+        found.extend(ends.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    found.sort_by_cached_key(|end| query.place(end));
+    if query.descends {
+        found.reverse();
+    }
+    found.truncate(query.limit);
+    Ok(found)
+}

@@ -1,0 +1,177 @@
+//! What the page of dead letters has of one plugin. Letters are looked at up to a bound, so a page costs the same however
+//! many there are.
+
+use kubewitness_core::cursor::LetterCursor;
+use kubewitness_core::views::{DeadLetterView, LetterQuery};
+use maud::{Markup, html};
+
+use super::filter::LetterFilter;
+use crate::access::{Act, Viewer};
+use crate::answer::Problem;
+use crate::api::{REASON_BYTES, WHO_BYTES};
+use crate::pages::parts::{ROWS, at, badge, figure, object_link, pages, plural};
+use crate::scope::Visibility;
+
+/// Letters of one plugin that a page looks at: to count them, and for those that fit a filter.
+const LOOKED: usize = 5_000;
+/// The same on a page of all plugins, and rows that it shows.
+const LOOKED_OF_EACH: usize = 500;
+const ROWS_OF_EACH: usize = 100;
+
+/// What the reader may do with the dead letters of a plugin.
+#[derive(Clone, Copy)]
+pub(super) struct May {
+    replay: bool,
+    drop: bool,
+    /// Nobody knows who it is, so they say so themselves.
+    signs: bool,
+}
+
+impl May {
+    pub async fn of(viewer: &Viewer, plugin: &str) -> Result<Self, Problem> {
+        Ok(Self {
+            replay: viewer.may(Act::Replay, plugin).await?,
+            drop: viewer.may(Act::Drop, plugin).await?,
+            signs: viewer.name().is_none(),
+        })
+    }
+}
+
+pub(super) struct Section {
+    pub name: String,
+    /// Letters that the reader may see, of those that were looked at.
+    pub seen: u64,
+    pub replaying: u64,
+    pub dropped: u64,
+    /// There are more than were looked at.
+    pub is_cut: bool,
+    looked: usize,
+    /// Those that fit and are not dropped.
+    fit: u64,
+    rows: Vec<DeadLetterView>,
+    next: Option<LetterCursor>,
+    /// It is not the first page.
+    is_behind: bool,
+}
+
+impl Section {
+    pub async fn read(
+        visible: &Visibility,
+        asked: &LetterFilter,
+        name: String,
+        from: Option<&LetterCursor>,
+    ) -> Result<Self, Problem> {
+        let (looked, most) = match asked.plugin() {
+            Some(_) => (LOOKED, ROWS),
+            None => (LOOKED_OF_EACH, ROWS_OF_EACH),
+        };
+        let cursor = from.filter(|from| from.plugin == name).cloned();
+        let is_behind = cursor.is_some();
+        let query = LetterQuery { plugin: Some(name.clone()), cursor, limit: None };
+        let part = visible.letters_among(query, looked).await?;
+        let (mut rows, mut next) = (part.rows, part.next);
+        let (seen, is_cut) = (rows.len() as u64, next.is_some());
+        asked.keep(&mut rows)?;
+        let of_all = rows.len();
+        rows.retain(|view| !view.letter.dropped);
+        let (dropped, fit) = ((of_all - rows.len()) as u64, rows.len() as u64);
+        let replaying = rows.iter().filter(|view| view.letter.replaying).count() as u64;
+        if rows.len() > most {
+            rows.truncate(most);
+            next = rows.last().map(|view| LetterCursor::from(&view.letter));
+        }
+        Ok(Self { name, seen, replaying, dropped, is_cut, looked, fit, rows, next, is_behind })
+    }
+
+    pub fn has_something(&self) -> bool {
+        !self.rows.is_empty() || self.next.is_some()
+    }
+
+    fn caption(&self, narrows: bool) -> Markup {
+        let shown = self.rows.len() as u64;
+        let count = if self.is_behind { shown } else { self.fit };
+        html! {
+            @if self.is_cut && !self.is_behind && !narrows { "More than " }
+            (figure(count)) " " (plural(count, "dead letter", "dead letters"))
+            @if narrows { " that fit the filter" }
+            @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked as u64)) }
+            @if self.is_behind { " on this page" }
+            @else if shown < count { ", " (figure(shown)) " of them on this page" }
+        }
+    }
+
+    pub fn draw(&self, may: May, asked: &LetterFilter) -> Markup {
+        let name = &self.name;
+        let first = self.is_behind.then(|| asked.page(name, None));
+        let next = self.next.as_ref().map(|next| asked.page(name, Some(&next.to_string())));
+        html! {
+            section aria-labelledby={ "plugin-" (name) } {
+                h2 id={ "plugin-" (name) } { (name) }
+                form.replay method="post" action="/deadletters/replay" {
+                    (asked.hidden(name))
+                    div.scroll { table.dense.folds {
+                        caption { (self.caption(asked.narrows())) }
+                        thead { tr {
+                            th scope="col" { span.unseen { "Choose" } }
+                            th.num scope="col" { "Position" }
+                            th scope="col" { "Object" }
+                            th scope="col" { "Phase" }
+                            th.num scope="col" { "Tries" }
+                            th.wide scope="col" { "Last error" }
+                            th scope="col" { "Parked" }
+                        } }
+                        tbody { @for view in &self.rows { (row(view)) } }
+                    } }
+                    (pages(&format!("Pages of {name}"), first, next))
+                    @if may.replay || may.drop { (tools(may, asked)) }
+                    @else { p.hint { "You do not have the right to replay or drop them." } }
+                }
+            }
+        }
+    }
+}
+
+fn tools(may: May, asked: &LetterFilter) -> Markup {
+    html! {
+        div.replay-tools {
+            label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
+            @if may.signs { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
+            @if may.replay {
+                button name="dry_run" value="true" { "Try without changing" }
+                button.strong { "Replay" }
+            }
+            @if may.drop { button name="drop" value="true" { "Drop for good" } }
+            p.hint {
+                "The buttons take the dead letters that you choose. If you choose none, they take all of this plugin"
+                @if asked.narrows() { " that fit the filter" }
+                ". The reason and your name are kept."
+            }
+        }
+    }
+}
+
+fn row(view: &DeadLetterView) -> Markup {
+    let letter = &view.letter;
+    let choose = format!("Choose position {}", letter.seq);
+    html! {
+        tr {
+            td data-label="Choose" { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
+            td.num data-label="Position" { a href={ "/states/" (letter.seq) } { (letter.seq) } }
+            td.object data-label="Object" { (object_link(&view.object)) }
+            td.keep data-label="Phase" { (badge(&view.phase)) @if letter.replaying { " " span.mark { "replaying" } } }
+            td.num data-label="Tries" { (letter.attempts) }
+            td.wide data-label="Last error" {
+                span.message title=(letter.error) { (letter.error) }
+                @if letter.tries.len() > 1 {
+                    details {
+                        summary { "each try" }
+                        ol { @for tried in &letter.tries {
+                            li value=(tried.attempt) { (at(tried.at_ms)) " after " (tried.took_ms) " ms: " (tried.error) }
+                        } }
+                    }
+                }
+            }
+            td.when data-label="Parked" { (at(letter.last_ms)) }
+        }
+    }
+}
