@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events::EventView;
+use kubewitness_core::ports::{RawState, RawStory};
 use kubewitness_core::reports::ReportView;
-use kubewitness_core::views::{TimelineQuery, TimelineView};
+use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
 use super::START;
@@ -158,16 +159,20 @@ pub fn story() -> Vec<Arc<State>> {
 }
 
 /// The part of a story that a query asks for.
-pub fn part(mut view: TimelineView, query: &TimelineQuery) -> TimelineView {
-    let (states, related) = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
+pub fn part(
+    (mut states, mut related): (Vec<Arc<State>>, Vec<Arc<State>>),
+    query: &TimelineQuery,
+    reports: bool,
+) -> RawStory {
+    let before = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
     let cut = |all: &mut Vec<Arc<State>>, before: Seq| {
         all.retain(|state| state.seq < before);
         let over = query.limit.map_or(0, |limit| all.len().saturating_sub(limit));
         all.drain(..over);
         all.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
     };
-    let next =
-        StoryCursor { states: cut(&mut view.states, states), related: cut(&mut view.related, related) };
-    view.next = Some(next).filter(|next| next.states > 0 || next.related > 0);
-    TimelineView { cut: view.next.is_some(), ..view }
+    let next = StoryCursor { states: cut(&mut states, before.0), related: cut(&mut related, before.1) };
+    let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
+    let [states, related] = [states, related].map(|all| all.into_iter().map(RawState::from).collect());
+    RawStory { states, related, events: Vec::new(), reports, next }
 }
