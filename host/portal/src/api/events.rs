@@ -65,7 +65,7 @@ pub(crate) async fn events(
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let seen = seen.map(|text| params::number("Last-Event-ID", text)).transpose()?;
-    let place = app.streams.take(viewer.name()).ok_or_else(|| {
+    let place = app.streams.take(viewer.party()).ok_or_else(|| {
         Problem::of(
             codes::TOO_MANY_STREAMS,
             "There are too many live streams.",
