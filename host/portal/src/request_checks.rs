@@ -11,13 +11,13 @@ use axum::response::Response;
 use axum::{Extension, Router};
 use futures::FutureExt;
 
-use crate::access::Viewer;
 use crate::access::gate::{Gate, ONCE};
+use crate::access::{Viewer, party_of};
 use crate::answer::etag;
 use crate::answer::frame::{self, Reader};
 use crate::answer::{Problem, codes};
 use crate::options::PortalOptions;
-use crate::serve::{LargeAnswers, OF_ONE_MIB};
+use crate::serve::{Guest, LargeAnswers, OF_ONE_MIB};
 
 pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Router {
     let timeout = options.request_timeout;
@@ -38,7 +38,11 @@ pub(crate) fn protect(router: Router, gate: Gate, options: &PortalOptions) -> Ro
 
 /// For what anybody may ask.
 pub(crate) fn for_anybody(router: Router, timeout: Duration) -> Router {
-    let router = router.layer(Extension(Viewer::Everybody));
+    let router =
+        router.layer(Extension(Viewer::Everybody)).layer(middleware::map_request(|request: Request| {
+            Guest::of(&request).is_known();
+            std::future::ready(request)
+        }));
     in_time_alone(router, timeout).layer(middleware::map_response(|response: Response| {
         std::future::ready(frame::dress(response, &Reader::Nobody))
     }))
@@ -151,7 +155,7 @@ async fn dressed(stranger: Reader, answers: LargeAnswers, request: Request, next
         _ => None,
     };
     let response = frame::dress(response, &stranger);
-    answers.hold(person.as_deref(), response).unwrap_or_else(|| {
+    answers.hold(person.as_deref().map(party_of), response).unwrap_or_else(|| {
         let problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many large answers are under way.",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use kubewitness_core::ports::Watched;
+use kubewitness_core::ports::{RawState, RawStory, Watched};
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, GapQuery, HeldView, LetterQuery, LetterRecordView,
     MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PoisonQuery, PoisonView,
@@ -128,8 +128,20 @@ impl Views for Opening {
         self.views()?.counts(query).await
     }
 
-    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
-        self.views()?.timeline(query).await
+    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
+        self.views()?.story(query).await
+    }
+
+    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+        self.views()?.told(story).await
+    }
+
+    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+        self.views()?.shown(state).await
+    }
+
+    async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
+        self.views()?.created_ms(seq).await
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -189,7 +201,7 @@ impl Views for Opening {
         self.views()?.has_all_after(after).await
     }
 
-    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         self.views()?.states_after(after, limit).await
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use kubewitness_core::ports::RawState;
 use kubewitness_core::views::{PluginView, Views};
 use kubewitness_core::{Change, Seq};
 use tokio_util::sync::CancellationToken;
@@ -93,11 +94,11 @@ async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<Ke
     loop {
         let states = views.states_after(after, PAGE).await?;
         let Some(last) = states.last() else { return Ok(after) };
-        if last.seq <= after {
-            return Err(anyhow!("the journal gave position {} after {after}", last.seq));
+        if last.seq() <= after {
+            return Err(anyhow!("the journal gave position {} after {after}", last.seq()));
         }
-        after = last.seq;
-        for state in states {
+        after = last.seq();
+        for state in states.into_iter().map(RawState::unredacted) {
             let version = (state.change == Change::Present).then(|| state.resource_version.to_string());
             keys.insert((state.object.uid.clone(), version));
         }

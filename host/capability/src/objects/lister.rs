@@ -56,9 +56,10 @@ impl Granted {
         let found = self.lister.get(source, namespace, name).map_err(refusal)?;
         let Some(current) = found else { return Ok(None) };
         match (document::unpack(&current.packed), &self.redaction) {
-            (Ok(bytes), Some(redaction)) => {
-                redaction.shown(Some(bytes)).await.map_err(|error| documents::refusal(&error))
-            }
+            (Ok(bytes), Some(redaction)) => redaction
+                .shown(std::future::ready(Ok(Some(bytes))))
+                .await
+                .map_err(|error| documents::refusal(&error)),
             (Ok(bytes), None) => Ok(Some(bytes)),
             (Err(error), _) => {
                 tracing::error!(source, namespace, name, %error, "a cached document does not unpack");

@@ -40,7 +40,7 @@ impl Documents for Papers {
         Err(JournalError::Fatal("/data/journal.db: page 7".into()))
     }
 
-    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+    async fn newest_of(&self, _: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
         Ok(Vec::new())
     }
 }

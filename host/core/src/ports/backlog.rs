@@ -250,9 +250,9 @@ pub trait Documents: Send + Sync {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
-    /// The newest versions of the object with this uid in this namespace, at most three. None where no such object was
-    /// ever journaled.
-    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError>;
+    /// The newest states of the object with this uid in this namespace, at most three. None where no such object was ever
+    /// journaled.
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError>;
 }
 
 /// Why a filter could not decide about a state.

@@ -1,8 +1,10 @@
 //! Which objects of an answer may be shown. The caller has asked the API server and decides.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::{calendar, project};
+use crate::cursor::StoryCursor;
+use crate::{Change, ObjectRef, Seq, State, calendar, project};
 
 /// By the name of the source. What is not here is not shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,51 @@ pub struct Watched {
     pub kind: String,
     /// The plural: as the source's settings say, or else as kinds usually form it.
     pub resource: String,
+}
+
+/// A state before it is known whether somebody may see it. Whose it is may be asked; what it says may quote secrets, and
+/// only the views take them out. That takes time that grows with the document: it is not spent for those who may not see it.
+#[derive(Clone, Debug)]
+pub struct RawState(Arc<State>);
+
+impl RawState {
+    pub fn seq(&self) -> Seq {
+        self.0.seq
+    }
+
+    pub fn object(&self) -> &ObjectRef {
+        &self.0.object
+    }
+
+    pub fn change(&self) -> Change {
+        self.0.change
+    }
+
+    /// With its secrets: for the views alone.
+    pub fn unredacted(self) -> Arc<State> {
+        self.0
+    }
+}
+
+impl From<Arc<State>> for RawState {
+    fn from(state: Arc<State>) -> Self {
+        Self(state)
+    }
+}
+
+/// A story before it is known what of it somebody may see. Each list has the oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct RawStory {
+    pub states: Vec<RawState>,
+    pub related: Vec<RawState>,
+    /// The newest state of each Event about these objects.
+    pub events: Vec<RawState>,
+    /// Whether reports are read as well.
+    pub reports: bool,
+    /// Where the part with older states begins.
+    pub next: Option<StoryCursor>,
+    /// It owns more objects than `related` is about.
+    pub owns_more: bool,
 }
 
 /// When an object was created, by its document. The API server sets it, and nobody can change it.

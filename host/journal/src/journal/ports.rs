@@ -242,7 +242,7 @@ impl Documents for Journal {
         self.reader().await?.document_before(seq, self.inner.group.newest_now()).await
     }
 
-    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
-        self.reader().await?.newest_documents(object).await
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        self.reader().await?.newest_of(object).await
     }
 }

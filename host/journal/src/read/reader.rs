@@ -137,10 +137,9 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// The end of an object has no document.
-    pub async fn newest_documents(mut self, object: &ObjectRef) -> Answer<Vec<Bytes>> {
+    pub async fn newest_of(mut self, object: &ObjectRef) -> Answer<Vec<Seq>> {
         self.connection.begin().await?;
-        let found = story::newest_documents(self.connection.rows(), self.names, object).await?;
+        let found = story::newest_of(self.connection.rows(), object).await?;
         self.connection.end().await?;
         Ok(found)
     }

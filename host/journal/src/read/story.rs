@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_kind;
@@ -11,7 +10,6 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State};
 
-use super::documents;
 use super::shared_rows::{self, Names};
 use crate::store::rows::{Answer, Which, bounded, uid};
 use crate::store::{Fetch, Owned as Parts};
@@ -35,8 +33,8 @@ const EVENT_STATES: usize = EVENTS * 5;
 /// Steps behind the end of one chain: below those of one statement that a server's session allows.
 const WALKED: i64 = 90_000;
 
-/// States of which the newest documents are: an end, which may have none, and the two versions before it.
-const DOCUMENTS: i64 = 3;
+/// The newest states of an object: an end, which may have no document, and the two versions before it.
+const NEWEST_STATES: i64 = 3;
 
 /// What was witnessed of one object. Each list has the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -94,23 +92,15 @@ fn newest(states: Vec<Arc<State>>) -> Vec<Arc<State>> {
 }
 
 /// Of the newest states of the object with this uid, in this namespace alone: anybody may write a foreign uid.
-pub(super) async fn newest_documents(
-    rows: &mut dyn Fetch,
-    names: &Names,
-    object: &ObjectRef,
-) -> Answer<Vec<Bytes>> {
+pub(super) async fn newest_of(rows: &mut dyn Fetch, object: &ObjectRef) -> Answer<Vec<Seq>> {
     let found = rows.objects(Which::Uid(uid::key(&object.uid))).await?.into_iter();
     let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
     let mine: Vec<i64> = found.filter(|(_, named)| is_it(&named.object)).map(|(id, _)| id).collect();
     if mine.is_empty() {
         return Ok(Vec::new());
     }
-    let mut found = Vec::new();
-    for seq in rows.story(&mine, i64::MAX, DOCUMENTS, WALKED).await? {
-        let document = documents::document(rows, names, seq as u64).await?;
-        found.extend(document.filter(|document| !document.is_empty()));
-    }
-    Ok(found)
+    let newest = rows.story(&mine, i64::MAX, NEWEST_STATES, WALKED).await?;
+    Ok(newest.into_iter().map(|seq| seq as Seq).collect())
 }
 
 /// The objects that a question names, over all epochs and sources.

@@ -701,27 +701,21 @@ async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_na
 }
 
 /// Whoever may not see an object learns nothing of it by an Event of their own that quotes a guess.
-async fn the_newest_documents_of_an_object_are_those_of_its_namespace() {
+async fn the_newest_states_of_an_object_are_those_of_its_namespace() {
     let desk = Desk::new().await;
     let object = job(1);
     desk.append((4..9).map(|version| present(&object, version)).collect()).await;
-    let newest = desk.journal.newest_documents(&object).await.unwrap();
-    let expected = [5, 4, 3].map(async |seq| desk.journal.document(seq).await.unwrap().unwrap());
-    let mut found = Vec::new();
-    for document in expected {
-        found.push(document.await);
-    }
-    assert_eq!(newest, found);
+    assert_eq!(desk.journal.newest_of(&object).await.unwrap(), [5, 4, 3]);
     let elsewhere = ObjectRef { namespace: "other".into(), ..(*object).clone() };
-    assert!(desk.journal.newest_documents(&elsewhere).await.unwrap().is_empty());
-    assert!(desk.journal.newest_documents(&job(2)).await.unwrap().is_empty());
+    assert!(desk.journal.newest_of(&elsewhere).await.unwrap().is_empty());
+    assert!(desk.journal.newest_of(&job(2)).await.unwrap().is_empty());
 }
 
 on_every_store!(
     what_another_namespace_says_of_an_object_changes_no_story_of_it,
     events_about_an_object_of_the_whole_cluster_are_those_of_the_default_namespace,
     a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_before_it_is_cut,
-    the_newest_documents_of_an_object_are_those_of_its_namespace,
+    the_newest_states_of_an_object_are_those_of_its_namespace,
     events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_parts,
     an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid,
     states_get_positions_in_order_and_come_back_whole,

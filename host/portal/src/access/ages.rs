@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use kubewitness_core::ports::created_ms;
 use kubewitness_core::views::{TimelineQuery, ViewError, Views};
 use kubewitness_core::{Change, ObjectRef, Seq};
 
@@ -29,7 +28,7 @@ impl Ages {
             return Ok(Some(*known));
         }
         let mut found = match seq {
-            Some(seq) => said_at(views, seq).await?,
+            Some(seq) => views.created_ms(seq).await?,
             None => None,
         };
         if found.is_none() {
@@ -48,20 +47,12 @@ impl Ages {
 
 async fn search(views: &dyn Views, uid: &str) -> Result<Option<u64>, ViewError> {
     let query = TimelineQuery { uid: Some(uid.into()), limit: Some(STATES), ..TimelineQuery::default() };
-    let story = views.timeline(&query).await?;
-    let present = story.states.iter().filter(|state| state.change == Change::Present);
+    let story = views.story(&query).await?;
+    let present = story.states.iter().filter(|state| state.change() == Change::Present);
     for state in present.take(DOCUMENTS) {
-        if let Some(created) = said_at(views, state.seq).await? {
+        if let Some(created) = views.created_ms(state.seq()).await? {
             return Ok(Some(created));
         }
     }
     Ok(None)
-}
-
-async fn said_at(views: &dyn Views, seq: Seq) -> Result<Option<u64>, ViewError> {
-    match views.document(seq).await {
-        Ok(document) => Ok(created_ms(&document)),
-        Err(ViewError::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
 }

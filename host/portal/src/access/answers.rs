@@ -19,6 +19,12 @@ struct Kept<V> {
     until: Instant,
 }
 
+impl<V> Kept<V> {
+    fn is_in_force(&self, is_good: impl FnOnce(&V) -> bool) -> bool {
+        Instant::now() < self.until && self.answer.as_ref().ok().is_none_or(is_good)
+    }
+}
+
 /// Whoever holds the lock asks; the others wait for what comes of it.
 type Slot<V> = Arc<tokio::sync::Mutex<Option<Kept<V>>>>;
 
@@ -43,6 +49,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
         self.get_where(key, |_| true, keep, ask).await
     }
 
+    /// The answer that is kept, if there is one and nobody asks anew.
+    pub(super) fn kept(&self, key: &K, is_good: impl FnOnce(&V) -> bool) -> Option<Answer<V>> {
+        let slot = self.slots().get(key)?.clone();
+        let kept = slot.try_lock().ok()?;
+        kept.as_ref().filter(|kept| kept.is_in_force(is_good)).map(|kept| kept.answer.clone())
+    }
+
     /// The same, where an answer that is kept may not be good enough.
     pub(super) async fn get_where(
         &self,
@@ -53,9 +66,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Answers<K, V> {
     ) -> Answer<V> {
         let slot = self.slot(key);
         let mut kept = slot.lock().await;
-        if let Some(kept) = kept.as_ref().filter(|kept| Instant::now() < kept.until)
-            && kept.answer.as_ref().ok().is_none_or(is_good)
-        {
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_in_force(is_good)) {
             return kept.answer.clone();
         }
         let answer = ask.await;

@@ -14,6 +14,7 @@ use super::viewer::{Person, Proof};
 use super::{Access, Viewer, proxy, session};
 use crate::answer::frame::{Page, Reader};
 use crate::answer::{Problem, codes};
+use crate::serve::Guest;
 
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
@@ -42,6 +43,7 @@ impl Gate {
 
     pub(crate) async fn admit(self, mut request: Request, next: Next) -> Response {
         let Access::Kubernetes(control) = &self.access else {
+            Guest::of(&request).is_known();
             request.extensions_mut().insert(Viewer::Everybody);
             return next.run(request).await;
         };
@@ -50,6 +52,10 @@ impl Gate {
         }
         match self.recognise(control, request.headers()).await {
             Ok(Some(person)) => {
+                let Some(_under_way) = control.begin_request(&person.known) else {
+                    return answer(busy(), request.uri());
+                };
+                Guest::of(&request).is_known();
                 let can_leave = matches!(person.proof, Proof::Session(_));
                 let reader = Reader::Person { name: person.known.person.user.as_str().into(), can_leave };
                 let viewer = Viewer::Person(Arc::new(person));
@@ -150,6 +156,14 @@ fn answer(problem: Problem, uri: &Uri) -> Response {
         true => problem.answer(uri.path()),
         false => problem.into_response(),
     }
+}
+
+fn busy() -> Problem {
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "You have too many requests under way.",
+        "Send fewer at once. The service accounts of a namespace count as one person.",
+    )
 }
 
 fn unauthorised(problem: Problem, uri: &Uri) -> Response {

@@ -12,7 +12,6 @@ mod known_tokens;
 mod proxy;
 mod reviews;
 mod session;
-mod shares;
 mod viewer;
 
 use std::fmt;
@@ -111,5 +110,18 @@ impl ProxySecret {
 impl fmt::Debug for ProxySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ProxySecret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::party_of;
+
+    #[test]
+    fn the_service_accounts_of_a_namespace_are_one_party() {
+        let robots = ["a", "b"].map(|name| format!("system:serviceaccount:team:{name}"));
+        assert_eq!(party_of(&robots[0]), party_of(&robots[1]));
+        assert_ne!(party_of(&robots[0]), party_of("system:serviceaccount:other:a"));
+        assert_eq!(party_of("ann:a"), "ann:a");
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
-use tokio::sync::{AcquireError, Semaphore};
+use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer, Shares};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -13,8 +13,7 @@ use super::answers::Answers;
 use super::codes::Codes;
 use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
-use super::shares::Shares;
-use super::{AccessOptions, Digest, TOKEN_BYTES, sha256};
+use super::{AccessOptions, Digest, TOKEN_BYTES, party_of, sha256};
 
 /// What is withdrawn in Kubernetes counts here after this time at the latest.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -38,9 +37,12 @@ const RIGHT_REVIEWS: usize = 32;
 /// Of these, one person has so many at once, or the service accounts of one namespace: a list over many namespaces asks for
 /// each of them.
 const RIGHT_REVIEWS_OF_ONE: usize = 8;
-/// Documents that are read for one person at once, and so are in memory: whoever asks for many waits for themselves, and
-/// not everybody for the journal.
-const DOCUMENTS_OF_ONE: usize = 4;
+/// Requests of one party under way. Those that wait for its own share are among them, and each has a connection that others
+/// would need: a browser opens six.
+const REQUESTS_OF_ONE: usize = 16;
+/// Tokens that nobody has had before and that are being asked about, or wait for it. The API server answers in
+/// milliseconds, so that more are a storm.
+const UNKNOWN_TOKENS: usize = TOKEN_REVIEWS + 64;
 /// A review, with the wait for its place. Requests to an API server that is well take milliseconds.
 const REVIEW: Duration = Duration::from_secs(5);
 
@@ -67,17 +69,26 @@ impl From<ReviewError> for Unanswered {
     }
 }
 
+impl From<AcquireError> for Unanswered {
+    /// Nobody closes the places.
+    fn from(error: AcquireError) -> Self {
+        Self::new(false, &error.to_string())
+    }
+}
+
 /// A person, and the digest of all that the API server said of them: their rights are kept by it.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) person: Person,
+    /// Whose shares they have.
+    pub(super) party: Arc<str>,
     digest: Digest,
 }
 
 impl Known {
     pub(super) fn new(person: Person) -> Self {
         let text = serde_json::to_vec(&person).unwrap_or_else(|_| format!("{person:?}").into_bytes());
-        Self { digest: sha256(&text), person }
+        Self { digest: sha256(&text), party: party_of(&person.user).into(), person }
     }
 }
 
@@ -111,8 +122,9 @@ pub struct AccessControl {
     token_reviews: Semaphore,
     known_token_reviews: Semaphore,
     right_reviews: Semaphore,
-    right_shares: Shares,
-    pub(super) document_shares: Shares,
+    unknown_tokens: Semaphore,
+    right_shares: Shares<Arc<str>>,
+    request_shares: Shares<Arc<str>>,
     /// When it was last logged that there is no answer.
     told: Mutex<Option<Instant>>,
 }
@@ -133,7 +145,8 @@ impl AccessControl {
             known_token_reviews: Semaphore::new(KNOWN_TOKEN_REVIEWS),
             right_reviews: Semaphore::new(RIGHT_REVIEWS),
             right_shares: Shares::new(RIGHT_REVIEWS_OF_ONE),
-            document_shares: Shares::new(DOCUMENTS_OF_ONE),
+            unknown_tokens: Semaphore::new(UNKNOWN_TOKENS),
+            request_shares: Shares::new(REQUESTS_OF_ONE),
             told: Mutex::default(),
         }
     }
@@ -156,7 +169,11 @@ impl AccessControl {
         let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
         let places = if was_known { &self.known_token_reviews } else { &self.token_reviews };
         let ask = async {
-            let person = self.reviewed(places, None, self.reviewer.authenticate(token)).await?;
+            let waits = self.unknown_tokens.try_acquire();
+            if waits.is_err() && !was_known {
+                return Err(Unanswered::new(false, "too many unknown tokens are asked about"));
+            }
+            let person = self.reviewed(places, self.reviewer.authenticate(token)).await?;
             // Nobody's name is a fault of whoever answers, and would be everybody's.
             Ok(person.filter(|person| !person.user.is_empty()).map(|person| Arc::new(Known::new(person))))
         };
@@ -172,8 +189,14 @@ impl AccessControl {
 
     async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
         let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
-        let ask = Asked::now(self.asked_for(known, self.reviewer.allows(&known.person, attempt)));
-        self.rights.get(&(known.digest, attempt.clone()), keep, ask).await
+        let key = (known.digest, attempt.clone());
+        if let Some(kept) = self.rights.kept(&key, |_| true) {
+            return kept;
+        }
+        let _share = self.share(known).await?;
+        let ask =
+            Asked::now(self.reviewed(&self.right_reviews, self.reviewer.allows(&known.person, attempt)));
+        self.rights.get(&key, keep, ask).await
     }
 
     /// The namespace in which they may do it; none where they may not, or there is none.
@@ -189,10 +212,7 @@ impl AccessControl {
         if !right.answer {
             return Ok(None);
         }
-        let name = &attempt.namespace;
-        let is_good = |kept: &Asked<_>| kept.at >= right.at;
-        let ask = Asked::now(self.asked_for(known, self.reviewer.namespace(name)));
-        Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
+        self.namespace(known, &attempt.namespace, |kept| kept.at >= right.at).await
     }
 
     /// The namespace that has this name now, whatever they may do there.
@@ -201,39 +221,44 @@ impl AccessControl {
         known: &Known,
         name: &String,
     ) -> Result<Option<LiveNamespace>, Unanswered> {
-        let ask = Asked::now(self.asked_for(known, self.reviewer.namespace(name)));
-        Ok(self.namespaces.get(name, |_| NAMESPACE, ask).await?.answer)
+        self.namespace(known, name, |_| true).await
     }
 
-    /// What a person may do, and where.
-    async fn asked_for<T>(
+    async fn namespace(
         &self,
         known: &Known,
-        review: impl Future<Output = Result<T, ReviewError>>,
-    ) -> Result<T, Unanswered> {
-        self.reviewed(&self.right_reviews, Some(&known.person.user), review).await
+        name: &String,
+        is_good: impl Fn(&Asked<Option<LiveNamespace>>) -> bool,
+    ) -> Result<Option<LiveNamespace>, Unanswered> {
+        if let Some(kept) = self.namespaces.kept(name, &is_good) {
+            return Ok(kept?.answer);
+        }
+        let _share = self.share(known).await?;
+        let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
+        Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
     }
 
-    /// `person`: where a share of the places is theirs.
+    /// A place among the questions of their party. It is taken before the answer's slot: others who want the same answer
+    /// wait for the API server, and not for somebody's turn.
+    async fn share(&self, known: &Known) -> Result<OwnedSemaphorePermit, Unanswered> {
+        in_time(async { Ok(self.right_shares.take(&known.party).await?) }).await
+    }
+
+    /// A place among the requests of their party, until it is answered. None where all are taken.
+    pub(super) fn begin_request(&self, known: &Known) -> Option<OwnedSemaphorePermit> {
+        self.request_shares.take_at_once(&known.party)
+    }
+
     async fn reviewed<T>(
         &self,
         places: &Semaphore,
-        person: Option<&str>,
         review: impl Future<Output = Result<T, ReviewError>>,
     ) -> Result<T, Unanswered> {
-        let in_place = async {
-            let closed = |error: AcquireError| Unanswered::new(false, &error.to_string());
-            let _share = match person {
-                Some(person) => Some(self.right_shares.take(person).await.map_err(closed)?),
-                None => None,
-            };
-            let _place = places.acquire().await.map_err(closed)?;
+        let answer = in_time(async {
+            let _place = places.acquire().await?;
             Ok(review.await?)
-        };
-        let answer = match tokio::time::timeout(REVIEW, in_place).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()))),
-        };
+        });
+        let answer = answer.await;
         if let Err(unanswered) = &answer {
             self.tell(unanswered);
         }
@@ -282,11 +307,17 @@ impl AccessControl {
     }
 }
 
+async fn in_time<T>(asked: impl Future<Output = Result<T, Unanswered>>) -> Result<T, Unanswered> {
+    let late = || Unanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()));
+    tokio::time::timeout(REVIEW, asked).await.unwrap_or_else(|_| Err(late()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use async_trait::async_trait;
+    use futures::FutureExt;
 
     use super::super::EndedSessions;
     use super::*;
@@ -311,16 +342,36 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
-        let reviewer = Arc::new(Remade::default());
+    fn control(reviewer: Arc<Remade>) -> AccessControl {
         let options = AccessOptions {
             session_key: [7; 32],
             ended: EndedSessions::default(),
             log_reads: false,
             trusted_proxy: None,
         };
-        let control = AccessControl::new(reviewer.clone(), options);
+        AccessControl::new(reviewer, options)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_two_parties_want_waits_for_the_share_of_neither() {
+        let control = control(Arc::default());
+        let known = async |name: &str| control.person(name).await.unwrap().unwrap();
+        let (ann, bob, name) = (known("ann").await, known("bob").await, "ml".to_owned());
+        let mut busy = Vec::new();
+        for _ in 0..RIGHT_REVIEWS_OF_ONE {
+            busy.push(control.share(&ann).await.unwrap());
+        }
+        let mut hers = Box::pin(control.live_namespace(&ann, &name));
+        assert!(futures::poll!(hers.as_mut()).is_pending(), "she waits for herself");
+        let his = control.live_namespace(&bob, &name).now_or_never().expect("he does not wait for her");
+        assert!(his.unwrap().is_some());
+        assert!(control.live_namespace(&ann, &name).now_or_never().is_some(), "what is kept needs no share");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_is_in_the_namespace_that_was_there_when_it_was_asked_for_or_in_a_later_one() {
+        let reviewer = Arc::new(Remade::default());
+        let control = control(reviewer.clone());
         let attempt = Attempt {
             verb: "list".into(),
             group: String::new(),

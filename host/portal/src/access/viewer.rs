@@ -14,7 +14,6 @@ use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
 use crate::answer::Problem;
 use axum::http::StatusCode;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// The group of what Kubewitness lets people do beside reading objects.
 pub(crate) const GROUP: &str = "kubewitness.dev";
@@ -87,6 +86,14 @@ impl Viewer {
         match self {
             Self::Everybody | Self::Nobody => None,
             Self::Person(person) => Some(&person.known.person.user),
+        }
+    }
+
+    /// Whose shares they have.
+    pub(crate) fn party(&self) -> Option<&str> {
+        match self {
+            Self::Everybody | Self::Nobody => None,
+            Self::Person(person) => Some(&person.known.party),
         }
     }
 
@@ -247,13 +254,6 @@ impl Viewer {
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
-    /// Held while a document is read for them.
-    pub(crate) async fn document_share(&self) -> Option<OwnedSemaphorePermit> {
-        let Self::Person(person) = self else { return None };
-        // Nobody closes the places.
-        person.control.document_shares.take(&person.known.person.user).await.ok()
-    }
-
     /// For the record, where an operator wants one: who read which document. Never what is in it.
     pub(crate) fn has_read(&self, object: &ObjectRef, seq: u64) {
         let Some(person) = self.logged() else { return };
@@ -279,11 +279,12 @@ impl Viewer {
 }
 
 tokio::task_local! {
-    /// Who asks, while their request is answered.
+    /// Whose request is answered.
     static ASKING: Arc<str>;
 }
 
-/// Who asks now: each person has a share of what takes long. None where nobody is told apart.
+/// The party that asks now: each has a share of what takes long. It is a person, or the service accounts of a namespace.
+/// None where nobody is told apart.
 pub fn asking() -> Option<Arc<str>> {
     ASKING.try_with(Arc::clone).ok()
 }
@@ -291,9 +292,9 @@ pub fn asking() -> Option<Arc<str>> {
 impl Viewer {
     /// Does the work in the viewer's name, for [`asking`].
     pub(crate) async fn does<F: Future>(&self, work: F) -> F::Output {
-        match self.name() {
-            Some(name) => ASKING.scope(name.into(), work).await,
-            None => work.await,
+        match self {
+            Self::Person(person) => ASKING.scope(person.known.party.clone(), work).await,
+            Self::Everybody | Self::Nobody => work.await,
         }
     }
 }

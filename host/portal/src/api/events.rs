@@ -15,8 +15,9 @@ use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
+use kubewitness_core::Seq;
+use kubewitness_core::ports::RawState;
 use kubewitness_core::views::Views;
-use kubewitness_core::{Seq, State as Witnessed};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +49,7 @@ struct Live {
     newest: watch::Receiver<Seq>,
     stop: CancellationToken,
     after: Seq,
-    states: VecDeque<Arc<Witnessed>>,
+    states: VecDeque<RawState>,
     /// The kind of the first event, and its position.
     first: Option<(&'static str, Seq)>,
     _place: StreamPlace,
@@ -64,7 +65,7 @@ pub(crate) async fn events(
     let seen =
         headers.get("last-event-id").and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let seen = seen.map(|text| params::number("Last-Event-ID", text)).transpose()?;
-    let place = app.streams.take(viewer.name()).ok_or_else(|| {
+    let place = app.streams.take(viewer.party()).ok_or_else(|| {
         Problem::of(
             codes::TOO_MANY_STREAMS,
             "There are too many live streams.",
@@ -125,12 +126,19 @@ impl Live {
         }
         loop {
             if let Some(state) = self.states.pop_front() {
-                self.after = state.seq;
+                self.after = state.seq();
                 match self.shows(&state).await {
                     Some(true) => {}
                     Some(false) => continue,
                     None => return None,
                 }
+                let state = match self.views.shown(state).await {
+                    Ok(state) => state,
+                    Err(error) => {
+                        tracing::warn!(%error, "a live stream ends: a state can't be shown");
+                        return None;
+                    }
+                };
                 let event = Event::default().event("state").id(state.seq.to_string());
                 return event.json_data(&*state).ok();
             }
@@ -139,9 +147,9 @@ impl Live {
     }
 
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
-    async fn shows(&mut self, state: &Witnessed) -> Option<bool> {
+    async fn shows(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
-        match self.visible.sees(Verb::List, &state.object, Some(state.seq)).await {
+        match self.visible.sees(Verb::List, state.object(), Some(state.seq())).await {
             Ok(sees) => Some(sees),
             Err(problem) => {
                 tracing::debug!(problem.message, "a live stream ends");

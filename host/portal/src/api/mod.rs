@@ -168,7 +168,7 @@ async fn timeline(State(app): State<App>, viewer: Viewer, uri: Uri) -> Result<Pa
         // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
         return Ok(Paged::new(TimelineView::default(), None));
     }
-    let story = visible.of_story(app.views.timeline(&query).await?).await?;
+    let story = visible.story(&query).await?;
     let next = params.next(&uri, story.next);
     Ok(Paged::new(story, next))
 }

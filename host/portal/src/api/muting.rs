@@ -88,7 +88,7 @@ pub(crate) async fn order(
     if let Some(uid) = uid {
         // Whoever may not see the object does not learn whether it is there.
         let query = TimelineQuery { uid: Some(uid.clone()), limit: Some(1), ..TimelineQuery::default() };
-        let story = Visibility::new(app, viewer).of_story(app.views.timeline(&query).await?).await?;
+        let story = Visibility::new(app, viewer).story(&query).await?;
         let known = story.states.last().map(|state| {
             (format!("{}/{}", state.object.kind, state.object.name), state.object.namespace.clone())
         });

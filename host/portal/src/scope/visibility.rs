@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, Shown, VisibleObjects, Watched};
+use kubewitness_core::ports::{Attempt, RawState, RawStory, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
     EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery,
     TimelineView, Views,
 };
-use kubewitness_core::{Change, Gap, ObjectRef, Seq, State};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq};
 
 use crate::access::ages::Ages;
 use crate::access::{Act, Unanswered, Viewer};
@@ -391,25 +391,29 @@ impl Visibility {
     }
 
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
-    pub(crate) async fn of_story(&self, story: TimelineView) -> Result<TimelineView, Problem> {
+    pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
+        let story = self.views.story(query).await?;
         if self.is_whole() {
-            return Ok(story);
+            return Ok(self.views.told(story).await?);
         }
-        let oldest = story.states.first().map(|state| state.seq);
+        let oldest = story.states.first().map(RawState::seq);
         let states = self.of_states(story.states, true).await?;
         // What is older than a state that they may not see is none of theirs.
-        let is_theirs = states.first().map(|state| state.seq) == oldest;
-        let (cut, next) = (story.cut && is_theirs, story.next.filter(|_| is_theirs));
-        let owns_more = story.owns_more && is_theirs;
+        let is_theirs = states.first().map(RawState::seq) == oldest;
+        let (next, owns_more) = (story.next.filter(|_| is_theirs), story.owns_more && is_theirs);
         let related = self.of_states(story.related, false).await?;
         let events = match states.is_empty() {
             true => Vec::new(),
-            false => self.of_events(story.events).await?,
+            false => self.of_states(story.events, false).await?,
         };
-        let theirs: HashSet<&str> = states.iter().chain(&related).map(|state| &*state.object.uid).collect();
-        let mut reports = story.reports;
-        reports.retain(|report| theirs.contains(&*report.uid));
-        Ok(TimelineView { states, related, events, reports, cut, owns_more, next })
+        let theirs: HashSet<_> =
+            states.iter().chain(&related).map(|state| state.object().uid.clone()).collect();
+        let reports = story.reports && !states.is_empty();
+        let seen = RawStory { states, related, events, reports, next, owns_more };
+        let mut told = self.views.told(seen).await?;
+        told.events = self.of_events(told.events).await?;
+        told.reports.retain(|report| theirs.contains(&report.uid));
+        Ok(told)
     }
 
     /// Events that they may get, about objects that they may get.
@@ -436,31 +440,31 @@ impl Visibility {
         Ok(shown)
     }
 
-    async fn of_states(&self, states: Vec<Arc<State>>, by_name: bool) -> Result<Vec<Arc<State>>, Problem> {
+    async fn of_states(&self, states: Vec<RawState>, by_name: bool) -> Result<Vec<RawState>, Problem> {
         // A state whose document says when its object was created.
-        let mut tells: HashMap<&str, &State> = HashMap::new();
+        let mut tells: HashMap<&str, &RawState> = HashMap::new();
         for state in &states {
-            let told = tells.entry(&state.object.uid).or_insert(state);
-            if told.change != Change::Present {
+            let told = tells.entry(&state.object().uid).or_insert(state);
+            if told.change() != Change::Present {
                 *told = state;
             }
         }
         let mut seen: HashMap<String, bool> = HashMap::new();
         for (uid, state) in tells {
             let is_seen = match by_name {
-                true => self.gets(&state.object, Some(state.seq)).await?,
-                false => self.sees(Verb::Get, &state.object, Some(state.seq)).await?,
+                true => self.gets(state.object(), Some(state.seq())).await?,
+                false => self.sees(Verb::Get, state.object(), Some(state.seq())).await?,
             };
             seen.insert(uid.to_owned(), is_seen);
         }
-        Ok(states.into_iter().filter(|state| seen.get(&state.object.uid) == Some(&true)).collect())
+        Ok(states.into_iter().filter(|state| seen.get(&state.object().uid) == Some(&true)).collect())
     }
 
     /// The state at a position, where they may get its object.
-    pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<Arc<State>>, Problem> {
+    pub(crate) async fn state_at(&self, seq: Seq) -> Result<Option<RawState>, Problem> {
         let states = self.views.states_after(seq.saturating_sub(1), 1).await?;
-        match states.into_iter().find(|state| state.seq == seq) {
-            Some(state) if self.is_whole() || self.gets(&state.object, Some(seq)).await? => Ok(Some(state)),
+        match states.into_iter().find(|state| state.seq() == seq) {
+            Some(state) if self.is_whole() || self.gets(state.object(), Some(seq)).await? => Ok(Some(state)),
             _ => Ok(None),
         }
     }
@@ -468,7 +472,6 @@ impl Visibility {
     /// The document at a position, for them to read. One that is not there and one that is not for them are told
     /// in the same words.
     pub(crate) async fn document(&self, seq: Seq) -> Result<Vec<u8>, Problem> {
-        let _share = self.viewer.document_share().await;
         if self.is_whole() {
             return Ok(self.views.document(seq).await?);
         }
@@ -486,7 +489,7 @@ impl Visibility {
             StatusCode::NOT_FOUND => missing(),
             _ => problem,
         })?;
-        self.viewer.has_read(&state.object, seq);
+        self.viewer.has_read(state.object(), seq);
         Ok(document)
     }
 

@@ -1,6 +1,7 @@
 //! One connection: its requests, one after the other, until it has no more or loses its place.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use tower::ServiceExt;
 use tracing::trace;
 
 use super::Bounds;
-use super::places::Place;
-use super::stall::Stalling;
+use super::places::{Guest, Place};
+use super::stall::{self, Stalling};
 use super::tls::Tls;
 use super::traffic::Counts;
 
@@ -45,6 +46,7 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             trace!(%error, "small answers may be delayed");
         }
+        tell_early(&stream);
         let Some(tls) = self.tls.clone() else { return self.speak(stream, place).await };
         let shaken = tokio::select! {
             shaken = tokio::time::timeout(self.bounds.header, tls.accept(stream)) => shaken,
@@ -97,7 +99,8 @@ async fn answer(
     working: Working,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let request = request.map(|body| Body::new(Arriving::new(body, working.0.clone())));
+    let mut request = request.map(|body| Body::new(Arriving::new(body, working.0.clone())));
+    request.extensions_mut().insert(Guest::at(working.0.clone()));
     let response = router.oneshot(request).await?;
     // What is captured lives as long as the answer's body.
     Ok(response.map(|body| {
@@ -108,9 +111,22 @@ async fn answer(
     }))
 }
 
-fn is_stalled(error: &hyper::Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| source.kind() == io::ErrorKind::TimedOut)
+/// Of what the client has not taken, the kernel keeps little that was not sent yet. It then tells after each few kilobytes
+/// that the client goes on, and not after a third of its buffer.
+fn tell_early(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(stall::PIECE as u32) {
+        trace!(%error, "a slow client may be taken for one that does not read");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+}
+
+fn is_stalled(error: &dyn Error) -> bool {
+    // That of an answer's body lies within others.
+    let causes = std::iter::successors(error.source(), |error| (*error).source());
+    let mut causes = causes.filter_map(|error| error.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::TimedOut)
 }
 
 /// The body of a request. Until all of it is there, the connection is one that sends.
@@ -129,7 +145,7 @@ impl Arriving {
 
     fn note_end(&mut self, is_end: bool) {
         if let Some(place) = self.place.take_if(|_| is_end) {
-            place.works();
+            place.asks();
         }
     }
 }
@@ -170,5 +186,17 @@ struct Working(Arc<Place>);
 impl Drop for Working {
     fn drop(&mut self) {
         self.0.rests();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_taken_too_slowly_is_a_stall_however_deep_its_error_lies() {
+        let error = |kind| axum::Error::new(axum::Error::new(io::Error::new(kind, "the client")));
+        assert!(is_stalled(&error(io::ErrorKind::TimedOut)));
+        assert!(!is_stalled(&error(io::ErrorKind::BrokenPipe)));
     }
 }

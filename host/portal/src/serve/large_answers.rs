@@ -32,13 +32,13 @@ impl LargeAnswers {
         Self(Room::new(ROOM_KIB))
     }
 
-    /// The answer for a person, if people sign in. It takes up room until it was sent. None where there is no room.
-    pub(crate) fn hold(&self, person: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
+    /// The answer for a party, if people sign in. It takes up room until it was sent. None where there is no room.
+    pub(crate) fn hold(&self, party: Option<&str>, response: Response<Body>) -> Option<Response<Body>> {
         let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > LARGE) else {
             return Some(response);
         };
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let part = self.0.take(person, kib)?;
+        let part = self.0.take(party, kib)?;
         let until = Instant::now() + AT_LEAST + Duration::from_secs(bytes / BYTES_A_SECOND);
         Some(response.map(|body| Body::new(Pieces { body, rest: Bytes::new(), until, _part: part })))
     }

@@ -29,6 +29,7 @@ use tracing::{error, info, warn};
 
 use connection::Server;
 pub(crate) use large_answers::{LargeAnswers, OF_ONE_MIB};
+pub(crate) use places::Guest;
 use places::{Peer, Places};
 pub(crate) use stream_places::{StreamPlace, StreamPlaces};
 pub(crate) use tls::Tls;

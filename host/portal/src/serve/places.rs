@@ -1,10 +1,10 @@
 //! Decides which connections have a place, and which one gives its place up for a new connection.
 //!
-//! A connection waits (for its first request), sends (the body of a request), works (on a request or its answer) or
-//! rests (after an answer). Where there is no place, the new one gets that of one that does not work, or whose client
-//! does not take the answer: first of those that have never asked for anything, then of those that send or do not
-//! read, and of these the one that has been at it longest. So connections that are only held open, never complete what
-//! they send, or do not read keep no client out; only requests under way do, and those have an end.
+//! A connection waits (for its first request), sends (the body of a request), asks (and nobody knows who it is), works (on
+//! the request of somebody who is known, or its answer) or rests (after an answer). Where there is no place, the new one
+//! gets that of one that does not work, or whose client does not take the answer: in this order, and of these the one that
+//! has been at it longest. So connections that are only held open, never complete what they send, come from strangers, or
+//! do not read keep no client out. Only requests of people who are known do. Those have an end, and one person has few.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::extract::Request;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +51,7 @@ impl fmt::Display for Peer {
 enum Doing {
     Waits,
     Sends,
+    Asks,
     Rests,
     Works,
 }
@@ -57,6 +59,8 @@ enum Doing {
 struct Open {
     peer: Peer,
     doing: Doing,
+    /// Whether it is known who sends the request that is under way.
+    is_known: bool,
     /// Grows with every change of what a connection does.
     since: u64,
     /// Since when its client has taken nothing of what is sent.
@@ -69,7 +73,7 @@ impl Open {
     fn rank(&self) -> Option<(Doing, u64)> {
         let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
         match self.doing {
-            Doing::Works if is_unread => Some((Doing::Sends, self.since)),
+            Doing::Works if is_unread => Some((Doing::Works, self.since)),
             Doing::Works => None,
             other => Some((other, self.since)),
         }
@@ -105,7 +109,14 @@ impl Places {
             self.evict_one_of(&mut table, crowd)?;
         }
         let (number, evicted) = (table.next(), CancellationToken::new());
-        let open = Open { peer, doing: Doing::Waits, since: number, stalled: None, evicted: evicted.clone() };
+        let open = Open {
+            peer,
+            doing: Doing::Waits,
+            is_known: false,
+            since: number,
+            stalled: None,
+            evicted: evicted.clone(),
+        };
         table.open.insert(number, open);
         *table.peers.entry(peer).or_default() += 1;
         self.counts.set_open(table.open.len());
@@ -172,11 +183,20 @@ pub(super) struct Place {
 impl Place {
     /// The header of a request is there, and its body is not.
     pub(super) fn sends(&self) {
-        self.does(Doing::Sends);
+        self.change(|_| Doing::Sends);
     }
 
-    pub(super) fn works(&self) {
-        self.does(Doing::Works);
+    /// All of the request is there.
+    pub(super) fn asks(&self) {
+        self.change(|open| if open.is_known { Doing::Works } else { Doing::Asks });
+    }
+
+    /// It is known who asks.
+    fn is_known(&self) {
+        self.change(|open| {
+            open.is_known = true;
+            if open.doing == Doing::Asks { Doing::Works } else { open.doing }
+        });
     }
 
     /// Whether the client takes nothing of what is sent right now.
@@ -187,7 +207,10 @@ impl Place {
     }
 
     pub(super) fn rests(&self) {
-        self.does(Doing::Rests);
+        self.change(|open| {
+            open.is_known = false;
+            Doing::Rests
+        });
     }
 
     /// No complete header has come since the connection began.
@@ -201,12 +224,32 @@ impl Place {
         self.evicted.cancelled().await;
     }
 
-    fn does(&self, doing: Doing) {
+    fn change(&self, doing: impl FnOnce(&mut Open) -> Doing) {
         let mut table = self.places.table();
         let since = table.next();
         if let Some(open) = table.open.get_mut(&self.number) {
-            (open.doing, open.since) = (doing, since);
+            (open.doing, open.since) = (doing(open), since);
         }
+    }
+}
+
+/// The connection that a request came by: whoever finds out who asks tells it.
+#[derive(Clone, Default)]
+pub(crate) struct Guest(Option<Arc<Place>>);
+
+impl Guest {
+    pub(super) fn at(place: Arc<Place>) -> Self {
+        Self(Some(place))
+    }
+
+    /// Of a request that came by no connection, nobody keeps a place.
+    pub(crate) fn of(request: &Request) -> Self {
+        request.extensions().get().cloned().unwrap_or_default()
+    }
+
+    /// Its place is not taken away while the request is under way.
+    pub(crate) fn is_known(&self) {
+        self.0.iter().for_each(|place| place.is_known());
     }
 }
 
@@ -231,6 +274,11 @@ mod tests {
         Peer::of(address.parse().unwrap())
     }
 
+    fn works(place: &Place) {
+        place.asks();
+        place.is_known();
+    }
+
     fn is_evicted(place: &Place) -> bool {
         place.evicted.is_cancelled()
     }
@@ -243,8 +291,8 @@ mod tests {
         let second = places.take(peer("10.0.0.1")).unwrap();
         let third = places.take(peer("10.0.0.1")).unwrap();
         assert!(is_evicted(&first) && !is_evicted(&second) && !is_evicted(&third) && !is_evicted(&other));
-        second.works();
-        third.works();
+        works(&second);
+        works(&third);
         assert!(places.take(peer("10.0.0.1")).is_none(), "what works is never taken away");
         third.rests();
         assert!(places.take(peer("10.0.0.1")).is_some() && is_evicted(&third));
@@ -258,10 +306,10 @@ mod tests {
         let new = places.take(peer("10.0.0.3")).unwrap();
         assert!(is_evicted(&crowd[0]) && !is_evicted(&one) && !is_evicted(&new));
         drop(crowd);
-        one.works();
-        new.works();
+        works(&one);
+        works(&new);
         let busy: Vec<_> = (0..2).map(|_| places.take(peer("10.0.0.4")).unwrap()).collect();
-        busy.iter().for_each(Place::works);
+        busy.iter().for_each(works);
         assert!(places.take(peer("10.0.0.5")).is_none());
         drop(one);
         assert!(places.take(peer("10.0.0.5")).is_some());
@@ -271,7 +319,7 @@ mod tests {
     fn one_that_has_asked_before_stays_longer_than_one_that_never_has() {
         let places = places(2, 2);
         let known = places.take(peer("10.0.0.1")).unwrap();
-        known.works();
+        works(&known);
         known.rests();
         for _ in 0..5 {
             let half_open = places.take(peer("10.0.0.1")).unwrap();
@@ -287,7 +335,7 @@ mod tests {
     fn one_whose_body_never_comes_makes_room_before_one_that_was_answered() {
         let places = places(2, 2);
         let known = places.take(peer("10.0.0.1")).unwrap();
-        known.works();
+        works(&known);
         known.rests();
         let half_sent = places.take(peer("10.0.0.1")).unwrap();
         half_sent.sends();
@@ -295,11 +343,49 @@ mod tests {
         assert!(is_evicted(&half_sent) && !is_evicted(&known) && !is_evicted(&next));
     }
 
+    #[test]
+    fn the_request_of_a_stranger_makes_room_until_it_is_known_who_asks() {
+        let places = places(2, 2);
+        let resting = places.take(peer("10.0.0.1")).unwrap();
+        works(&resting);
+        resting.rests();
+        let stranger = places.take(peer("10.0.0.1")).unwrap();
+        stranger.asks();
+        let known = places.take(peer("10.0.0.1")).unwrap();
+        assert!(is_evicted(&stranger) && !is_evicted(&resting), "one that was answered stays longer");
+        // It is known before its body is there.
+        known.sends();
+        known.is_known();
+        known.asks();
+        let next = places.take(peer("10.0.0.1")).unwrap();
+        assert!(is_evicted(&resting) && !is_evicted(&known));
+        works(&next);
+        assert!(places.take(peer("10.0.0.1")).is_none());
+        next.rests();
+        next.asks();
+        assert!(
+            places.take(peer("10.0.0.1")).is_some() && is_evicted(&next),
+            "the next request is anybody's"
+        );
+    }
+
+    #[test]
+    fn one_that_rests_makes_room_before_one_that_is_read_slowly() {
+        let places = places(2, 2);
+        let slow = places.take(peer("10.0.0.1")).unwrap();
+        works(&slow);
+        slow.places.table().open.get_mut(&slow.number).unwrap().stalled = Instant::now().checked_sub(STALLED);
+        let resting = places.take(peer("10.0.0.1")).unwrap();
+        works(&resting);
+        resting.rests();
+        assert!(places.take(peer("10.0.0.1")).is_some() && is_evicted(&resting) && !is_evicted(&slow));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn one_that_does_not_take_its_answer_makes_room_after_a_moment() {
         let places = places(1, 1);
         let unread = places.take(peer("10.0.0.1")).unwrap();
-        unread.works();
+        works(&unread);
         unread.stalls(true);
         assert!(places.take(peer("10.0.0.1")).is_none(), "it may go on");
         tokio::time::advance(STALLED).await;
@@ -315,7 +401,7 @@ mod tests {
     fn this_machine_has_most_places_and_an_ipv6_subscriber_those_of_one_peer() {
         let places = places(16, 2);
         let local: Vec<_> = (0..14).map(|_| places.take(peer("127.0.0.1")).unwrap()).collect();
-        local.iter().for_each(Place::works);
+        local.iter().for_each(works);
         assert!(places.take(peer("127.0.0.1")).is_none());
         assert!(places.take(peer("::ffff:127.0.0.1")).is_none(), "the same one in other words");
         assert!(places.take(peer("10.0.0.1")).is_some());

@@ -1,19 +1,18 @@
-//! Room for what clients hold for long: an amount in all, and a quarter of it for one person.
+//! Room for what clients hold for long: an amount in all, and a quarter of it for one party: a person, or the service
+//! accounts of a namespace.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::access::party_of;
-
-/// One person holds a quarter at most, so that three others find room.
+/// One party holds a quarter at most, so that three others find room.
 pub(super) const SHARE: u32 = 4;
 
 #[derive(Clone)]
 pub(crate) struct Room {
     all: Arc<Semaphore>,
-    a_person: u32,
+    a_party: u32,
     /// By party. It holds no more names than there is room for.
     held: Arc<Mutex<HashMap<String, u32>>>,
 }
@@ -29,17 +28,17 @@ pub(crate) struct Part {
 impl Room {
     pub(crate) fn new(all: u32) -> Self {
         let semaphore = Semaphore::new(all as usize);
-        Self { all: Arc::new(semaphore), a_person: all.div_ceil(SHARE), held: Arc::default() }
+        Self { all: Arc::new(semaphore), a_party: all.div_ceil(SHARE), held: Arc::default() }
     }
 
-    /// None where too little is left, or the person has their share. Where nobody signs in, nobody is told apart.
-    pub(crate) fn take(&self, person: Option<&str>, size: u32) -> Option<Part> {
+    /// None where too little is left, or the party has its share. Where nobody signs in, nobody is told apart.
+    pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<Part> {
         let permit = self.all.clone().try_acquire_many_owned(size).ok()?;
-        let party = person.map(|person| party_of(person).to_owned());
+        let party = party.map(str::to_owned);
         if let Some(party) = &party {
             let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             let theirs = held.get(party).copied().unwrap_or(0) + size;
-            if theirs > self.a_person {
+            if theirs > self.a_party {
                 return None;
             }
             held.insert(party.clone(), theirs);

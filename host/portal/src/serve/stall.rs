@@ -21,15 +21,20 @@ pub(super) struct Stalling<T> {
     stalled: Option<Pin<Box<Sleep>>>,
     /// Bytes that it has taken since.
     taken: usize,
+    /// Whether the place was told that the client takes nothing.
+    is_told: bool,
 }
 
 /// A client that takes less within the limit keeps what it asked for in memory, and does not read it. The slowest
 /// network carries more.
 const LEAST: usize = 64 * 1024;
 
+/// What the socket is given at a time. It then tells sooner that the client takes something, however slowly.
+pub(super) const PIECE: usize = 16 * 1024;
+
 impl<T> Stalling<T> {
     pub(super) fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, place: None, stalled: None, taken: 0 }
+        Self { inner, limit, place: None, stalled: None, taken: 0, is_told: false }
     }
 
     /// Tells the place when the client takes nothing, and when it does again.
@@ -37,12 +42,13 @@ impl<T> Stalling<T> {
         Self { place: Some(place), ..self }
     }
 
-    fn goes_on(&mut self) {
-        if self.stalled.take().is_some()
+    fn tell(&mut self, stalls: bool) {
+        if self.is_told != stalls
             && let Some(place) = &self.place
         {
-            place.stalls(false);
+            place.stalls(stalls);
         }
+        self.is_told = stalls;
     }
 
     /// Bytes of what there is.
@@ -52,12 +58,15 @@ impl<T> Stalling<T> {
         sent: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = sent {
+            self.tell(false);
             self.taken = self.taken.saturating_add(bytes);
             if self.stalled.is_none() || self.taken >= LEAST {
-                self.goes_on();
+                self.stalled = None;
                 return sent;
             }
+            return if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) };
         }
+        self.tell(sent.is_pending());
         if self.stalled.is_none() {
             self.taken = 0;
         }
@@ -66,19 +75,17 @@ impl<T> Stalling<T> {
 
     /// All of what there is.
     fn judge_rest(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        self.tell(sent.is_pending());
         if sent.is_ready() {
-            self.goes_on();
+            self.stalled = None;
             return sent;
         }
         if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
     }
 
     fn is_in_time(&mut self, context: &mut Context<'_>) -> bool {
-        let (limit, place) = (self.limit, &self.place);
-        let stalled = self.stalled.get_or_insert_with(|| {
-            place.iter().for_each(|place| place.stalls(true));
-            Box::pin(tokio::time::sleep(limit))
-        });
+        let limit = self.limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         stalled.as_mut().poll(context).is_pending()
     }
 }
@@ -103,7 +110,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.inner).poll_write(context, bytes);
+        let piece = &bytes[..bytes.len().min(PIECE)];
+        let sent = Pin::new(&mut self.inner).poll_write(context, piece);
         self.judge_write(context, sent)
     }
 
@@ -112,6 +120,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Stalling<T> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if bytes.iter().map(|part| part.len()).sum::<usize>() > PIECE {
+            let first = bytes.iter().find(|part| !part.is_empty());
+            return self.poll_write(context, first.map_or(&[], |part| part));
+        }
         let sent = Pin::new(&mut self.inner).poll_write_vectored(context, bytes);
         self.judge_write(context, sent)
     }

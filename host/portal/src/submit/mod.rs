@@ -283,13 +283,13 @@ async fn refuse_one_that_is_gone(app: &App, view: &SubmitView) -> Result<(), Pro
         limit: Some(1),
         ..TimelineQuery::default()
     };
-    let story = match app.views.timeline(&query).await {
+    let story = match app.views.story(&query).await {
         Ok(story) => story,
         // Jobs are not among what is watched, or not in this namespace.
         Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    match story.states.last().is_some_and(|state| state.change == Change::Gone) {
+    match story.states.last().is_some_and(|state| state.change() == Change::Gone) {
         true => Err(Problem::new(
             StatusCode::CONFLICT,
             format!("This key has made the Job {} before, and the Job is gone.", view.name),

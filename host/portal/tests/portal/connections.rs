@@ -379,3 +379,30 @@ async fn without_its_certificate_nothing_is_served() {
         serve(listener, Arc::new(Fake::default()), options, CancellationToken::new()).await.unwrap_err();
     assert!(error.to_string().contains("/none/tls.crt"), "{error}");
 }
+
+#[tokio::test]
+async fn one_that_is_read_slowly_keeps_its_place_while_another_one_rests() {
+    let server = Server::portal(long_story(), options(Bounds { connections: 3, ..bounds() }));
+    let mut slow = unread(&server, EVENTS).await;
+    // A third of a send buffer would take longer than an unread answer keeps its place.
+    let reading = async {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_secs(6) {
+            let mut bytes = [0; 2048];
+            let read = slow.stream.read(&mut bytes).await.unwrap();
+            assert!(read > 0, "it was cut off after {:?}", began.elapsed());
+            tokio::time::sleep(Duration::from_millis(100) * read as u32 / 2048).await;
+        }
+    };
+    let others = async {
+        let mut known = Vec::new();
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let mut client = server.connect("").await;
+            client.is_answered().await;
+            known.push(client);
+        }
+    };
+    tokio::join!(reading, others);
+    server.ends().await;
+}

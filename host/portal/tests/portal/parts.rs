@@ -203,4 +203,22 @@ async fn no_more_versions_are_compared_than_the_bound_and_the_others_stand_alone
     let page = get(&portal(fake), "/objects/uid-beats").await.text;
     assert!(page.contains("500 versions in which nothing but heartbeats"), "the newest are folded");
     assert_eq!(positions(&page), (19..=119).collect(), "older ones are not compared");
+    assert!(page.contains("Some versions were not compared"), "the page says so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_whose_documents_take_long_are_not_compared_for_longer_than_a_second() {
+    let fake = Fake { slow_document: Some(std::time::Duration::from_millis(150)), ..Fake::default() };
+    let job = fake::object("Job", "research", "beats", "uid-beats");
+    let document = json!({"kind": "Job", "metadata": {"name": "beats"}}).to_string();
+    for seq in 19..=60 {
+        fake.push(fake::state(seq, &job, Change::Present, seq, fake::status("Running", "", "")));
+        fake.documents.lock().unwrap().insert(seq, document.clone());
+    }
+    let portal = portal(fake);
+    let began = tokio::time::Instant::now();
+    let page = get(&portal, "/objects/uid-beats").await.text;
+    assert!(began.elapsed() < std::time::Duration::from_millis(1_500), "{:?}", began.elapsed());
+    assert!(page.contains("5 versions in which nothing but heartbeats"), "those that were read are folded");
+    assert!(page.contains("Some versions were not compared"), "the page says so");
 }

@@ -58,7 +58,7 @@ impl HostViews {
             for then in found.rows {
                 let is_again = page.objects.iter().any(|view| view.object.uid == then.state.object.uid);
                 if !is_again && self.is_meant(&then.state, query, selection, &mut documents).await? {
-                    let state = self.shown(&then.state).await?;
+                    let state = self.without_secrets(&then.state).await?;
                     page.objects.push(view(Then { state, ..then }));
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kubewitness_capability::RedactionError;
+use kubewitness_capability::{Patience, RedactionError};
 use kubewitness_core::clock::Clock;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::Progress;
@@ -30,9 +30,10 @@ impl HostViews {
         let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
         let deliveries = self.told_of(&states).await?;
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
+        let mut patience = Patience::of_a_list();
         for view in views {
             let Some(states) = stories.get(&view.seq) else { continue };
-            let event = self.event(states).await?;
+            let event = self.event(states, &mut patience).await?;
             let times = if event.is_some() { Times::default() } else { Times::of(states, now_ms) };
             let about = match states.last() {
                 Some(last) => self.about(last).await?,
@@ -55,12 +56,16 @@ impl HostViews {
     }
 
     /// What an Event tells. The document of its end may be empty.
-    async fn event(&self, states: &[Arc<State>]) -> Result<Option<EventView>, ViewError> {
+    async fn event(
+        &self,
+        states: &[Arc<State>],
+        patience: &mut Patience,
+    ) -> Result<Option<EventView>, ViewError> {
         let last = states.iter().rfind(|state| state.change == Change::Present);
         let Some(last) = last.filter(|state| is_event(&state.object.group, &state.object.kind)) else {
             return Ok(None);
         };
-        Ok(self.events(vec![last.clone()]).await?.pop())
+        Ok(self.events(vec![last.clone().into()], patience).await?.pop())
     }
 
     /// What a page of objects shows of a document.

@@ -1,12 +1,11 @@
 //! The Events of one object's story, as their documents tell them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use kubewitness_core::State;
+use kubewitness_capability::Patience;
 use kubewitness_core::events;
-use kubewitness_core::ports::Documents;
+use kubewitness_core::ports::{Documents, RawState};
 use kubewitness_core::views::{EventView, ViewError};
 
 use super::redacted::party;
@@ -14,20 +13,24 @@ use super::{HostViews, unavailable};
 
 impl HostViews {
     /// Of these newest states of Events, what people may read of them.
-    pub(super) async fn events(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, ViewError> {
+    pub(super) async fn events(
+        &self,
+        states: Vec<RawState>,
+        patience: &mut Patience,
+    ) -> Result<Vec<EventView>, ViewError> {
         let redaction = self.redaction()?;
         if redaction.ready().is_err() {
             // Without their messages they tell nothing.
             return Ok(Vec::new());
         }
         let (mut told, mut objects) = (Vec::new(), HashMap::new());
-        for state in states.iter().rev() {
+        for state in states.into_iter().rev().map(RawState::unredacted) {
             // Retention may have taken it meanwhile.
             let Some(document) = self.journal.document(state.seq).await.map_err(unavailable)? else {
                 continue;
             };
             let document = events::cut(&document).map_or(document, Bytes::from);
-            let document = redaction.shown_beside(&self.journal, document, &mut objects, &party()).await;
+            let document = redaction.event(&self.journal, document, &mut objects, &party(), patience).await;
             let document = document.map_err(unavailable)?;
             told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }

@@ -218,7 +218,7 @@ impl HostViews {
 
     pub(super) async fn ended_view(&self, state: &Arc<State>) -> Result<ObjectView, ViewError> {
         let ended_at = Some(calendar::rfc3339(state.observed_ms));
-        Ok(ObjectView { ended_at, ..ObjectView::from(&*self.shown(state).await?) })
+        Ok(ObjectView { ended_at, ..ObjectView::from(&*self.without_secrets(state).await?) })
     }
 
     /// Among those that are there. One that was deleted has the phase that it had before.

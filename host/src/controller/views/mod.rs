@@ -17,9 +17,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use kubewitness_capability::Patience;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::cursor::StoryCursor;
-use kubewitness_core::ports::{Backlog, DeadLetter, Documents, JournalError, SelectError, Watched};
+use kubewitness_core::ports::{
+    Backlog, DeadLetter, Documents, JournalError, RawState, RawStory, SelectError, Watched, created_ms,
+};
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView, LetterQuery,
     LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView,
@@ -106,6 +109,10 @@ impl HostViews {
     }
 }
 
+fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {
+    states.into_iter().map(RawState::from).collect()
+}
+
 fn unavailable<E: std::error::Error>(error: E) -> ViewError {
     ViewError::Unavailable(error.to_string())
 }
@@ -186,7 +193,7 @@ impl Views for HostViews {
         Ok(Counts { was, ..counts })
     }
 
-    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         // One more tells whether there are more.
         let asked = TimelineQuery { limit: query.limit.map(|limit| limit + 1), ..query.clone() };
         let mut found = self.journal.timeline(&asked).await.map_err(|error| match error {
@@ -210,15 +217,30 @@ impl Views for HostViews {
             _ => next,
         };
         let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
-        let events = self.events(found.events).await?;
-        let (states, related) = (self.shown_all(found.states).await?, self.shown_all(found.related).await?);
+        let [states, related, events] = [found.states, found.related, found.events].map(raw);
+        Ok(RawStory { states, related, events, reports: query.events, next, owns_more: found.owns_more })
+    }
+
+    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+        let RawStory { states, related, events, reports, next, owns_more } = story;
+        let events = self.events(events, &mut Patience::of_a_request()).await?;
+        let (states, related) = (self.shown_all(states).await?, self.shown_all(related).await?);
         let uids = states.iter().chain(&related).map(|state| state.object.uid.clone()).collect();
-        let reports = match query.events {
+        let reports = match reports {
             true => self.journal.reports(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        let (cut, owns_more) = (next.is_some(), found.owns_more);
-        Ok(TimelineView { states, related, events, reports, cut, owns_more, next })
+        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), owns_more, next })
+    }
+
+    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+        self.without_secrets(&state.unredacted()).await
+    }
+
+    async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
+        // When it was created is no secret of the one who may see it, whatever the rules hide.
+        let document = self.journal.document(seq).await.map_err(unavailable)?;
+        Ok(document.and_then(|document| created_ms(&document)))
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -226,14 +248,13 @@ impl Views for HostViews {
     }
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
-        let document = self.journal.document(seq).await.map_err(unavailable)?;
+        let (redaction, party) = (self.redaction()?, redacted::party());
+        let shown = redaction.read(&self.journal, self.journal.document(seq), &party).await;
         let missing = || ViewError::NotFound {
             message: format!("the journal has no document at position {seq}"),
             hint: "It may not have been witnessed yet, or it is older than what the journal keeps.".into(),
         };
-        let shown =
-            self.redaction()?.shown(&self.journal, document.ok_or_else(missing)?, &redacted::party()).await;
-        shown.map(Vec::from).map_err(unavailable)
+        shown.map_err(unavailable)?.map(Vec::from).ok_or_else(missing)
     }
 
     async fn gaps(&self, query: &GapQuery) -> Result<Vec<(u64, Gap)>, ViewError> {
@@ -344,8 +365,8 @@ impl Views for HostViews {
         Ok(there >= newest.saturating_sub(after))
     }
 
-    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
-        self.shown_all(self.journal.read(after, limit).await.map_err(unavailable)?).await
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
+        Ok(raw(self.journal.read(after, limit).await.map_err(unavailable)?))
     }
 
     fn newest(&self) -> watch::Receiver<Seq> {

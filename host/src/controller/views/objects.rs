@@ -1,6 +1,7 @@
 //! A page of objects: those that are there, from the cache, and those that are gone, from the journal. Each has a place in
 //! the order that is asked for, and the place of the last one is the cursor of the next page.
 
+use kubewitness_capability::Patience;
 use kubewitness_core::calendar;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::index::IndexError;
@@ -106,7 +107,7 @@ impl HostViews {
     }
 
     async fn live(&self, query: &ObjectQuery, selection: &Selection) -> Result<Part, ViewError> {
-        let mut part = Part::default();
+        let (mut part, mut patience) = (Part::default(), Patience::of_a_list());
         let (mut answered, mut refused) = (false, None);
         for (spec, handle) in self.shared.sources_with_specs() {
             let source = handle.name();
@@ -126,7 +127,7 @@ impl HostViews {
                     let order = selection.order.unwrap_or_default();
                     part.floor = first_of(order, part.floor, found.floor);
                     for (place, current) in found.objects {
-                        part.objects.push((place, self.shown_object(source, current).await?));
+                        part.objects.push((place, self.shown_object(source, current, &mut patience).await?));
                     }
                 }
                 // An answer without this source's objects would tell as much.

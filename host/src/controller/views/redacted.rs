@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use kubewitness_capability::{Party, Redaction};
+use kubewitness_capability::{Party, Patience, Redaction};
 use kubewitness_core::order::By;
-use kubewitness_core::ports::{Current, Selection};
+use kubewitness_core::ports::{Current, RawState, Selection};
 use kubewitness_core::redact::{Redactor, Secrets};
-use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::views::{ManifestView, ObjectQuery, ObjectView, ViewError, Views};
 use kubewitness_core::{State, Status};
 
 use super::shapes::{object_view, selection};
@@ -42,16 +42,21 @@ impl HostViews {
         Arc::new(ManifestView { config: shown, ..manifest.clone() })
     }
 
-    pub(super) async fn shown_object(&self, source: &str, current: Current) -> Result<ObjectView, ViewError> {
+    pub(super) async fn shown_object(
+        &self,
+        source: &str,
+        current: Current,
+        patience: &mut Patience,
+    ) -> Result<ObjectView, ViewError> {
         let redaction = self.redaction()?;
-        let status = match redaction.current(&current).await {
+        let status = match redaction.current(&current, patience).await {
             Err(_) if redaction.ready().is_err() => without_texts(&current.status),
             status => status.map_err(unavailable)?,
         };
         Ok(object_view(source.to_owned(), Current { status, ..current }))
     }
 
-    pub(super) async fn shown(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
+    pub(super) async fn without_secrets(&self, state: &Arc<State>) -> Result<Arc<State>, ViewError> {
         let redaction = self.redaction()?;
         match redaction.state(&self.journal, state, &party()).await {
             Err(_) if redaction.ready().is_err() => Ok(Arc::new(State {
@@ -63,10 +68,10 @@ impl HostViews {
         }
     }
 
-    pub(super) async fn shown_all(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, ViewError> {
+    pub(super) async fn shown_all(&self, states: Vec<RawState>) -> Result<Vec<Arc<State>>, ViewError> {
         let mut shown = Vec::with_capacity(states.len());
         for state in states {
-            shown.push(self.shown(&state).await?);
+            shown.push(self.shown(state).await?);
         }
         Ok(shown)
     }

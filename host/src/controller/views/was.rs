@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubewitness_capability::Patience;
 use kubewitness_core::ports::{Backlog, Current, Lister, Selection, Shown};
 use kubewitness_core::views::{Gone, ObjectPage, ObjectQuery, ObjectView, ViewError, WasView};
 use kubewitness_core::{Seq, State, calendar};
@@ -151,10 +152,10 @@ impl HostViews {
         let times: Vec<Seq> = times.flatten().collect();
         let states = self.states_at(&times).await?;
         let at = |seq: Seq| states.get(&seq).map(|state| calendar::rfc3339(state.observed_ms));
-        let mut views = Vec::with_capacity(found.len());
+        let (mut views, mut patience) = (Vec::with_capacity(found.len()), Patience::of_a_list());
         for Found { current, state, time } in found {
             let view = match current {
-                Some(current) => self.shown_object(&time.source, current).await?,
+                Some(current) => self.shown_object(&time.source, current, &mut patience).await?,
                 None => self.ended_view(&state).await?,
             };
             let was = WasView { from: at(time.entered), until: time.left.and_then(at) };

@@ -105,7 +105,7 @@ impl Documents for Jobs {
         Ok(None)
     }
 
-    async fn newest_documents(&self, _: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+    async fn newest_of(&self, _: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
         Ok(Vec::new())
     }
 }

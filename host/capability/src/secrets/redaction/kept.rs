@@ -1,66 +1,106 @@
-//! What was found out of states, and whose long documents take long.
+//! What was found out of states and objects: once, also where many ask for it at the same time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use kubewitness_core::Seq;
-use tokio::time::Instant;
+use tokio::sync::OwnedMutexGuard;
 
-/// States whose statuses are kept as they are shown. Each takes some tens of bytes where it quotes no secret.
+/// What is kept of each sort. A status that quotes no secret takes some tens of bytes.
 const KEPT: usize = 8192;
-/// Nobody waits for a document of the namespace again for so long.
-const PAUSE: Duration = Duration::from_secs(2);
-/// Namespaces that are slow at a time. Where there are more, all are waited for once more.
-const NAMESPACES: usize = 1024;
+/// The secrets of objects may be long.
+const KEPT_BYTES: usize = 32 << 20;
 
 /// A state never changes, so neither does what is shown of it.
-pub(super) struct Kept<T>(Arc<Mutex<HashMap<Seq, T>>>);
+pub(super) struct Kept<K, T>(Arc<Mutex<Table<K, T>>>);
 
-impl<T> Default for Kept<T> {
+struct Table<K, T> {
+    found: HashMap<K, T>,
+    /// Of what was found.
+    bytes: usize,
+    /// What is being found out.
+    asked: HashMap<K, Weak<tokio::sync::Mutex<()>>>,
+}
+
+/// Whoever holds it finds something out; the others wait for what comes of it.
+pub(super) type Asking = OwnedMutexGuard<()>;
+
+impl<K, T> Default for Kept<K, T> {
     fn default() -> Self {
-        Self(Arc::default())
+        let table = Table { found: HashMap::new(), bytes: 0, asked: HashMap::new() };
+        Self(Arc::new(Mutex::new(table)))
     }
 }
 
-impl<T> Clone for Kept<T> {
+impl<K, T> Clone for Kept<K, T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Clone> Kept<T> {
-    pub(super) fn get(&self, seq: Seq) -> Option<T> {
-        lock(&self.0).get(&seq).cloned()
+impl<K: Clone + Eq + Hash, T: Clone> Kept<K, T> {
+    pub(super) fn get(&self, key: &K) -> Option<T> {
+        self.lock().found.get(key).cloned()
     }
 
-    pub(super) fn keep(&self, seq: Seq, found: T) {
-        let mut kept = lock(&self.0);
-        if kept.len() >= KEPT {
-            kept.clear();
+    /// Waits while somebody else finds it out. What they have found is there afterwards.
+    pub(super) async fn ask(&self, key: &K) -> Asking {
+        let slot = {
+            let asked = &mut self.lock().asked;
+            let known = asked.get(key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                asked.retain(|_, slot| slot.strong_count() > 0);
+                let slot = Arc::default();
+                asked.insert(key.clone(), Arc::downgrade(&slot));
+                slot
+            })
+        };
+        slot.lock_owned().await
+    }
+
+    pub(super) fn keep(&self, key: K, found: T, bytes: usize) {
+        let mut table = self.lock();
+        if table.found.len() >= KEPT || table.bytes.saturating_add(bytes) > KEPT_BYTES {
+            table.found.clear();
+            table.bytes = 0;
         }
-        kept.insert(seq, found);
+        if bytes <= KEPT_BYTES {
+            table.bytes += bytes;
+            table.found.insert(key, found);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table<K, T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Namespaces with a document that took too long a moment ago.
-#[derive(Default)]
-pub(super) struct Slow(Mutex<HashMap<Arc<str>, Instant>>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Slow {
-    pub(super) fn has(&self, namespace: &str) -> bool {
-        lock(&self.0).get(namespace).is_some_and(|at| at.elapsed() < PAUSE)
-    }
-
-    pub(super) fn note(&self, namespace: Arc<str>) {
-        let mut slow = lock(&self.0);
-        if slow.len() >= NAMESPACES {
-            slow.clear();
+    #[tokio::test]
+    async fn what_many_ask_for_is_found_out_once_and_what_is_kept_has_a_bound() {
+        let kept: Kept<u64, u64> = Kept::default();
+        let mut asked = 0;
+        for _ in 0..3 {
+            let _asking = kept.ask(&1).await;
+            if kept.get(&1).is_none() {
+                asked += 1;
+                kept.keep(1, 7, 8);
+            }
         }
-        slow.insert(namespace, Instant::now());
+        assert_eq!((asked, kept.get(&1)), (1, Some(7)));
+        let first = kept.ask(&2).await;
+        assert!(futures::FutureExt::now_or_never(kept.ask(&2)).is_none(), "somebody asks already");
+        assert!(futures::FutureExt::now_or_never(kept.ask(&3)).is_some());
+        drop(first);
+        kept.keep(4, 0, KEPT_BYTES + 1);
+        assert_eq!(kept.get(&4), None);
+        kept.keep(5, 5, KEPT_BYTES);
+        assert_eq!((kept.get(&1), kept.get(&5)), (None, Some(5)));
+        kept.ask(&6).await;
+        kept.ask(&7).await;
+        assert!(kept.lock().asked.len() <= 1, "what nobody asks for is forgotten");
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,35 +3,39 @@
 
 mod kept;
 mod keyed;
+mod patience;
+mod quoting;
 mod threads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::{Fault, HostSpec, RedactionSpec, SecretRef, SourceSpec};
 use kubewitness_core::files::{self, KEY_BYTES, Origin};
-use kubewitness_core::ports::{Current, Documents, JournalError};
+use kubewitness_core::ports::{Documents, JournalError, Shares};
 use kubewitness_core::redact::{self, Redactor, Secrets, Withheld};
-use kubewitness_core::{ObjectRef, Seq, State, Status, document};
+use kubewitness_core::{ObjectRef, Seq, State, Status};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use self::kept::{Kept, Slow};
+use self::kept::Kept;
 use self::keyed::Keyed;
+pub use self::patience::Patience;
+use self::patience::Slow;
 pub use self::threads::Party;
 use self::threads::Threads;
 use crate::secrets;
 
 /// In the data folder, where the settings name no key.
 const FILE: &str = "redaction.key";
-/// A list waits so long for what a status quotes of a long document. It then shows the status without its texts.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Documents that are in memory for one party at once, or some of the same object: whoever asks for many waits for
+/// themselves.
+const TURNS: usize = 4;
 
 /// Why a document can't be given to somebody who may not see secrets.
 #[derive(Debug, Error)]
@@ -62,9 +66,15 @@ pub struct Redaction {
     key: RwLock<Result<hmac::Key, String>>,
     /// Group and kind of the objects of which the journal has those that are there.
     watched: RwLock<BTreeSet<(String, String)>>,
-    currents: Kept<Option<Arc<Status>>>,
-    states: Kept<Option<Arc<State>>>,
+    currents: Kept<Seq, Option<Arc<Status>>>,
+    states: Kept<Seq, Option<Arc<State>>>,
+    /// By the newest states of an object, whose documents have these secrets.
+    objects: Kept<Vec<Seq>, Arc<Secrets>>,
     slow: Slow,
+    /// Of those who read documents.
+    turns: Shares<Party>,
+    /// Of those whose objects are looked at for what is quoted of them. Whoever reads an Event has a turn already.
+    object_turns: Shares<Party>,
     threads: Threads,
 }
 
@@ -78,6 +88,9 @@ impl Redaction {
             watched: RwLock::default(),
             currents: Kept::default(),
             states: Kept::default(),
+            objects: Kept::default(),
+            turns: Shares::new(TURNS),
+            object_turns: Shares::new(TURNS),
             slow: Slow::default(),
             threads: Threads::default(),
         };
@@ -137,57 +150,59 @@ impl Redaction {
         Keyed { rules: self.rules.clone(), key: self.key() }
     }
 
-    /// The document as somebody may read it who may not see secrets. An Event hides those of its object, too.
-    pub async fn shown(
+    /// A document as somebody may read it who may not see secrets. An Event hides those of its object, too. It is read once
+    /// the party has a turn: those that wait have nothing in memory.
+    pub async fn read(
         &self,
         documents: &dyn Documents,
-        document: Bytes,
+        reading: impl Future<Output = Result<Option<Bytes>, JournalError>>,
         party: &Party,
-    ) -> Result<Bytes, JournalError> {
-        self.shown_beside(documents, document, &mut HashMap::new(), party).await
+    ) -> Result<Option<Bytes>, JournalError> {
+        let turn = self.turns.take(party).await.map_err(quoting::closed)?;
+        let Some(document) = reading.await? else { return Ok(None) };
+        let patience = &mut Patience::of_a_request();
+        if redact::about(&document).is_some() {
+            return self.event(documents, document, &mut HashMap::new(), party, patience).await.map(Some);
+        }
+        let (keyed, bytes) = (self.keyed(), document.len());
+        let redact = move || {
+            let _turn = turn;
+            keyed.redact(document)
+        };
+        let shown = self.threads.run(party, bytes, redact).await.map_err(RedactionError::from)?;
+        Ok(Some(shown?))
     }
 
-    /// The same of one of many documents. `objects`: what is known of the objects of the others.
-    pub async fn shown_beside(
+    /// An Event without the secrets of its object. `objects`: what is known of the objects of others. Where it takes too
+    /// long to find that out, its text is withheld.
+    pub async fn event(
         &self,
         documents: &dyn Documents,
-        document: Bytes,
+        event: Bytes,
         objects: &mut HashMap<ObjectRef, Arc<Secrets>>,
         party: &Party,
+        patience: &mut Patience,
     ) -> Result<Bytes, JournalError> {
-        let Some(about) = redact::about(&document) else { return Ok(self.redact(document, party).await?) };
+        let Some(about) = redact::about(&event) else { return Ok(self.redact(event, party).await?) };
+        let unknown = || Arc::new(Secrets::unknown());
         let secrets = match objects.get(&about) {
             Some(known) => known.clone(),
             None => {
-                let secrets = Arc::new(self.of_object(documents, &about, party).await?);
+                let found = self.of_object(documents, &about, party, patience).await?;
+                let secrets = found.unwrap_or_else(unknown);
                 objects.insert(about, secrets.clone());
                 secrets
             }
         };
-        let (keyed, bytes) = (self.keyed(), document.len() + secrets.bytes());
-        let shown = self.threads.run(party, bytes, move || keyed.redact_event(document, &secrets)).await;
+        let redact = |secrets: Arc<Secrets>| {
+            let (keyed, event, bytes) = (self.keyed(), event.clone(), event.len() + secrets.bytes());
+            self.threads.run(party, bytes, move || keyed.redact_event(event, &secrets))
+        };
+        let shown = match patience.wait(redact(secrets)).await {
+            Some(shown) => shown,
+            None => redact(unknown()).await,
+        };
         Ok(shown.map_err(RedactionError::from)??)
-    }
-
-    /// Of an object that is not watched, nothing is known, and what Events say of it stays.
-    async fn of_object(
-        &self,
-        documents: &dyn Documents,
-        about: &ObjectRef,
-        party: &Party,
-    ) -> Result<Secrets, JournalError> {
-        if about.uid.is_empty() {
-            return Ok(Secrets::unknown());
-        }
-        let newest = documents.newest_documents(about).await?;
-        let kind = (about.group.clone(), about.kind.clone());
-        let is_watched = || self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
-        if newest.is_empty() && is_watched() {
-            return Ok(Secrets::unknown());
-        }
-        let (keyed, bytes) = (self.keyed(), bytes_of(&newest));
-        let secrets = self.threads.run(party, bytes, move || keyed.secrets(&newest)).await;
-        Ok(secrets.map_err(RedactionError::from)??)
     }
 
     /// The document with a digest in the place of each secret of its own. Whoever gives away the text of an Event takes
@@ -201,103 +216,6 @@ impl Redaction {
     pub fn settings(&self, settings: &Map<String, Value>) -> Result<Map<String, Value>, RedactionError> {
         self.keyed().redact_settings(settings)
     }
-
-    /// The status of an object that is there, without the secrets that it quotes. A long document is looked at in the
-    /// share of its namespace. If that takes too long, the status is shown without its texts, and with them once
-    /// it is done: no list waits for what a tenant wrote.
-    pub async fn current(&self, current: &Current) -> Result<Arc<Status>, RedactionError> {
-        if !Secrets::may_stand_in(&current.status) {
-            return Ok(current.status.clone());
-        }
-        let as_it_is = |shown: Option<Arc<Status>>| shown.unwrap_or_else(|| current.status.clone());
-        let withheld = || as_it_is(Secrets::unknown().hidden_in(&current.status).map(Arc::new));
-        if let Some(shown) = self.currents.get(current.seq) {
-            return Ok(as_it_is(shown));
-        }
-        let namespace: Arc<str> = (*current.object.namespace).into();
-        if self.slow.has(&namespace) {
-            return Ok(withheld());
-        }
-        let (keyed, status, seq) = (self.keyed(), current.status.clone(), current.seq);
-        let document = document::unpack(&current.packed).ok();
-        let bytes = document.as_ref().map_or(0, Bytes::len);
-        let kept = self.currents.clone();
-        let hide = move || {
-            let secrets = document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
-            let shown = secrets.hidden_in(&status).map(Arc::new);
-            // Also if nobody waits for it any more.
-            kept.keep(seq, shown.clone());
-            Ok::<_, RedactionError>(shown)
-        };
-        let party = Party::Namespace(namespace.clone());
-        let hidden = self.threads.run(&party, bytes, hide);
-        match tokio::time::timeout(PATIENCE, hidden).await {
-            Ok(shown) => Ok(as_it_is(shown??)),
-            Err(_) => {
-                self.slow.note(namespace);
-                Ok(withheld())
-            }
-        }
-    }
-
-    /// A state without the secrets that its statuses quote.
-    pub async fn state(
-        &self,
-        documents: &dyn Documents,
-        state: &Arc<State>,
-        party: &Party,
-    ) -> Result<Arc<State>, JournalError> {
-        let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
-        let previous = state.previous.as_ref().filter(|status| may_quote(status));
-        if !may_quote(&state.status) && previous.is_none() {
-            return Ok(state.clone());
-        }
-        if let Some(shown) = self.states.get(state.seq) {
-            return Ok(shown.unwrap_or_else(|| state.clone()));
-        }
-        let own = documents.document(state.seq).await?.filter(|text| !text.is_empty());
-        // The end of an object has no document of its own.
-        let earlier = match previous.is_some() || own.is_none() {
-            true => documents.document_before(state.seq).await?.filter(|text| !text.is_empty()),
-            false => None,
-        };
-        // Retention may have taken what says their secrets.
-        let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
-        let known = Vec::from_iter(own.into_iter().chain(earlier));
-        let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
-        let kept = self.states.clone();
-        let hide = move || {
-            let shown = without_quotes(&raw, &keyed.secrets(&known)?, is_known);
-            kept.keep(raw.seq, shown.clone());
-            Ok(shown)
-        };
-        let shown: Result<_, RedactionError> =
-            self.threads.run(party, bytes, hide).await.map_err(RedactionError::from)?;
-        let shown = shown?;
-        Ok(shown.unwrap_or_else(|| state.clone()))
-    }
-}
-
-fn bytes_of(documents: &[Bytes]) -> usize {
-    documents.iter().map(Bytes::len).sum()
-}
-
-/// None where it quotes none. `is_known`: whether the secrets are those of its status, and of the one before.
-fn without_quotes(state: &State, secrets: &Secrets, is_known: (bool, bool)) -> Option<Arc<State>> {
-    let hidden = |status: &Status, is_known: bool| match is_known {
-        true => secrets.hidden_in(status),
-        false => Secrets::unknown().hidden_in(status),
-    };
-    let status = hidden(&state.status, is_known.0).map(Arc::new);
-    let previous = state.previous.as_ref().filter(|status| Secrets::may_stand_in(status));
-    let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
-    (status.is_some() || before.is_some()).then(|| {
-        Arc::new(State {
-            status: status.unwrap_or_else(|| state.status.clone()),
-            previous: before.or_else(|| state.previous.clone()),
-            ..state.clone()
-        })
-    })
 }
 
 async fn key_of(reference: &SecretRef) -> Result<Vec<u8>, String> {
@@ -341,30 +259,26 @@ pub struct Redacted {
 }
 
 impl Redacted {
-    pub(crate) async fn shown(&self, document: Option<Bytes>) -> Result<Option<Bytes>, JournalError> {
-        match document {
-            Some(document) => self.redaction.shown(&*self.documents, document, &self.party).await.map(Some),
-            None => Ok(None),
-        }
+    pub(crate) async fn shown(
+        &self,
+        reading: impl Future<Output = Result<Option<Bytes>, JournalError>>,
+    ) -> Result<Option<Bytes>, JournalError> {
+        self.redaction.read(&*self.documents, reading, &self.party).await
     }
 }
 
 #[async_trait]
 impl Documents for Redacted {
     async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.shown(self.documents.document(seq).await?).await
+        self.shown(self.documents.document(seq)).await
     }
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
-        self.shown(self.documents.document_before(seq).await?).await
+        self.shown(self.documents.document_before(seq)).await
     }
 
-    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
-        let mut shown = Vec::new();
-        for document in self.documents.newest_documents(object).await? {
-            shown.push(self.redaction.shown(&*self.documents, document, &self.party).await?);
-        }
-        Ok(shown)
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        self.documents.newest_of(object).await
     }
 }
 

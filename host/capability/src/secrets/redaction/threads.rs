@@ -1,14 +1,15 @@
 //! Where long documents are redacted: on threads that may block, a few at a time. A short one is redacted at once.
 //!
 //! The time that this takes grows with the document, and a tenant may write long ones. Neither other people's requests
-//! nor the watch wait for them: they have the runtime's own threads.
+//! nor the watch wait for them: they have the runtime's own threads. Parties have their turns one after the other,
+//! whoever of them asks the most.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
 use kubewitness_core::redact::Withheld;
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 
 /// A usual Job of 5 KiB takes less than what it costs to change the thread.
 const SHORT_BYTES: usize = 8 << 10;
@@ -16,26 +17,56 @@ const SHORT_BYTES: usize = 8 << 10;
 const LEAST: usize = 2;
 /// Longer ones leave a place to those that are shorter, which take some milliseconds.
 const MEDIUM_BYTES: usize = 64 << 10;
+/// Work of one party that waits. Beyond that a list does not add to it.
+const WAITING: usize = 64;
 
 /// For whom a document is redacted. Each has a share of the threads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     Person(Arc<str>),
     Plugin(Arc<str>),
-    /// Whose object a list shows to somebody.
+    /// Whose objects are shown to somebody.
     Namespace(Arc<str>),
     /// Where nobody is told apart.
     Anybody,
 }
 
-pub(super) struct Threads {
-    places: Arc<Semaphore>,
-    /// For those that are no longer than [`MEDIUM_BYTES`].
-    medium: Arc<Semaphore>,
+impl Party {
+    /// In whose share it is found out what objects of a namespace quote. It is found out once for all people, so in
+    /// nobody's own share.
+    pub(super) fn for_objects_of(&self, namespace: &str) -> Self {
+        match self {
+            Self::Plugin(_) => self.clone(),
+            _ => Self::Namespace(namespace.into()),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Threads(Arc<Mutex<Queue>>);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Clone, Copy)]
+enum Size {
+    Medium,
+    Long,
+}
+
+struct Queue {
+    /// Places that are free.
+    long: usize,
+    medium: usize,
     /// Places of one party at most.
     share: usize,
-    /// Those of whom something is redacted or waits.
-    parties: Mutex<HashMap<Party, Weak<Semaphore>>>,
+    /// Those of whom something is redacted or waits, in the order of their turns.
+    lines: VecDeque<Line>,
+}
+
+struct Line {
+    party: Party,
+    running: usize,
+    waiting: VecDeque<(Size, Work)>,
 }
 
 impl Default for Threads {
@@ -48,46 +79,138 @@ impl Default for Threads {
 
 impl Threads {
     pub(super) fn of(places: usize) -> Self {
-        let (places, medium) = (Arc::new(Semaphore::new(places)), Arc::new(Semaphore::new(1)));
-        Self { share: places.available_permits() / 2, places, medium, parties: Mutex::default() }
+        let queue = Queue { long: places, medium: 1, share: places / 2, lines: VecDeque::new() };
+        Self(Arc::new(Mutex::new(queue)))
     }
 
-    /// What `work` makes of so many bytes. Work that began keeps its place to its end, also where nobody waits for it
-    /// any more.
-    pub async fn run<T: Send + 'static>(
+    /// What `work` makes of so many bytes. It is left out where nobody waits for it any more when its turn comes. Work
+    /// that began keeps its place to its end.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         party: &Party,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Withheld> {
-        if bytes <= SHORT_BYTES {
-            let done = work();
-            // Many short ones are a long one.
-            tokio::task::yield_now().await;
-            return Ok(done);
-        }
-        let own = self.of_party(party).acquire_owned().await.map_err(Withheld::because)?;
-        let place = match bytes <= MEDIUM_BYTES {
-            true => self.medium.clone().acquire_owned().await,
-            false => self.places.clone().acquire_owned().await,
+        let (tell, told) = oneshot::channel();
+        let wanted = move || {
+            if !tell.is_closed() {
+                tell.send(work()).ok();
+            }
         };
-        let place = place.map_err(Withheld::because)?;
-        let placed = move || {
-            let _places = (own, place);
-            work()
-        };
-        tokio::task::spawn_blocking(placed).await.map_err(Withheld::because)
+        self.has_run(party, bytes, wanted, told).await
     }
 
-    fn of_party(&self, party: &Party) -> Arc<Semaphore> {
-        let mut parties = self.parties.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = parties.get(party).and_then(Weak::upgrade) {
-            return known;
+    /// The same of work that keeps what it makes: it is done also where nobody waits for it any more.
+    pub(super) async fn finish<T: Send + 'static>(
+        &self,
+        party: &Party,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Withheld> {
+        let (tell, told) = oneshot::channel();
+        let all = move || {
+            tell.send(work()).ok();
+        };
+        self.has_run(party, bytes, all, told).await
+    }
+
+    async fn has_run<T>(
+        &self,
+        party: &Party,
+        bytes: usize,
+        work: impl FnOnce() + Send + 'static,
+        told: oneshot::Receiver<T>,
+    ) -> Result<T, Withheld> {
+        if bytes <= SHORT_BYTES {
+            work();
+            // Many short ones are a long one.
+            tokio::task::yield_now().await;
+        } else {
+            let size = if bytes <= MEDIUM_BYTES { Size::Medium } else { Size::Long };
+            self.lock().line(party).waiting.push_back((size, Box::new(work)));
+            self.go_on();
         }
-        parties.retain(|_, places| places.strong_count() > 0);
-        let places = Arc::new(Semaphore::new(self.share));
-        parties.insert(party.clone(), Arc::downgrade(&places));
-        places
+        told.await.map_err(Withheld::because)
+    }
+
+    /// Whether so much of the party waits that no more should be added to it.
+    pub(super) fn is_full(&self, party: &Party) -> bool {
+        let queue = self.lock();
+        queue.lines.iter().any(|line| line.party == *party && line.waiting.len() >= WAITING)
+    }
+
+    fn go_on(&self) {
+        let mut queue = self.lock();
+        while let Some((party, size, work)) = queue.next() {
+            let threads = self.clone();
+            tokio::task::spawn_blocking(move || {
+                let _place = Placed { threads, party, size };
+                // Whoever waits for work that panics is told that there is nothing.
+                work();
+            });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn line(&mut self, party: &Party) -> &mut Line {
+        let known = self.lines.iter().position(|line| line.party == *party);
+        let index = known.unwrap_or_else(|| {
+            self.lines.push_back(Line { party: party.clone(), running: 0, waiting: VecDeque::new() });
+            self.lines.len() - 1
+        });
+        &mut self.lines[index]
+    }
+
+    fn free(&mut self, size: Size) -> &mut usize {
+        match size {
+            Size::Medium => &mut self.medium,
+            Size::Long => &mut self.long,
+        }
+    }
+
+    /// Of the first party whose turn it can be. It is then the last one.
+    fn next(&mut self) -> Option<(Party, Size, Work)> {
+        let (long, medium, share) = (self.long, self.medium, self.share);
+        let has_place = |size: &Size| match size {
+            Size::Medium => medium > 0,
+            Size::Long => long > 0,
+        };
+        let is_next = |line: &Line| {
+            line.running < share && line.waiting.front().is_some_and(|(size, _)| has_place(size))
+        };
+        let mut line = self.lines.iter().position(is_next).and_then(|index| self.lines.remove(index))?;
+        let next = line.waiting.pop_front();
+        line.running += usize::from(next.is_some());
+        let party = line.party.clone();
+        self.lines.push_back(line);
+        let (size, work) = next?;
+        *self.free(size) -= 1;
+        Some((party, size, work))
+    }
+
+    fn end(&mut self, party: &Party, size: Size) {
+        *self.free(size) += 1;
+        self.line(party).running -= 1;
+        self.lines.retain(|line| line.running > 0 || !line.waiting.is_empty());
+    }
+}
+
+/// The place of work on a thread.
+struct Placed {
+    threads: Threads,
+    party: Party,
+    size: Size,
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        self.threads.lock().end(&self.party, self.size);
+        self.threads.go_on();
     }
 }
 
@@ -129,7 +252,7 @@ mod tests {
         let all: Vec<_> = (0..8).map(|_| Box::pin(held())).collect();
         let mut all = futures::future::join_all(all);
         assert!(is_waiting(std::pin::Pin::new(&mut all)).await);
-        assert_eq!(threads.places.available_permits(), 2, "a party has its share and no more");
+        assert_eq!(threads.lock().long, 2, "a party has its share and no more");
         for name in ["ann", "bob"] {
             let done = threads.run(&person(name), LONG, move || name).await;
             assert_eq!(done, Ok(name));
@@ -139,11 +262,47 @@ mod tests {
         let short = threads.run(&Party::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
         drop(all);
-        assert_eq!(threads.places.available_permits(), 2, "what began keeps its places");
+        assert_eq!(threads.lock().long, 2, "what began keeps its places");
         (0..2).for_each(|_| end.send(()).unwrap());
-        assert_eq!(threads.run(&Party::Anybody, LONG, || 2).await, Ok(2));
-        threads.of_party(&person("cy"));
-        assert!(threads.parties.lock().unwrap().len() <= 2, "those who are gone are forgotten");
+        assert_eq!(
+            threads.run(&Party::Anybody, LONG, || 2).await,
+            Ok(2),
+            "what nobody waits for is left out"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(threads.lock().lines.is_empty(), "those who are gone are forgotten");
+    }
+
+    #[tokio::test]
+    async fn parties_have_their_turns_one_after_the_other_and_what_is_kept_is_done_for_nobody() {
+        let threads = Threads::of(2);
+        let (end, ended) = mpsc::channel::<()>();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let note = |name: &'static str| {
+            let done = done.clone();
+            move || done.lock().unwrap().push(name)
+        };
+        let (ann, bob) = (person("ann"), person("bob"));
+        // It has the only place for those of this size.
+        let first = threads.run(&ann, MEDIUM_BYTES, move || ended.recv().is_ok());
+        let others = async {
+            let mut given_up = Vec::new();
+            for _ in 0..3 {
+                given_up.push(Box::pin(threads.finish(&ann, MEDIUM_BYTES, note("ann"))));
+            }
+            given_up.iter_mut().for_each(|one| assert!(futures::FutureExt::now_or_never(one).is_none()));
+            drop(given_up);
+            let mut bobs = Box::pin(threads.run(&bob, MEDIUM_BYTES, note("bob")));
+            assert!(is_waiting(bobs.as_mut()).await);
+            end.send(()).unwrap();
+            bobs.await.unwrap();
+        };
+        let (first, ()) = tokio::join!(first, others);
+        assert_eq!(first, Ok(true));
+        while done.lock().unwrap().len() < 4 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert!(done.lock().unwrap()[..2].contains(&"bob"), "{done:?}");
     }
 
     #[tokio::test]
@@ -162,8 +321,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_document_whose_redaction_fails_is_withheld() {
-        let told = Threads::of(2).run(&Party::Anybody, LONG, || panic!("out of luck")).await;
-        let told: Result<(), _> = told;
-        assert!(told.unwrap_err().to_string().contains("withheld"));
+        let threads = Threads::of(2);
+        for _ in 0..3 {
+            let told: Result<(), _> = threads.run(&Party::Anybody, LONG, || panic!("out of luck")).await;
+            assert!(told.unwrap_err().to_string().contains("withheld"));
+        }
     }
 }

@@ -35,7 +35,7 @@ pub use self::status::{
     StatusView, StreamView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
-use crate::ports::Watched;
+use crate::ports::{RawState, RawStory, Watched};
 use crate::state::{Gap, Seq, State};
 pub use crate::status::story::events::EventView;
 pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
@@ -74,7 +74,14 @@ pub trait Views: Send + Sync {
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError>;
     /// The objects that are there and that a query selects, counted by phase.
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError>;
-    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError>;
+    /// Whose states a story has. The caller keeps of it what somebody may see, and [`Self::told`] tells that.
+    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError>;
+    /// A story without secrets, with what Events and reports say of its objects.
+    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError>;
+    /// A state without secrets.
+    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
+    /// When the object was created of which a state is, if its document says so.
+    async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError>;
     /// How far each plugin is with these states.
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
     /// The document of one state, exactly as it came from the server.
@@ -98,8 +105,9 @@ pub trait Views: Send + Sync {
     async fn mute(&self, mute: &MuteView, mutes: bool) -> Result<MutedView, ViewError>;
     /// Who took dead letters back or dropped them, and who paused and resumed plugins, newest first.
     async fn letter_records(&self, query: &RecordQuery) -> Result<Vec<LetterRecordView>, ViewError>;
-    /// For the live stream: states after a position, oldest first.
-    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError>;
+    /// For the live stream: states after a position, oldest first. The caller asks [`Self::shown`] for those that
+    /// somebody may see.
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError>;
     /// Whether the journal still has every state after a position. Retention may have taken some.
     async fn has_all_after(&self, after: Seq) -> Result<bool, ViewError>;
     fn newest(&self) -> watch::Receiver<Seq>;

@@ -36,7 +36,10 @@ pub(super) async fn page(
     let shape = Shape::of(&params)?;
     let visible = Visibility::new(&app, &viewer);
     let document = visible.document(seq).await?;
-    let state = visible.state_at(seq).await?;
+    let state = match visible.state_at(seq).await? {
+        Some(state) => Some(app.views.shown(state).await?),
+        None => None,
+    };
     let title = match &state {
         Some(state) => format!("{}/{} at {seq}", state.object.kind, state.object.name),
         None => format!("State {seq}"),

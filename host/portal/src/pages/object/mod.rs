@@ -85,9 +85,8 @@ pub(super) async fn page(
         events: true,
         ..TimelineQuery::default()
     };
-    let whole = app.views.timeline(&query).await?;
     let visible = Visibility::new(&app, &viewer);
-    let view = visible.of_story(whole).await?;
+    let view = visible.story(&query).await?;
     let (Some(first), Some(last)) = (view.states.first(), view.states.last()) else {
         return not_witnessed::page(&uid, submitted).map_err(Shown);
     };

@@ -42,7 +42,7 @@ pub(super) async fn page(
         ..TimelineQuery::default()
     };
     let visible = Visibility::new(app, viewer);
-    let view = visible.of_story(app.views.timeline(&query).await?).await?;
+    let view = visible.story(&query).await?;
     let holes = holes(app, view.states.iter().chain(&view.related)).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),

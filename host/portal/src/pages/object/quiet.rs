@@ -3,27 +3,54 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kubewitness_core::document::substance;
 use kubewitness_core::views::TimelineView;
 use kubewitness_core::{Change, Seq, State as Witnessed};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::app::App;
 
 /// Pairs of versions whose documents one page compares: those of the object before those of what it owns, the newest
 /// first. The others stand alone.
 const COMPARED: usize = 500;
+/// And so long: each document is looked through for secrets, which takes longer the longer it is.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The positions of the versions that tell nothing new. `all`: nothing is folded, so nothing is read.
-pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> HashSet<Seq> {
-    let mut quiet = HashSet::new();
+/// What a page folds.
+#[derive(Default)]
+pub(super) struct Quiet {
+    /// The positions of the versions that tell nothing new.
+    pub seqs: HashSet<Seq>,
+    /// Some were not compared.
+    pub is_cut: bool,
+}
+
+/// `all`: nothing is folded, so nothing is read.
+pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> Quiet {
+    let mut quiet = Quiet::default();
+    if all {
+        return quiet;
+    }
     let mut pairs = candidates(&view.related);
     pairs.extend(candidates(&view.states));
-    let compared = if all { 0 } else { COMPARED };
+    let compared = pairs.len().min(COMPARED);
+    let read = compare(app, pairs.drain(pairs.len() - compared..).rev(), &mut quiet.seqs);
+    let is_late = timeout(PATIENCE, read).await.is_err();
+    quiet.is_cut = is_late || !pairs.is_empty();
+    quiet
+}
+
+async fn compare<'a>(
+    app: &App,
+    pairs: impl Iterator<Item = (&'a Witnessed, &'a Witnessed)>,
+    quiet: &mut HashSet<Seq>,
+) {
     // Of each object, the version that was read last: it is the later one of the pair before.
     let mut read: HashMap<&str, (Seq, Option<Value>)> = HashMap::new();
-    for (before, state) in pairs.into_iter().rev().take(compared) {
+    for (before, state) in pairs {
         let later = match read.remove(&*state.object.uid) {
             Some((seq, says)) if seq == state.seq => says,
             _ => says(app, state).await,
@@ -34,7 +61,6 @@ pub(super) async fn quiet(app: &App, view: &TimelineView, all: bool) -> HashSet<
         }
         read.insert(&state.object.uid, (before.seq, earlier));
     }
-    quiet
 }
 
 /// Versions with the status of the one before, each behind that one.

@@ -1,12 +1,13 @@
 //! Each state as a row. Versions that tell nothing new are folded.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
 use super::Holes;
+use super::quiet::Quiet;
 use crate::pages::gaps::bound;
 use crate::pages::parts::{at, badge, figure, object_link, plural, why};
 
@@ -20,8 +21,7 @@ pub(super) struct Table<'a> {
     pub named: bool,
     /// Without folding.
     pub all: bool,
-    /// The positions of the versions that tell nothing new.
-    pub quiet: &'a HashSet<Seq>,
+    pub quiet: &'a Quiet,
     /// The position that the address is about.
     pub chosen: Option<Seq>,
     pub holes: &'a Holes,
@@ -40,7 +40,7 @@ fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
     for state in states {
         let before = newest.insert(&state.object.uid, state);
-        if table.quiet.contains(&state.seq) && table.chosen != Some(state.seq) {
+        if table.quiet.seqs.contains(&state.seq) && table.chosen != Some(state.seq) {
             quiet.push((state, before));
             continue;
         }
@@ -85,6 +85,7 @@ impl Table<'_> {
                 table.dense.folds {
                     caption {
                         (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
+                        @if self.quiet.is_cut { ". Some versions were not compared with the one before, and stand alone" }
                         @if self.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
                     }
                     thead { tr {

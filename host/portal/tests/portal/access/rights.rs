@@ -420,7 +420,9 @@ async fn a_storm_of_one_token_is_one_review_and_other_reviews_are_bounded() {
     let garbage: Vec<_> = (0..200).map(|index| format!("garbage-{index}")).collect();
     let answers =
         futures::future::join_all(garbage.iter().map(|token| portal.as_token(token, "/api/v1/status"))).await;
-    assert!(answers.iter().all(|answer| answer.status == 401));
+    let refused = answers.iter().filter(|answer| answer.status == 401).count();
+    assert_eq!(refused, 80, "16 are asked about, and 64 wait");
+    assert!(answers.iter().all(|answer| answer.status == 401 || answer.header("retry-after") == "2"));
     assert!(portal.server.most_at_once.load(Ordering::SeqCst) <= 16);
     let reviews = portal.server.reviews.load(Ordering::SeqCst);
     futures::future::join_all((0..100).map(|_| portal.as_token("red", "/api/v1/objects"))).await;
@@ -673,4 +675,26 @@ async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_i
     let (storm, theirs) = tokio::join!(storm, tokio::time::timeout(Duration::from_secs(1), theirs));
     assert_eq!(theirs.expect("they wait for nobody"), (200, 200));
     assert!(storm.iter().all(|answer| [401, 503].contains(&answer.status.as_u16())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_requests_of_one_party_than_its_bound_are_refused_at_once() {
+    let slow = Some(Duration::from_millis(200));
+    let portal = Portal::with(Server { slow, ..Server::default() }, |options| options);
+    for token in ["red", "blue"] {
+        assert_eq!(portal.as_token(token, "/api/v1/openapi.json").await.status, 200);
+    }
+    let began = tokio::time::Instant::now();
+    let asked = async |number: u32| {
+        let answer = portal.as_token("red", &format!("/api/v1/objects?namespace=ns-{number}")).await;
+        (answer.status.as_u16(), answer.header("retry-after").to_owned(), began.elapsed())
+    };
+    let theirs = async { portal.as_token("blue", "/api/v1/objects").await.status };
+    let (storm, theirs) = tokio::join!(futures::future::join_all((0..60).map(asked)), theirs);
+    assert_eq!(theirs, 200, "another party has a bound of its own");
+    let refused: Vec<_> = storm.iter().filter(|(status, ..)| *status == 503).collect();
+    assert_eq!(refused.len(), 44, "16 are under way");
+    let at_once = |(_, again, after): &&&(u16, String, Duration)| again == "2" && after.is_zero();
+    assert_eq!(refused.iter().filter(at_once).count(), 44, "{refused:?}");
+    assert_eq!(asked(0).await.0, 200, "there is room again");
 }

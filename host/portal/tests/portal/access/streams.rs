@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use super::Portal;
 use super::login::{FORM, OWN, cookies, enter};
-use super::tenants::{MADE_MS, Server};
+use super::tenants::{MADE_MS, Server, first};
 use crate::request;
 
 async fn open(portal: &Portal, token: &str, after: u64) -> Body {
@@ -162,4 +162,20 @@ async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no
         assert!(asked.iter().all(|name| name.as_deref() == Some("user-red")), "{asked:?}");
     }
     assert_eq!(kubewitness_portal::asking(), None);
+}
+
+#[tokio::test]
+async fn what_somebody_may_not_see_is_not_looked_through_for_secrets() {
+    let portal = Portal::new();
+    let mut stream = open(&portal, "blue", 0).await;
+    let (told, _) = read(&mut stream, Duration::from_millis(300)).await;
+    assert!(told.contains("blue-train") && !told.contains("red-"), "{told}");
+    for address in
+        ["/api/v1/states/1/document", "/api/v1/timeline?uid=uid-red", "/objects/uid-red", "/states/2"]
+    {
+        portal.as_token("blue", address).await;
+    }
+    let redacted = portal.views.redacted.lock().unwrap().clone();
+    assert!(redacted.contains(&first("blue")), "{redacted:?}");
+    assert!(redacted.iter().all(|seq| *seq >= first("blue")), "a foreign one takes time: {redacted:?}");
 }

@@ -92,6 +92,8 @@ pub struct Tenants {
     pub within: Mutex<Option<Vec<KindWithin>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
+    /// The states that were looked through for secrets.
+    pub redacted: Mutex<Vec<Seq>>,
     /// Who asked for documents and for the states of a stream, as the host is told.
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
@@ -109,6 +111,7 @@ impl Default for Tenants {
             volcano: false,
             within: Mutex::default(),
             others: 0,
+            redacted: Mutex::default(),
             asked_by: Mutex::default(),
         }
     }
@@ -150,6 +153,10 @@ fn letter(tenant: &str) -> DeadLetterView {
         object,
         phase: "Running".into(),
     }
+}
+
+fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {
+    states.into_iter().map(RawState::from).collect()
 }
 
 fn gap(object: Option<ObjectRef>, message: &str) -> Gap {
@@ -281,7 +288,7 @@ impl Views for Tenants {
         Ok(counts)
     }
 
-    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         self.within.lock().unwrap().clone_from(&query.kinds);
         let is_it = |object: &ObjectRef| match &query.uid {
@@ -291,8 +298,20 @@ impl Views for Tenants {
         let states: Vec<_> = self.all().into_iter().filter(|state| is_it(&state.object)).collect();
         let uid = states.first().map(|state| state.object.uid.clone());
         let is_owned = |state: &Arc<State>| state.owner.as_ref().map(|owner| &owner.uid) == uid.as_ref();
-        let related = self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
-        let events = states.iter().take(usize::from(query.events)).flat_map(|state| events(state)).collect();
+        let related: Vec<_> =
+            self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
+        let [states, related] = [states, related].map(raw);
+        Ok(RawStory { states, related, reports: query.events, ..RawStory::default() })
+    }
+
+    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+        let read = |states: Vec<RawState>| {
+            let states: Vec<_> = states.into_iter().map(RawState::unredacted).collect();
+            self.redacted.lock().unwrap().extend(states.iter().map(|state| state.seq));
+            states
+        };
+        let [states, related] = [story.states, story.related].map(read);
+        let events = states.iter().take(usize::from(story.reports)).flat_map(|state| events(state)).collect();
         // Also of an object that is none of the story: whatever a view answers, nobody sees more than the object.
         let all = self.all();
         let report = |state: &Arc<State>| ReportView {
@@ -300,8 +319,20 @@ impl Views for Tenants {
             to: format!("{}-people", state.object.namespace),
             ..ReportView::default()
         };
-        let reports = all.iter().filter(|_| query.events).map(report).collect();
+        let reports = all.iter().filter(|_| story.reports).map(report).collect();
         Ok(TimelineView { states, related, events, reports, ..TimelineView::default() })
+    }
+
+    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
+        let state = state.unredacted();
+        self.redacted.lock().unwrap().push(state.seq);
+        Ok(state)
+    }
+
+    async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
+        let is_it = |state: &&Arc<State>| state.seq == seq && state.change != Change::Gap;
+        Ok(self.all().iter().find(is_it).map(|_| MADE_MS + 1000))
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -408,9 +439,8 @@ impl Views for Tenants {
         Ok(true)
     }
 
-    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
-        self.asked_by.lock().unwrap().push(kubewitness_portal::asking());
-        Ok(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect())
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
+        Ok(raw(self.all().into_iter().filter(|state| state.seq > after).take(limit).collect()))
     }
 
     fn newest(&self) -> watch::Receiver<Seq> {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::ports::{DeadLetter, Watched};
+use kubewitness_core::ports::{DeadLetter, RawState, RawStory, Watched, created_ms};
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
 use tokio::sync::watch;
@@ -39,6 +39,8 @@ pub struct Fake {
     pub newest: watch::Sender<Seq>,
     /// Of states, where others than those of every story are wanted.
     pub documents: Mutex<BTreeMap<Seq, String>>,
+    /// How long each document takes.
+    pub slow_document: Option<std::time::Duration>,
     /// Retention has removed states up to this position.
     pub taken: Seq,
     /// Dead letters of the plugin `audit`, and how many of all were read.
@@ -62,6 +64,7 @@ impl Default for Fake {
             paused: Mutex::default(),
             mutes: Mutex::default(),
             documents: Mutex::default(),
+            slow_document: None,
             taken: 0,
             many: 0,
             read: AtomicUsize::default(),
@@ -153,7 +156,7 @@ impl Views for Fake {
         Ok(counts)
     }
 
-    async fn timeline(&self, query: &TimelineQuery) -> Result<TimelineView, ViewError> {
+    async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         self.check().await?;
         if query.uid.as_deref() == Some("uid-wide") {
             return Ok(story::wide(query));
@@ -165,11 +168,26 @@ impl Views for Fake {
                 Some(&object.name) == query.name.as_ref() || Some(&object.uid) == query.uid.as_ref()
             };
             states.retain(|state| is_it(&state.object));
-            return Ok(story::part(TimelineView { states, ..TimelineView::default() }, query));
+            return Ok(story::part((states, Vec::new()), query, false));
         }
-        let (states, related) = states.into_iter().partition(|state| state.object.uid == "uid-train");
-        let (events, reports) = if query.events { (events(), reports()) } else { Default::default() };
-        Ok(story::part(TimelineView { states, related, events, reports, ..TimelineView::default() }, query))
+        let parts = states.into_iter().partition(|state| state.object.uid == "uid-train");
+        Ok(story::part(parts, query, query.events))
+    }
+
+    async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
+        let RawStory { states, related, reports: tells, next, owns_more, .. } = story;
+        let [states, related] =
+            [states, related].map(|all| all.into_iter().map(RawState::unredacted).collect());
+        let (events, reports) = if tells { (events(), reports()) } else { Default::default() };
+        Ok(TimelineView { states, related, events, reports, cut: next.is_some(), owns_more, next })
+    }
+
+    async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {
+        Ok(state.unredacted())
+    }
+
+    async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError> {
+        Ok(created_ms(&self.document(seq).await?))
     }
 
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError> {
@@ -183,6 +201,9 @@ impl Views for Fake {
 
     async fn document(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
         self.check().await?;
+        if let Some(time) = self.slow_document {
+            tokio::time::sleep(time).await;
+        }
         if let Some(document) = self.documents.lock().unwrap().get(&seq) {
             return Ok(document.clone().into_bytes());
         }
@@ -390,10 +411,11 @@ impl Views for Fake {
         Ok(after >= self.taken)
     }
 
-    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<Arc<State>>, ViewError> {
+    async fn states_after(&self, after: Seq, limit: usize) -> Result<Vec<RawState>, ViewError> {
         self.check().await?;
         let states = self.states.lock().unwrap();
-        Ok(states.iter().filter(|state| state.seq > after).take(limit).cloned().collect())
+        let after = states.iter().filter(|state| state.seq > after).take(limit);
+        Ok(after.cloned().map(RawState::from).collect())
     }
 
     fn newest(&self) -> watch::Receiver<Seq> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::events::EventView;
+use kubewitness_core::ports::{RawState, RawStory};
 use kubewitness_core::reports::ReportView;
-use kubewitness_core::views::{TimelineQuery, TimelineView};
+use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
 use super::START;
@@ -158,53 +159,44 @@ pub fn story() -> Vec<Arc<State>> {
 }
 
 /// Of a job with more pods than an answer is about, of which one has more of its own.
-pub fn wide(query: &TimelineQuery) -> TimelineView {
-    let pod = |seq: Seq| {
-        Arc::new(state(
-            seq,
-            &object("Pod", "research", &format!("wide-{seq}"), &format!("uid-wide-{seq}")),
-            Change::Present,
-            seq,
-            status("Running", "", ""),
-        ))
+pub fn wide(query: &TimelineQuery) -> RawStory {
+    let made = |seq: Seq, kind: &str, name: &str| {
+        let object = object(kind, "research", name, &format!("uid-{name}"));
+        Arc::new(state(seq, &object, Change::Present, seq, status("Running", "", "")))
     };
+    let pods = |seqs: [Seq; 2]| raw(seqs.map(|seq| made(seq, "Pod", &format!("wide-{seq}"))).to_vec());
     match query.cursor {
-        None => {
-            let job = state(
-                1,
-                &object("Job", "research", "wide", "uid-wide"),
-                Change::Present,
-                0,
-                status("Running", "", ""),
-            );
-            let next = Some(StoryCursor { states: 0, owned: 5, ..StoryCursor::NEWEST });
-            TimelineView {
-                states: vec![Arc::new(job)],
-                related: vec![pod(5), pod(6)],
-                owns_more: true,
-                cut: true,
-                next,
-                ..TimelineView::default()
-            }
-        }
-        Some(_) => TimelineView { related: vec![pod(2), pod(3)], owns_more: true, ..TimelineView::default() },
+        None => RawStory {
+            states: raw(vec![made(1, "Job", "wide")]),
+            related: pods([5, 6]),
+            owns_more: true,
+            next: Some(StoryCursor { states: 0, owned: 5, ..StoryCursor::NEWEST }),
+            ..RawStory::default()
+        },
+        Some(_) => RawStory { related: pods([2, 3]), owns_more: true, ..RawStory::default() },
     }
 }
 
+fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {
+    states.into_iter().map(RawState::from).collect()
+}
+
 /// The part of a story that a query asks for.
-pub fn part(mut view: TimelineView, query: &TimelineQuery) -> TimelineView {
-    let (states, related) = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
+pub fn part(
+    (mut states, mut related): (Vec<Arc<State>>, Vec<Arc<State>>),
+    query: &TimelineQuery,
+    reports: bool,
+) -> RawStory {
+    let before = query.cursor.map_or((Seq::MAX, Seq::MAX), |at| (at.states, at.related));
     let cut = |all: &mut Vec<Arc<State>>, before: Seq| {
         all.retain(|state| state.seq < before);
         let over = query.limit.map_or(0, |limit| all.len().saturating_sub(limit));
         all.drain(..over);
         all.first().filter(|_| over > 0).map_or(0, |oldest| oldest.seq)
     };
-    let next = StoryCursor {
-        states: cut(&mut view.states, states),
-        related: cut(&mut view.related, related),
-        ..StoryCursor::NEWEST
-    };
-    view.next = Some(next).filter(|next| next.states > 0 || next.related > 0);
-    TimelineView { cut: view.next.is_some(), ..view }
+    let (states_before, related_before) = (cut(&mut states, before.0), cut(&mut related, before.1));
+    let next = StoryCursor { states: states_before, related: related_before, ..StoryCursor::NEWEST };
+    let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
+    let [states, related] = [states, related].map(raw);
+    RawStory { states, related, reports, next, ..RawStory::default() }
 }

@@ -249,10 +249,10 @@ impl Documents for StandIns {
         Ok(before.map(|(_, document)| document.clone()))
     }
 
-    async fn newest_documents(&self, object: &ObjectRef) -> Result<Vec<Bytes>, JournalError> {
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
         let is_it = |named: &ObjectRef| named.uid == object.uid && named.namespace == object.namespace;
         let states = self.states.iter().rev().filter(|(state, _)| is_it(&state.object));
-        Ok(states.take(3).map(|(_, document)| document.clone()).collect())
+        Ok(states.take(3).map(|(state, _)| state.seq).collect())
     }
 }
 

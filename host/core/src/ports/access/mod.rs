@@ -3,7 +3,11 @@
 //!
 //! Nothing here keeps an answer. The portal decides how long it keeps one, and what it does without one.
 
+mod shares;
+
 use std::collections::BTreeMap;
+
+pub use shares::Shares;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,96 @@
+//! How long a list waits for long documents, and whose documents take long.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::poll;
+use tokio::time::{Instant, timeout};
+
+/// A list waits so long in all for what statuses and Events quote of long documents. It then shows the others without
+/// their texts.
+const A_LIST: Duration = Duration::from_millis(300);
+/// No list waits for a document of the namespace again for so long.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Namespaces that are slow at a time. Where there are more, all are waited for once more.
+const NAMESPACES: usize = 1024;
+
+/// What is left of the time that an answer waits for long documents.
+pub struct Patience {
+    /// None: as long as a request may take.
+    left: Option<Duration>,
+}
+
+impl Patience {
+    pub fn of_a_list() -> Self {
+        Self { left: Some(A_LIST) }
+    }
+
+    pub fn of_a_request() -> Self {
+        Self { left: None }
+    }
+
+    pub(super) fn none() -> Self {
+        Self { left: Some(Duration::ZERO) }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.left == Some(Duration::ZERO)
+    }
+
+    /// What has no need to wait is there, however much patience is left. None where it takes longer.
+    pub(super) async fn wait<F: Future>(&mut self, awaited: F) -> Option<F::Output> {
+        let mut awaited = pin!(awaited);
+        if let std::task::Poll::Ready(done) = poll!(awaited.as_mut()) {
+            return Some(done);
+        }
+        let Some(left) = self.left else { return Some(awaited.await) };
+        let began = Instant::now();
+        let done = timeout(left, awaited).await.ok();
+        self.left = Some(left.saturating_sub(began.elapsed()));
+        done
+    }
+}
+
+/// Namespaces with a document that took too long a moment ago.
+#[derive(Default)]
+pub(super) struct Slow(Mutex<HashMap<Arc<str>, Instant>>);
+
+impl Slow {
+    pub(super) fn has(&self, namespace: &str) -> bool {
+        self.lock().get(namespace).is_some_and(|at| at.elapsed() < PAUSE)
+    }
+
+    pub(super) fn note(&self, namespace: Arc<str>) {
+        let mut slow = self.lock();
+        if slow.len() >= NAMESPACES {
+            slow.clear();
+        }
+        slow.insert(namespace, Instant::now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_that_a_list_waits_for_has_one_time_and_what_is_there_needs_none() {
+        let mut patience = Patience::of_a_list();
+        let began = Instant::now();
+        assert_eq!(patience.wait(tokio::time::sleep(A_LIST / 3)).await, Some(()));
+        for _ in 0..100 {
+            assert_eq!(patience.wait(std::future::pending::<()>()).await, None);
+        }
+        assert!(began.elapsed() < A_LIST * 2, "{:?}", began.elapsed());
+        assert!(patience.is_over());
+        assert_eq!(patience.wait(std::future::ready(7)).await, Some(7));
+        assert_eq!(patience.wait(tokio::task::yield_now()).await, Some(()), "it is done at once");
+        assert_eq!(Patience::of_a_request().wait(tokio::time::sleep(A_LIST * 3)).await, Some(()));
+    }
+}

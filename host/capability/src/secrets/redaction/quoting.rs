@@ -1,0 +1,195 @@
+//! What statuses and Events quote of documents. It is found out once for all who ask, in the share of the namespace
+//! whose objects they are: neither those who ask nor others wait for more than that.
+
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use kubewitness_core::ports::{Current, Documents, JournalError};
+use kubewitness_core::redact::{Secrets, Withheld};
+use kubewitness_core::{ObjectRef, State, Status, document};
+
+use super::patience::Patience;
+use super::threads::Party;
+use super::{Redaction, RedactionError};
+
+impl Redaction {
+    /// The status of an object that is there, without the secrets that it quotes. If a long document takes too long, the
+    /// status is shown without its texts, and with them once it is done: no list waits for what a tenant wrote.
+    pub async fn current(
+        &self,
+        current: &Current,
+        patience: &mut Patience,
+    ) -> Result<Arc<Status>, RedactionError> {
+        if !Secrets::may_stand_in(&current.status) {
+            return Ok(current.status.clone());
+        }
+        let as_it_is = |shown: Option<Arc<Status>>| shown.unwrap_or_else(|| current.status.clone());
+        let withheld = || as_it_is(Secrets::unknown().hidden_in(&current.status).map(Arc::new));
+        if let Some(shown) = self.currents.get(&current.seq) {
+            return Ok(as_it_is(shown));
+        }
+        let namespace: Arc<str> = (*current.object.namespace).into();
+        let party = Party::Namespace(namespace.clone());
+        let finding = self.find_current(current, &party);
+        // It is looked at all the same, for the next list.
+        let waits_not = patience.is_over() || self.slow.has(&namespace);
+        let found = match waits_not {
+            true if self.threads.is_full(&party) => None,
+            true => Patience::none().wait(finding).await,
+            false => patience.wait(finding).await,
+        };
+        if found.is_none() && !waits_not {
+            self.slow.note(namespace);
+        }
+        found.map_or_else(|| Ok(withheld()), |shown| Ok(as_it_is(shown?)))
+    }
+
+    async fn find_current(
+        &self,
+        current: &Current,
+        party: &Party,
+    ) -> Result<Option<Arc<Status>>, RedactionError> {
+        let asking = self.currents.ask(&current.seq).await;
+        if let Some(shown) = self.currents.get(&current.seq) {
+            return Ok(shown);
+        }
+        let bytes = document::unpack(&current.packed).map_or(0, |document| document.len());
+        let (keyed, status, seq, packed) =
+            (self.keyed(), current.status.clone(), current.seq, current.packed.clone());
+        let kept = self.currents.clone();
+        let hide = move || {
+            let _asking = asking;
+            let document = document::unpack(&packed).ok();
+            let secrets = document.map_or_else(|| Ok(Secrets::unknown()), |it| keyed.secrets(&[it]))?;
+            let shown = secrets.hidden_in(&status).map(Arc::new);
+            kept.keep(seq, shown.clone(), bytes_of_status(shown.as_deref()));
+            Ok(shown)
+        };
+        self.threads.finish(party, bytes, hide).await?
+    }
+
+    /// A state without the secrets that its statuses quote.
+    pub async fn state(
+        &self,
+        documents: &dyn Documents,
+        state: &Arc<State>,
+        party: &Party,
+    ) -> Result<Arc<State>, JournalError> {
+        let may_quote = |status: &Arc<Status>| Secrets::may_stand_in(status);
+        let previous = state.previous.as_ref().filter(|status| may_quote(status));
+        if !may_quote(&state.status) && previous.is_none() {
+            return Ok(state.clone());
+        }
+        let as_it_is = |shown: Option<Arc<State>>| shown.unwrap_or_else(|| state.clone());
+        if let Some(shown) = self.states.get(&state.seq) {
+            return Ok(as_it_is(shown));
+        }
+        // A plugin computes it itself rather than to wait in the share of a namespace.
+        let asking = match party {
+            Party::Plugin(_) => None,
+            _ => Some(self.states.ask(&state.seq).await),
+        };
+        if let Some(shown) = self.states.get(&state.seq) {
+            return Ok(as_it_is(shown));
+        }
+        let party = party.for_objects_of(&state.object.namespace);
+        let turn = self.object_turns.take(&party).await.map_err(closed)?;
+        let own = documents.document(state.seq).await?.filter(|text| !text.is_empty());
+        // The end of an object has no document of its own.
+        let earlier = match previous.is_some() || own.is_none() {
+            true => documents.document_before(state.seq).await?.filter(|text| !text.is_empty()),
+            false => None,
+        };
+        // Retention may have taken what says their secrets.
+        let is_known = (own.is_some() || earlier.is_some(), earlier.is_some());
+        let known = Vec::from_iter(own.into_iter().chain(earlier));
+        let (keyed, bytes, raw) = (self.keyed(), bytes_of(&known), state.clone());
+        let kept = self.states.clone();
+        let hide = move || {
+            let _held = (asking, turn);
+            let shown = without_quotes(&raw, &keyed.secrets(&known)?, is_known);
+            let statuses = shown.iter().flat_map(|state| [Some(&state.status), state.previous.as_ref()]);
+            let bytes = statuses.flatten().map(|status| bytes_of_status(Some(status))).sum();
+            kept.keep(raw.seq, shown.clone(), bytes);
+            Ok::<_, RedactionError>(shown)
+        };
+        let shown = self.threads.finish(&party, bytes, hide).await.map_err(RedactionError::from)?;
+        Ok(as_it_is(shown?))
+    }
+
+    /// Of an object that is not watched, nothing is known, and what Events say of it stays. None where it takes too long
+    /// to find out.
+    pub(super) async fn of_object(
+        &self,
+        documents: &dyn Documents,
+        about: &ObjectRef,
+        party: &Party,
+        patience: &mut Patience,
+    ) -> Result<Option<Arc<Secrets>>, JournalError> {
+        if about.uid.is_empty() {
+            return Ok(Some(Arc::new(Secrets::unknown())));
+        }
+        let newest = documents.newest_of(about).await?;
+        if let Some(known) = self.objects.get(&newest) {
+            return Ok(Some(known));
+        }
+        let Some(asking) = patience.wait(self.objects.ask(&newest)).await else { return Ok(None) };
+        if let Some(known) = self.objects.get(&newest) {
+            return Ok(Some(known));
+        }
+        let party = party.for_objects_of(&about.namespace);
+        let Some(turn) = patience.wait(self.object_turns.take(&party)).await else { return Ok(None) };
+        let turn = turn.map_err(closed)?;
+        let mut known = Vec::new();
+        for seq in &newest {
+            known.extend(documents.document(*seq).await?.filter(|text| !text.is_empty()));
+        }
+        if known.is_empty() {
+            let kind = (about.group.clone(), about.kind.clone());
+            let is_watched = self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
+            return Ok(Some(Arc::new(if is_watched { Secrets::unknown() } else { Secrets::default() })));
+        }
+        let (keyed, bytes, kept) = (self.keyed(), bytes_of(&known), self.objects.clone());
+        let find = move || {
+            let _held = (asking, turn);
+            let secrets = Arc::new(keyed.secrets(&known)?);
+            kept.keep(newest, secrets.clone(), secrets.bytes());
+            Ok::<_, RedactionError>(secrets)
+        };
+        let Some(found) = patience.wait(self.threads.finish(&party, bytes, find)).await else {
+            return Ok(None);
+        };
+        Ok(Some(found.map_err(RedactionError::from)??))
+    }
+}
+
+/// Nobody closes the turns.
+pub(super) fn closed(error: tokio::sync::AcquireError) -> RedactionError {
+    Withheld::because(error).into()
+}
+
+fn bytes_of(documents: &[Bytes]) -> usize {
+    documents.iter().map(Bytes::len).sum()
+}
+
+fn bytes_of_status(status: Option<&Status>) -> usize {
+    status.map_or(0, |status| status.reason.len() + status.message.len())
+}
+
+/// None where it quotes none. `is_known`: whether the secrets are those of its status, and of the one before.
+fn without_quotes(state: &State, secrets: &Secrets, is_known: (bool, bool)) -> Option<Arc<State>> {
+    let hidden = |status: &Status, is_known: bool| match is_known {
+        true => secrets.hidden_in(status),
+        false => Secrets::unknown().hidden_in(status),
+    };
+    let status = hidden(&state.status, is_known.0).map(Arc::new);
+    let previous = state.previous.as_ref().filter(|status| Secrets::may_stand_in(status));
+    let before = previous.and_then(|status| hidden(status, is_known.1)).map(Arc::new);
+    (status.is_some() || before.is_some()).then(|| {
+        Arc::new(State {
+            status: status.unwrap_or_else(|| state.status.clone()),
+            previous: before.or_else(|| state.previous.clone()),
+            ..state.clone()
+        })
+    })
+}

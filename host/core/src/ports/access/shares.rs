@@ -1,0 +1,68 @@
+//! A share for each party of what all ask for, so that what one party asks for keeps nobody else waiting.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+
+/// By party. It holds those that ask right now, and at times some that have just asked.
+pub struct Shares<P> {
+    each: usize,
+    asking: Mutex<HashMap<P, Weak<Semaphore>>>,
+}
+
+impl<P: Clone + Eq + Hash> Shares<P> {
+    pub fn new(each: usize) -> Self {
+        Self { each, asking: Mutex::default() }
+    }
+
+    /// Waits while this party has as many under way as it may. Dropped, the place makes room for the next one.
+    pub async fn take(&self, party: &P) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.of(party).acquire_owned().await
+    }
+
+    /// None where this party has as many under way as it may.
+    pub fn take_at_once(&self, party: &P) -> Option<OwnedSemaphorePermit> {
+        self.of(party).try_acquire_owned().ok()
+    }
+
+    fn of(&self, party: &P) -> Arc<Semaphore> {
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(theirs) = asking.get(party).and_then(Weak::upgrade) {
+            return theirs;
+        }
+        asking.retain(|_, places| places.strong_count() > 0);
+        let theirs = Arc::new(Semaphore::new(self.each));
+        asking.insert(party.clone(), Arc::downgrade(&theirs));
+        theirs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn is_there<T>(asked: impl Future<Output = T>) -> bool {
+        pin!(asked).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[tokio::test]
+    async fn a_party_that_asks_much_waits_for_itself_and_is_forgotten_afterwards() {
+        let shares = Shares::new(2);
+        let (first, second) = (shares.take(&"a").await.unwrap(), shares.take_at_once(&"a").unwrap());
+        let mut third = Box::pin(shares.take(&"a"));
+        let mut poll = || third.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending() && shares.take_at_once(&"a").is_none());
+        assert!(is_there(shares.take(&"b")), "another party has a share of its own");
+        drop(first);
+        let Poll::Ready(third) = poll() else { panic!("there is room now") };
+        assert!(!is_there(shares.take(&"a")), "given up while it waited");
+        drop((second, third));
+        let _eve = shares.take(&"eve").await.unwrap();
+        assert_eq!(shares.asking.lock().unwrap().len(), 1, "who has gone is forgotten");
+    }
+}
