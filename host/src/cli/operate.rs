@@ -72,7 +72,7 @@ pub struct MuteArgs {
     #[arg(long, conflicts_with_all = ["all", "to", "who"])]
     pub list: bool,
     /// Only this recipient, as the plugin names it, such as ops or mail:ada@example.com. Without it: every recipient
-    #[arg(long, value_name = "RECIPIENT")]
+    #[arg(long, value_name = "RECIPIENT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub to: Option<String>,
     /// Your name in the list. Without it: your login name. Where people sign in, the list has the name that the API server
     /// knows

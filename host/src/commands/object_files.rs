@@ -44,6 +44,12 @@ impl Named {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let [namespace, name] =
             ["/metadata/namespace", "/metadata/name"].map(|it| text(object, it).to_owned());
+        // YAML reads an unquoted 5 as a number, and an unquoted n as false.
+        ensure!(
+            !name.is_empty(),
+            "an object of the kind {kind} has no `metadata.name` that is a text: give it whole, as `kubectl get -o yaml` \
+             prints it"
+        );
         Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
     }
 
@@ -83,7 +89,9 @@ pub fn read(path: &Path) -> Result<Vec<Observed>> {
 
 pub fn parse(text: &str) -> Result<Vec<Observed>> {
     let mut objects = Vec::new();
-    documents(text)?.into_iter().for_each(|document| flatten(document, false, &mut objects));
+    for document in documents(text)? {
+        flatten(document, false, &mut objects)?;
+    }
     if objects.is_empty() {
         bail!("it has no object");
     }
@@ -107,20 +115,27 @@ fn documents(text: &str) -> Result<Vec<Value>> {
     Ok(trees.iter().map(Tree::to_json).collect())
 }
 
-fn flatten(document: Value, is_gone: bool, objects: &mut Vec<Observed>) {
+fn flatten(document: Value, is_gone: bool, objects: &mut Vec<Observed>) -> Result<()> {
     match document {
-        Value::Array(items) => items.into_iter().for_each(|item| flatten(item, is_gone, objects)),
+        Value::Array(items) => items.into_iter().try_for_each(|item| flatten(item, is_gone, objects))?,
         Value::Object(mut map) if map.contains_key("items") && !map.contains_key("spec") => {
             if let Some(items) = map.remove("items") {
-                flatten(items, is_gone, objects);
+                flatten(items, is_gone, objects)?;
             }
         }
         Value::Object(mut map) if map.contains_key("type") && map.contains_key("object") => {
-            let is_gone = map["type"] == "DELETED";
+            let is_gone = match map["type"].as_str() {
+                Some("ADDED" | "MODIFIED") => false,
+                Some("DELETED") => true,
+                // It has a position, and says nothing of an object.
+                Some("BOOKMARK") => return Ok(()),
+                _ => bail!("a watch's event has the type {}: give ADDED, MODIFIED or DELETED", map["type"]),
+            };
             objects.extend(map.remove("object").map(|object| Observed { object, is_gone }));
         }
         other => objects.push(Observed { object: other, is_gone }),
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -142,15 +157,21 @@ mod tests {
     fn objects_are_read_as_kubectl_prints_them() {
         let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: batch/v1, kind: Job, metadata: {name: a, namespace: t}}\n- {apiVersion: v1, kind: Node, metadata: {name: b}}\n";
         assert_eq!(named(list).unwrap(), ["Job.batch t/a", "Node b"]);
-        let stream = "{\"kind\":\"Pod\",\n\t\"apiVersion\":\"v1\"}\n{\"type\":\"DELETED\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"c\"}}}";
-        assert_eq!(named(stream).unwrap(), ["Pod ", "Pod c gone"]);
+        let stream = "{\"kind\":\"Pod\",\n\t\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"b\"}}\n{\"type\":\"BOOKMARK\",\"object\":{}}\n{\"type\":\"DELETED\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"c\"}}}";
+        assert_eq!(named(stream).unwrap(), ["Pod b", "Pod c gone"]);
         assert_eq!(
-            named("apiVersion: v1\nkind: Pod\n---\napiVersion: g/v1\nkind: K\n").unwrap(),
-            ["Pod ", "K.g "]
+            named("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\napiVersion: g/v1\nkind: K\nmetadata: {name: b}\n").unwrap(),
+            ["Pod a", "K.g b"]
         );
-        for (text, why) in
-            [("", "no object"), ("a: [1\n", "line"), ("kind: Pod\n", "give it whole"), ("7", "give it whole")]
-        {
+        for (text, why) in [
+            ("", "no object"),
+            ("a: [1\n", "line"),
+            ("kind: Pod\n", "give it whole"),
+            ("7", "give it whole"),
+            ("{apiVersion: v1, kind: Pod, metdata: {name: a}}", "no `metadata.name` that is a text"),
+            ("{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "no `metadata.name` that is a text"),
+            ("{type: GONE, object: {}}", "has the type \"GONE\": give ADDED"),
+        ] {
             let error = named(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
@@ -158,7 +179,7 @@ mod tests {
 
     #[test]
     fn more_objects_than_the_bound_are_refused_with_how_many_a_file_may_have() {
-        let of = |count: usize| "{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}\n".repeat(count);
+        let of = |count: usize| "{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n".repeat(count);
         assert_eq!(named(&of(OBJECTS)).unwrap().len(), OBJECTS);
         let told = named(&of(OBJECTS + 1)).unwrap_err().to_string();
         assert!(told.contains("10001 objects: divide it into files of up to 10000"), "{told}");

@@ -81,7 +81,9 @@ pub fn fill_text(text: &str, facts: &Facts) -> String {
 pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
     let mut faults = Vec::new();
     visit(path, template, &mut |path, name| {
-        if !facts::is_known(name) && !more.contains(&name) {
+        if name.starts_with(OPEN) {
+            faults.push(FieldError::new(path, format!("`{name}` is not closed by `{CLOSE}`")));
+        } else if !facts::is_known(name) && !more.contains(&name) {
             let known = facts::names();
             let message = format!(
                 "`{{{{{name}}}}}` is not known; there are {known}, and JSON Pointers into the document such as \
@@ -111,6 +113,10 @@ fn visit(path: &str, template: &Value, seen: &mut dyn FnMut(&str, &str)) {
             while let Some((_, name, behind)) = split(rest) {
                 seen(path, name.trim());
                 rest = behind;
+            }
+            // One that is not closed is told with its braces.
+            if let Some(open) = rest.find(OPEN) {
+                seen(path, &rest[open..]);
             }
         }
         Value::Array(items) => {

@@ -20,6 +20,8 @@ use kubewitness_core::ports::{GrantError, KvWrite, Rest};
 use kubewitness_core::{Seq, mutes};
 use rate::Spent;
 
+/// Whoever rests asks again after so long: the operator may have raised the rate.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Keys are looked up and listed; longer ones are values in the wrong place.
 const KEY_BYTES: usize = 512;
 /// Keys that one listing may return.
@@ -154,7 +156,7 @@ impl Kv {
     /// How long the next call waits, where the plugin has written ahead of its rate.
     pub fn rest(&self, now: Duration) -> Option<Rest> {
         let base = self.lock();
-        let wait = base.spent.rest(now)?;
+        let wait = base.spent.rest(base.most.a_second(), now)?.min(LOOK_AGAIN);
         let why = format!(
             "its next call waits: it writes more to `kv` than {} a second, the most of one plugin \
              (`spec.limits.plugins.kvRate` of the host's settings)",

@@ -6,20 +6,33 @@ use std::time::Duration;
 /// A plugin may be ahead by what it may write in so long. At the default rate it may fill all of its `kv` at once.
 const AHEAD: Duration = Duration::from_secs(4);
 
-/// When what was written is paid for.
+/// What was written and is not worked off yet.
 #[derive(Debug, Default)]
-pub struct Spent(Duration);
+pub struct Spent {
+    bytes: f64,
+    at: Duration,
+}
 
 impl Spent {
     pub fn add(&mut self, bytes: usize, a_second: u64, now: Duration) {
-        let took = Duration::from_secs_f64(bytes as f64 / a_second.max(1) as f64);
-        self.0 = self.0.max(now) + took;
+        self.bytes = self.left(a_second, now) + bytes as f64;
+        self.at = now;
     }
 
-    /// How long the next call waits.
-    pub fn rest(&self, now: Duration) -> Option<Duration> {
-        self.0.saturating_sub(now).checked_sub(AHEAD).filter(|wait| !wait.is_zero())
+    /// How long the next call waits, at the rate that holds now.
+    pub fn rest(&self, a_second: u64, now: Duration) -> Option<Duration> {
+        let wait = self.left(a_second, now) / rate(a_second) - AHEAD.as_secs_f64();
+        Duration::try_from_secs_f64(wait).ok().filter(|wait| !wait.is_zero())
     }
+
+    fn left(&self, a_second: u64, now: Duration) -> f64 {
+        let worked_off = rate(a_second) * now.saturating_sub(self.at).as_secs_f64();
+        (self.bytes - worked_off).max(0.0)
+    }
+}
+
+fn rate(a_second: u64) -> f64 {
+    a_second.max(1) as f64
 }
 
 #[cfg(test)]
@@ -33,14 +46,16 @@ mod tests {
         let mut spent = Spent::default();
         for second in 0..100 {
             spent.add(1000, 1000, second * SECOND);
-            assert_eq!(spent.rest(second * SECOND), None);
+            assert_eq!(spent.rest(1000, second * SECOND), None);
         }
         let later = 10_000 * SECOND;
         spent.add(4000, 1000, later);
-        assert_eq!(spent.rest(later), None);
+        assert_eq!(spent.rest(1000, later), None);
         spent.add(500, 1000, later);
-        assert_eq!(spent.rest(later), Some(SECOND / 2));
-        assert_eq!(spent.rest(later + SECOND / 2), None);
+        assert_eq!(spent.rest(1000, later), Some(SECOND / 2));
+        assert_eq!(spent.rest(1, later), Some(4496 * SECOND));
+        assert_eq!(spent.rest(2000, later), None, "the rate is the one of now");
+        assert_eq!(spent.rest(1000, later + SECOND / 2), None);
     }
 
     #[test]
@@ -49,7 +64,7 @@ mod tests {
         while now < 1000 * SECOND {
             spent.add(50_000, 1000, now);
             written += 50_000;
-            now += spent.rest(now).unwrap_or(SECOND / 100);
+            now += spent.rest(1000, now).unwrap_or(SECOND / 100);
         }
         assert!((1_000_000..1_060_000).contains(&written), "{written} bytes in 1000 s");
     }

@@ -568,6 +568,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
         ("do=mute&uid=uid-train", ("sec-fetch-site", "cross-site"), 403),
         ("do=mute&uid=uid-train", ("x-none", "x"), 403),
         ("uid=uid-train", own, 400),
+        ("do=mute&namespace=&to=", own, 400),
         ("do=mute&uid=uid-train&colour=red", own, 400),
         ("do=mute&uid=uid-train&namespace=x", own, 400),
         ("do=mute&uid=uid-train&to=a%0Ab", own, 400),
@@ -578,7 +579,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
     assert!(get(&portal, "/mutes").await.text.contains("No mutes"));
     let done = send("do=mute&uid=uid-train&to=research&who=ada+%3Cb%3E", own).await;
     assert_eq!((done.status.as_u16(), done.header("location")), (303, "/objects/uid-train"));
-    assert_eq!(send("do=mute&namespace=&to=", own).await.header("location"), "/mutes");
+    assert_eq!(send("do=mute&namespace=&all=true&to=", own).await.header("location"), "/mutes");
     let page = get(&portal, "/objects/uid-train").await;
     check_page(&page, "/objects/uid-train");
     assert!(page.text.contains("research is not told. ada &lt;b&gt; muted it at "), "{}", page.text);
@@ -587,7 +588,7 @@ async fn the_page_of_a_job_says_who_was_told_and_mutes_it() {
     check_page(&mutes, "/mutes");
     assert!(mutes.text.contains("Job/llm-train-7 in research") && mutes.text.contains("Everything"));
     assert_eq!(send("do=unmute&uid=uid-train&to=research", own).await.status.as_u16(), 303);
-    assert_eq!(send("do=unmute&namespace=&to=", own).await.status.as_u16(), 303);
+    assert_eq!(send("do=unmute&all=true&to=", own).await.status.as_u16(), 303);
     assert!(get(&portal, "/mutes").await.text.contains("No mutes"));
 }
 

@@ -24,7 +24,7 @@ pub async fn timeline(args: TimelineArgs) -> Ended {
         }
         if view.cut && (!view.owns_more || is_full(&view, args.limit)) {
             eprintln!(
-                "kubewitness: only the newest {} states are shown; raise --limit to see older ones",
+                "kubewitness: there are older states than the {} that --limit shows; raise it to see them",
                 args.limit
             );
         }
@@ -45,7 +45,7 @@ fn is_full(view: &TimelineView, limit: usize) -> bool {
 
 fn owns_more(cut: bool) -> &'static str {
     match cut {
-        true => "it owns more objects than the newest, which are shown; raise --limit to see the others",
+        true => "it owns more objects than are shown, which are the newest; raise --limit to see the others",
         false => {
             "what it owns has more parts than are shown: `kubewitness timeline` of one of those has its own"
         }

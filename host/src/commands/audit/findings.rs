@@ -178,7 +178,7 @@ impl fmt::Display for Broken {
             Self::Unsigned => f.write_str("it has no signature, and statements before it are signed"),
             Self::UnknownKey(key) => write!(f, "it is signed with key {key}: give its public part with `--key` if it is yours"),
             Self::Forged => f.write_str("its signature does not hold: somebody without the key wrote it"),
-            Self::NoSeal => f.write_str("the file ends without a seal, and another file follows it: its end was cut"),
+            Self::NoSeal => f.write_str("the file ends without a seal, and another file follows it: its end was cut, or the two are of different ledgers"),
             Self::OtherAnchor(anchor) => write!(f, "up to it the file has another root than {anchor}: somebody rewrote it"),
         }
     }

@@ -52,14 +52,15 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
     let hint = "a test is a file of objects there, such as `tests/failed.yaml`";
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("reading {}: {hint}", folder.display()))?;
-    let mut cases: Vec<Case> = Vec::new();
+    let (mut cases, mut beside_cases) = (Vec::<Case>::new(), Vec::new());
     for entry in entries {
         let file = entry?.file_name().to_string_lossy().into_owned();
         // What editors and `git` keep beside files is no test.
         if file.starts_with('.') {
             continue;
         }
-        if file.ends_with(EXPECTED) || file.ends_with(ANSWERS) {
+        if let Some(name) = file.strip_suffix(EXPECTED).or_else(|| file.strip_suffix(ANSWERS)) {
+            beside_cases.push((name.to_owned(), folder.join(&file)));
             continue;
         }
         let Some(name) = OBJECTS.iter().find_map(|ending| file.strip_suffix(ending)) else { continue };
@@ -68,6 +69,10 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
         cases.push(Case { name: name.to_owned(), objects: folder.join(&file), expected, answers });
     }
     cases.sort_by(|a, b| a.objects.cmp(&b.objects));
+    let is_orphan = |(name, _): &&(String, PathBuf)| cases.iter().all(|case| case.name != *name);
+    if let Some((name, file)) = beside_cases.iter().find(is_orphan) {
+        bail!("{} belongs to no test: there is no {name}.yaml beside it, so remove it or rename it", file.display());
+    }
     if cases.is_empty() {
         bail!("{} has no test: {hint}", folder.display());
     }
@@ -131,6 +136,14 @@ mod tests {
             folder(&["a.yaml", ".a.yaml", ".#b.yaml", "a.expected.json", "a.answers.yaml", "notes.txt"]);
         let names: Vec<_> = cases(folder.path()).unwrap().into_iter().map(|case| case.name).collect();
         assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn what_is_expected_of_no_test_is_refused_by_its_name() {
+        for file in ["b.expected.json", "b.answers.yaml"] {
+            let told = cases(folder(&["a.yaml", file]).path()).err().unwrap().to_string();
+            assert!(told.contains(&format!("{file} belongs to no test: there is no b.yaml")), "{told}");
+        }
     }
 
     #[test]

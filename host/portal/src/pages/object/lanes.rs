@@ -184,9 +184,11 @@ fn shorten(label: &str) -> String {
     if count <= LABEL_CHARS {
         return label.to_owned();
     }
-    // Names of pods differ at their end.
-    let end: String = label.chars().skip(count - LABEL_CHARS + 1).collect();
-    format!("…{end}")
+    // Names of pods differ at their end. The kind is short, or it is cut as well.
+    let kind = label.split_once('/').map_or("", |(kind, _)| kind);
+    let kind = if (1..=LABEL_CHARS / 2).contains(&kind.chars().count()) { format!("{kind}/") } else { String::new() };
+    let end: String = label.chars().skip(count + 1 + kind.chars().count() - LABEL_CHARS).collect();
+    format!("{kind}…{end}")
 }
 
 fn round(x: f64) -> f64 {

@@ -99,6 +99,7 @@ fn undo(mute: &MuteView) -> Markup {
     html! {
         form method="post" action=(PAGE) {
             @if !uid.is_empty() { input type="hidden" name="uid" value=(uid); }
+            @else if namespace.is_empty() { input type="hidden" name="all" value="true"; }
             @else { input type="hidden" name="namespace" value=(namespace); }
             input type="hidden" name="to" value=(to);
             button name="do" value="unmute" { "Unmute" }
@@ -114,7 +115,8 @@ pub(crate) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         p { "Plugins send no messages about what is muted. A mute for one recipient stops the messages to that recipient alone. To mute one job, open its page." }
         form method="post" action=(PAGE) {
             div.replay-tools {
-                label { span { "Namespace, or empty for everything" } input name="namespace" maxlength=(TEXT_BYTES) autocomplete="off"; }
+                label { span { "Namespace" } input name="namespace" maxlength=(TEXT_BYTES) autocomplete="off"; }
+                label { input type="checkbox" name="all" value="true"; span { "Everything, in all namespaces" } }
                 label { span { "Recipient, or empty for everybody" } input name="to" maxlength=(TEXT_BYTES) autocomplete="off"; }
                 (who(&viewer))
                 button.strong name="do" value="mute" { "Mute" }
@@ -142,13 +144,14 @@ pub(crate) async fn change(
             ("do", "mute") => mutes = Some(true),
             ("do", "unmute") => mutes = Some(false),
             ("uid", _) => request.uid = Some(value),
-            ("namespace", "") => request.all = true,
+            ("namespace", "") => {}
+            ("all", "true") => request.all = true,
             ("namespace", _) => request.namespace = Some(value),
             ("to", _) => request.to = value,
             ("who", "") => {}
             ("who", _) => request.who = value,
             _ => {
-                let hint = "It has do, uid, namespace, to and who.";
+                let hint = "It has do, uid, namespace, all (true), to and who.";
                 return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
             }
         }

@@ -46,6 +46,8 @@ pub(super) async fn page(
     let holes = holes(app, view.states.iter().chain(&view.related)).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
+        // What it owns has parts of its own.
+        None if !view.related.is_empty() => "More of what the object owns".to_owned(),
         None => "Older states".to_owned(),
     };
     let (all, chosen) = (asked.all, asked.chosen);
@@ -78,7 +80,7 @@ fn told(view: &TimelineView) -> Markup {
         @match times {
             (Some(from), Some(through)) => {
                 "This part of the story has " (figure(count)) " " (plural(count, "state", "states")) ", observed from " (at(from)) " to " (at(through)) ". "
-                @if !view.cut { "The journal has none before them. " }
+                @if !view.cut && !view.states.is_empty() { "The journal has none before them. " }
                 (owns_more(view))
             }
             _ => { "The journal has no states before this place, or none that you may see." }

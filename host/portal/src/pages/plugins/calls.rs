@@ -39,7 +39,7 @@ fn work(queue: &QueueView) -> Markup {
         @if work.count == 0 { "No call has ended since it started." }
         @else {
             "Since it started, " (figure(work.count)) " " (plural(work.count, "state was in a call", "states were in calls"))
-            " that ended. Such a call took " (span(mean as u64)) " for each state on average."
+            " that ended. The call of a state took " (span(mean as u64)) " on average."
         }
         @if queue.longest_running_seconds > 0.0 {
             " The longest call in progress takes " (span((queue.longest_running_seconds * 1000.0) as u64)) " so far."
