@@ -196,7 +196,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        let message = with_nearest(&error.into_inner().to_string());
+        let message = of_fields(with_nearest(&error.into_inner().to_string()));
         let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
         fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;
@@ -213,6 +213,14 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         tree,
         is_shadow: false,
     })
+}
+
+/// The name of a type says nothing to an operator.
+fn of_fields(message: String) -> String {
+    match message.split_once("expected struct ") {
+        Some((before, _)) => format!("{before}expected a map of fields"),
+        None => message,
+    }
 }
 
 /// The name that a document gives itself, where that much of it can be read.

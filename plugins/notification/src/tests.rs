@@ -164,10 +164,10 @@ fn texts_have_a_bound_and_hours_hold_at_some_time() {
 #[test]
 fn a_wrong_configuration_names_its_field() {
     let config = config(json!({
-        "template": {"a": ["{{phase}} {{fase}}"]}, "headers": {"Content-Type": "x"}, "path": "../x",
+        "template": {"a": ["{{phase}} {{fase}} {{name"]}, "headers": {"Content-Type": "x"}, "path": "../x",
     }));
     let fields: Vec<_> = Notification::check(&config).into_iter().map(|fault| fault.path).collect();
-    assert_eq!(fields, ["headers.Content-Type", "path", "template.a[0]"]);
+    assert_eq!(fields, ["headers.Content-Type", "path", "template.a[0]", "template.a[0]"]);
 }
 
 #[test]

@@ -76,6 +76,11 @@ impl GetQuery {
         }
         let time = |moment: Option<Moment>| moment.map(|moment| calendar::rfc3339(moment.ms()));
         let at = list.at.map(Moment::ms);
+        if let (Some(since), Some(until)) = (list.since, list.until)
+            && since.ms() > until.ms()
+        {
+            return Err(Usage::error("--since is later than --until, so that no time is between them: exchange the two"));
+        }
         let query = ObjectQuery {
             source: list.source.clone(),
             kind: Some(kind.to_owned()),
