@@ -7,7 +7,9 @@ const COMPARED: usize = 64;
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
     let near = known.into_iter().map(|one| (distance(&name, &one.to_lowercase()), one)).min()?;
-    (near.0 <= 2.max(name.len() / 3)).then_some(near.1)
+    // Of a short name, half has to be right: else it is near to everything.
+    let most = 2.max(name.len() / 3).min(name.chars().count() / 2);
+    (near.0 <= most).then_some(near.1)
 }
 
 /// Adds which name is probably meant to the message of serde about an unknown field or word.
@@ -50,6 +52,7 @@ mod tests {
         let known = ["mute", "quiet", "routes"];
         assert_eq!(nearest("quite", known), Some("quiet"));
         assert_eq!(nearest("Routs", known), Some("routes"));
+        assert_eq!((nearest("evn", ["env", "file"]), nearest("x", ["kv"]), nearest("", ["kv"])), (Some("env"), None, None));
         assert_eq!(nearest("zzzzzz", known), None);
         assert_eq!(nearest("quiet", []), None);
     }
