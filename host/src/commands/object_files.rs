@@ -179,7 +179,9 @@ mod tests {
 
     #[test]
     fn more_objects_than_the_bound_are_refused_with_how_many_a_file_may_have() {
-        let of = |count: usize| "{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n".repeat(count);
+        let of = |count: usize| {
+            "{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n".repeat(count)
+        };
         assert_eq!(named(&of(OBJECTS)).unwrap().len(), OBJECTS);
         let told = named(&of(OBJECTS + 1)).unwrap_err().to_string();
         assert!(told.contains("10001 objects: divide it into files of up to 10000"), "{told}");

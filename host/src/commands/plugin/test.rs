@@ -71,7 +71,10 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
     cases.sort_by(|a, b| a.objects.cmp(&b.objects));
     let is_orphan = |(name, _): &&(String, PathBuf)| cases.iter().all(|case| case.name != *name);
     if let Some((name, file)) = beside_cases.iter().find(is_orphan) {
-        bail!("{} belongs to no test: there is no {name}.yaml beside it, so remove it or rename it", file.display());
+        bail!(
+            "{} belongs to no test: there is no {name}.yaml beside it, so remove it or rename it",
+            file.display()
+        );
     }
     if cases.is_empty() {
         bail!("{} has no test: {hint}", folder.display());

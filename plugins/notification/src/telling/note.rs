@@ -143,7 +143,12 @@ impl Call<'_> {
             let (held, told): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
             self.report(&facts, held, ("waiting", "until quiet hours end"), now_ms);
-            self.report(&facts, told, ("waiting", "until it has settled and its recipient's turn has come"), now_ms);
+            self.report(
+                &facts,
+                told,
+                ("waiting", "until it has settled and its recipient's turn has come"),
+                now_ms,
+            );
         }
         match full {
             Some(program) => Err(Verdict::retry_after(

@@ -52,7 +52,10 @@ mod tests {
         let known = ["mute", "quiet", "routes"];
         assert_eq!(nearest("quite", known), Some("quiet"));
         assert_eq!(nearest("Routs", known), Some("routes"));
-        assert_eq!((nearest("evn", ["env", "file"]), nearest("x", ["kv"]), nearest("", ["kv"])), (Some("env"), None, None));
+        assert_eq!(
+            (nearest("evn", ["env", "file"]), nearest("x", ["kv"]), nearest("", ["kv"])),
+            (Some("env"), None, None)
+        );
         assert_eq!(nearest("zzzzzz", known), None);
         assert_eq!(nearest("quiet", []), None);
     }

@@ -91,7 +91,8 @@ impl Section {
         let shown = self.rows.len() as u64;
         let count = if self.is_behind { shown } else { self.fit };
         html! {
-            @if self.is_cut && !self.is_behind && !narrows { "More than " }
+            @if self.is_cut && !self.is_behind && !narrows && count > 0 { "More than " }
+            @if self.is_cut && !self.is_behind && !narrows && count == 0 { "Of the first " (figure(self.looked as u64)) ": " }
             (figure(count)) " " (plural(count, "dead letter", "dead letters"))
             @if narrows { " that fit the filter" }
             @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked as u64)) }

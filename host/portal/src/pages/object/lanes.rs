@@ -11,6 +11,7 @@ use maud::{Markup, html};
 use super::Holes;
 use crate::answer::time;
 use crate::pages::gaps::bound;
+use crate::pages::parts::plural;
 
 pub(super) struct Lane {
     pub(super) label: String,
@@ -57,7 +58,7 @@ pub(super) fn svg(lanes: &[Lane], told: &Deliveries, holes: &Holes) -> Markup {
         div.scroll.lanes tabindex="0" role="group" aria-label="Phases over time" {
             svg viewBox={ "0 0 " (WIDTH) " " (height) } role="img" aria-labelledby="lanes-title" {
                 title #lanes-title {
-                    "Phases of " (lanes.len()) " objects from " (time::readable(scale.from)) " to " (time::readable(scale.to))
+                    "Phases of " (lanes.len()) " " (plural(lanes.len() as u64, "object", "objects")) " from " (time::readable(scale.from)) " to " (time::readable(scale.to))
                     "; the tables below list each state"
                 }
                 @for step in 0..=4 { (grid(&scale, step, height)) }
@@ -186,7 +187,11 @@ fn shorten(label: &str) -> String {
     }
     // Names of pods differ at their end. The kind is short, or it is cut as well.
     let kind = label.split_once('/').map_or("", |(kind, _)| kind);
-    let kind = if (1..=LABEL_CHARS / 2).contains(&kind.chars().count()) { format!("{kind}/") } else { String::new() };
+    let kind = if (1..=LABEL_CHARS / 2).contains(&kind.chars().count()) {
+        format!("{kind}/")
+    } else {
+        String::new()
+    };
     let end: String = label.chars().skip(count + 1 + kind.chars().count() - LABEL_CHARS).collect();
     format!("{kind}…{end}")
 }

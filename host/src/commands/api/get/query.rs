@@ -79,7 +79,9 @@ impl GetQuery {
         if let (Some(since), Some(until)) = (list.since, list.until)
             && since.ms() > until.ms()
         {
-            return Err(Usage::error("--since is later than --until, so that no time is between them: exchange the two"));
+            return Err(Usage::error(
+                "--since is later than --until, so that no time is between them: exchange the two",
+            ));
         }
         let query = ObjectQuery {
             source: list.source.clone(),

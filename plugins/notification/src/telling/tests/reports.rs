@@ -17,7 +17,10 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     world.host.status.borrow_mut().insert("ops".into(), Ok(404));
     world.host.status.borrow_mut().insert("hook".into(), Err(Error::Unavailable("away".into())));
     world.hear(&[moved(1, "a", "Cancelled"), moved(2, "a", "Failed")]);
-    assert_eq!(world.reports("uid-a")[0], "hook|waiting|until it has settled and its recipient's turn has come");
+    assert_eq!(
+        world.reports("uid-a")[0],
+        "hook|waiting|until it has settled and its recipient's turn has come"
+    );
     world.after(10_000);
     let merged = "merged|the message on `Job default/a: Failed` tells it";
     let refused = "ops|refused|the destination answered 404: ";
@@ -33,7 +36,10 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     assert!(
         world.reports("uid-a")[4].starts_with("hook|suppressed|the same was told at 2026-12-31T12:00:10")
     );
-    assert_eq!(world.reports("uid-b"), ["hook|sent|", "ops|waiting|until it has settled and its recipient's turn has come"]);
+    assert_eq!(
+        world.reports("uid-b"),
+        ["hook|sent|", "ops|waiting|until it has settled and its recipient's turn has come"]
+    );
     world.hear(&[moved(5, "c", "Failed")]);
     world.host.status.borrow_mut().insert("ops".into(), Ok(503));
     world.after(3_600_000);
@@ -81,7 +87,10 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
     assert_eq!(
         world.reports("uid-a"),
-        ["hook|waiting|until it has settled and its recipient's turn has come", "ops|muted|ada muted it at noon"]
+        [
+            "hook|waiting|until it has settled and its recipient's turn has come",
+            "ops|muted|ada muted it at noon"
+        ]
     );
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);
