@@ -1,6 +1,7 @@
 //! Clients that hold connections open, send half of a request or do not read what they asked for. None of
 //! them keeps the process from ending, and none keeps it from its work.
 
+use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -104,21 +105,31 @@ async fn unread_stream(address: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Waits until the kernel holds what so many clients of this address have not read.
+/// Waits until the kernel holds what so many clients of this address have not read, and nothing moves.
 async fn is_stalled(address: &str, clients: usize) -> Result<()> {
     let (_, port) = address.rsplit_once(':').context("a port")?;
     let port = format!(":{:04X}", port.parse::<u16>()?);
     until(STARTS_WITHIN, "clients that do not read", async || {
-        let table = std::fs::read_to_string("/proc/net/tcp").context("the kernel's list of sockets")?;
-        let unsent = table.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace().skip(1);
-            let local = fields.next()?;
-            let (unsent, _) = fields.nth(2)?.split_once(':')?;
-            local.ends_with(&port).then(|| u64::from_str_radix(unsent, 16).unwrap_or(0))
-        });
-        Ok((unsent.filter(|bytes| *bytes > 64 * 1024).count() >= clients).then_some(()))
+        let before = unread(&port)?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let still = unread(&port)?.into_iter().filter(|(client, bytes)| before.get(client) == Some(bytes));
+        // The server gives the kernel 16 KiB at a time.
+        Ok((still.filter(|(_, bytes)| *bytes > 8 * 1024).count() >= clients).then_some(()))
     })
     .await
+}
+
+/// By client, what the kernel holds for it.
+fn unread(port: &str) -> Result<HashMap<String, u64>> {
+    let table = std::fs::read_to_string("/proc/net/tcp").context("the kernel's list of sockets")?;
+    let of_line = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, client) = (fields.next()?, fields.next()?);
+        let (bytes, _) = fields.nth(1)?.split_once(':')?;
+        let bytes = u64::from_str_radix(bytes, 16).ok()?;
+        local.ends_with(port).then(|| (client.to_owned(), bytes))
+    };
+    Ok(table.lines().filter_map(of_line).collect())
 }
 
 #[tokio::test]
