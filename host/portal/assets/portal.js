@@ -256,7 +256,8 @@
         if (cell.childNodes.length) cell.append(" ");
         cell.append(span);
       };
-      add("reason", status.reason);
+      // A deletion's reason is the phase before.
+      add("reason", status.phase === "Deleted" ? "" : status.reason);
       add(status.exit_code ? "exit fault" : "exit", status.exit_code === undefined ? "" : `exit ${status.exit_code}`);
       add("message", status.message);
     };

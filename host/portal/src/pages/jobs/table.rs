@@ -88,7 +88,7 @@ impl List<'_> {
 
     fn caption(&self) -> Markup {
         let order = match self.asked.at {
-            Some(_) => "objects that have ended since then first",
+            Some(_) => "first those that have ended since then",
             None if self.asked.was.is_some() => {
                 "first those that are in the phase still, then those that left it last"
             }
@@ -99,6 +99,7 @@ impl List<'_> {
             @match self.total {
                 // A page that has all is not compared with a count of a moment later.
                 Some(total) if total > count && self.next.is_some() => { (figure(count)) " of " (figure(total)) " objects, " }
+                None if self.next.is_some() => { (figure(count)) " " (plural(count, "object", "objects")) " on this page, " }
                 _ => { (figure(count)) " " (plural(count, "object", "objects")) ", " }
             }
             (order) ". "
@@ -156,11 +157,10 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let status = &view.status;
     let details = view.details.clone().unwrap_or_default();
     // Of what was deleted, how it went: that it is gone is told beside it.
-    let told = Status {
-        reason: view.ended_reason.clone().unwrap_or_else(|| status.reason.clone()),
-        ..status.clone()
-    };
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
+    // A deletion's own reason is the phase before.
+    let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
+    let told = Status { reason: view.ended_reason.clone().unwrap_or(own), ..status.clone() };
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
             td data-label="Phase" data-f="phase" {

@@ -47,7 +47,7 @@ pub(super) async fn page(
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
         // What it owns has parts of its own.
-        None if !view.related.is_empty() => "More of what the object owns".to_owned(),
+        None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };
     let (all, chosen) = (asked.all, asked.chosen);
