@@ -164,6 +164,9 @@ pub fn farewell(completeness: &Completeness, data: &Path) {
                 format!("NOT complete: {name} does not run. {}/kubewitness.log says why.", data.display())
             }
         });
+    } else if let Some(plugin) = completeness.plugins.iter().find(|plugin| plugin.dead > 0) {
+        let (name, dead) = (&plugin.name, plugin.dead);
+        say(&format!("NOT complete: {name} has dead letters that were not delivered: {dead}."));
     } else {
         say(&format!(
             "NOT complete: the figures above show what is missing; {}/kubewitness.log says why.",

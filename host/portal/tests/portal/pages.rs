@@ -119,7 +119,7 @@ async fn a_column_that_orders_all_pages_says_so_and_a_second_click_turns_it_arou
         "a filter keeps the order"
     );
     let text = get(&portal, "/?sort=name&at=2026-11-20+12:00").await.text;
-    assert!(text.contains("objects that have ended since then first") && !text.contains("sort="), "{text}");
+    assert!(text.contains("first those that have ended since then") && !text.contains("sort="), "{text}");
     assert!(text.contains("id=\"no-order\">A list of a moment can't be sorted."), "{text}");
     assert_eq!(text.matches(disabled).count(), 8, "every head that is a link otherwise, and the two times");
 }
