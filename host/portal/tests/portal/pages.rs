@@ -412,7 +412,7 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
         assert!(text.contains(&row), "{row}: {text}");
     }
     assert!(
-        text.contains("7 states were in calls that ended. Such a call took 1 s for each state on average."),
+        text.contains("7 states were in calls that ended. The call of a state took 1 s on average."),
         "{text}"
     );
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
