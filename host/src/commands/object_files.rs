@@ -44,13 +44,20 @@ impl Named {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let [namespace, name] =
             ["/metadata/namespace", "/metadata/name"].map(|it| text(object, it).to_owned());
+        Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
+    }
+
+    /// Of a whole object, which has a name.
+    pub fn of_whole(object: &Value) -> Result<Self> {
+        let named = Self::of(object)?;
         // YAML reads an unquoted 5 as a number, and an unquoted n as false.
         ensure!(
-            !name.is_empty(),
-            "an object of the kind {kind} has no `metadata.name` that is a text: give it whole, as `kubectl get -o yaml` \
-             prints it"
+            !named.name.is_empty(),
+            "an object of the kind {} has no `metadata.name` that is a text: give it whole, as `kubectl get -o yaml` \
+             prints it",
+            named.kind
         );
-        Ok(Self { kind: kind.to_owned(), group: group.to_owned(), namespace, name })
+        Ok(named)
     }
 
     pub fn text(&self) -> String {
@@ -148,7 +155,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let text = |seen: &Observed| {
             let gone = if seen.is_gone { " gone" } else { "" };
-            Ok(format!("{}{gone}", Named::of(&seen.object)?.text()))
+            Ok(format!("{}{gone}", Named::of_whole(&seen.object)?.text()))
         };
         read(&path)?.iter().map(text).collect()
     }

@@ -98,7 +98,7 @@ impl StandIns {
             let now_ms = times.of(object, before_ms);
             before_ms = Some(now_ms);
             let seq = states.len() as Seq + 1;
-            let named = Named::of(object)?;
+            let named = Named::of_whole(object)?;
             let document = Bytes::from(object.to_string());
             let mut reference = named.reference(object);
             if reference.uid.is_empty() {
