@@ -216,7 +216,7 @@ async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_th
     assert!(desk.journal.paused("other").await.unwrap().is_some());
     let records = desk.journal.replays(Some("audit"), u64::MAX, 100).await.unwrap();
     let told: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
-    assert_eq!(told, [("pause", "ann"), ("resume", "eve"), ("replay", "ann")]);
+    assert_eq!(told, [("replay", "ann"), ("resume", "eve"), ("pause", "ann")]);
     let letters = desk.journal.dead_letters("audit").await.unwrap();
     assert_eq!(letters, [DeadLetter { replaying: true, ..letter(2) }]);
     desk.assert_sound().await;
