@@ -208,8 +208,9 @@ impl Controller {
 }
 
 /// The one that production has: components are compiled by another process of this program. An author ends a command
-/// whenever it takes too long; nobody does that with a controller.
-pub fn engine(cache: Option<PathBuf>, is_unattended: bool) -> Result<Engine> {
+/// whenever it takes too long; nobody does that with a controller in a pod, which its container's memory may end.
+pub fn engine(cache: Option<PathBuf>, is_controller: bool) -> Result<Engine> {
+    let is_unattended = is_controller && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let compiler = Compiler::this_program().context("finding this program, which compiles components")?;
     Ok(Engine::new(EngineOptions { cache, compiler, is_unattended })?)
 }

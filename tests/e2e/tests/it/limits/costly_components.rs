@@ -373,6 +373,8 @@ async fn a_component_over_which_the_controller_was_killed_twice_is_refused_and_a
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder),
             data: scratch.folder("data")?,
+            // As in a pod: elsewhere a kill is somebody's own.
+            env: vec![("KUBERNETES_SERVICE_HOST".to_owned(), "127.0.0.1".to_owned())],
             ..RunOptions::default()
         };
         for (number, is_killed) in [true, false, true, true].into_iter().enumerate() {
