@@ -410,6 +410,8 @@ mod tests {
         let Rest { wait, why } = kv.rest(now).unwrap();
         assert_eq!(wait.as_secs(), 6);
         assert!(why.contains("more to `kv` than 1Mi a second") && why.contains("kvRate"), "{why}");
+        most.set(1 << 30, 1);
+        assert_eq!(kv.rest(now).unwrap().wait, LOOK_AGAIN, "the operator may raise the rate meanwhile");
         most.set(1 << 30, 2 << 20);
         assert_eq!(kv.rest(later), None);
         let call = write("c", 8);

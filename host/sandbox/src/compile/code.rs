@@ -23,9 +23,8 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::cache::{self, Cache};
-use super::marks::{DEATHS, Marks};
 use super::process::{self, NoCode};
-use super::refusals::Refusals;
+use super::remembered::{DEATHS, Marks, Refusals};
 use super::{Compiler, Outline, outline};
 use crate::error::SandboxError;
 

@@ -11,10 +11,9 @@ mod code;
 #[cfg(target_os = "linux")]
 mod confine;
 mod mapped;
-mod marks;
 mod outline;
 mod process;
-mod refusals;
+mod remembered;
 pub mod shape;
 mod unused;
 

@@ -91,13 +91,7 @@ impl Threads {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Withheld> {
-        let (tell, told) = oneshot::channel();
-        let wanted = move || {
-            if !tell.is_closed() {
-                tell.send(work()).ok();
-            }
-        };
-        self.has_run(party, bytes, wanted, told).await
+        self.has_run(party, bytes, false, work).await
     }
 
     /// The same of work that keeps what it makes: it is done also where nobody waits for it any more.
@@ -107,20 +101,22 @@ impl Threads {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Withheld> {
-        let (tell, told) = oneshot::channel();
-        let all = move || {
-            tell.send(work()).ok();
-        };
-        self.has_run(party, bytes, all, told).await
+        self.has_run(party, bytes, true, work).await
     }
 
-    async fn has_run<T>(
+    async fn has_run<T: Send + 'static>(
         &self,
         party: &Party,
         bytes: usize,
-        work: impl FnOnce() + Send + 'static,
-        told: oneshot::Receiver<T>,
+        also_for_nobody: bool,
+        work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Withheld> {
+        let (tell, told) = oneshot::channel();
+        let work = move || {
+            if also_for_nobody || !tell.is_closed() {
+                tell.send(work()).ok();
+            }
+        };
         if bytes <= SHORT_BYTES {
             work();
             // Many short ones are a long one.

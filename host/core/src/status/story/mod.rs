@@ -102,7 +102,7 @@ pub fn words(states: &[Arc<State>], related: &[Arc<State>], attempts: Option<u32
 }
 
 /// The last status that tells of its work: a deletion tells that it is gone, and the one before how it went.
-fn told(last: &State) -> Status {
+pub fn told(last: &State) -> Status {
     match (&last.previous, last.status.phase.as_str()) {
         (Some(previous), phase::DELETED) => (**previous).clone(),
         _ => (*last.status).clone(),

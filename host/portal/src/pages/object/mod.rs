@@ -117,7 +117,7 @@ pub(super) async fn page(
         }
         div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story { (words) "." } }
-        p.lead { (why(&ending(&view.states, last).status)) }
+        p.lead { (why(&story::told(last))) }
         (moment::look(&view.states, params.text("at"), &uid)?)
         (cut(&view, asked))
         div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
@@ -143,12 +143,6 @@ pub(super) async fn page(
         (tables(&view, table))
     };
     Ok(Page::new(name.clone(), "/", content).into_response())
-}
-
-/// The state that says why it is as it is. A deletion says what it was, and not why.
-fn ending<'s>(states: &'s [Arc<Witnessed>], last: &'s Arc<Witnessed>) -> &'s Witnessed {
-    let before = states.iter().rfind(|state| state.change == Change::Present);
-    before.filter(|_| last.change == Change::Gone).unwrap_or(last)
 }
 
 /// Where the older states are, of which this page has none.

@@ -1,30 +1,23 @@
-//! Remembers components that were refused, so that the same bytes are not compiled again: also not by the next process,
-//! which finds them in a file beside the code. Other limits or another version of this program try again.
-//!
-//! The file needs no authentication: whoever can write it can keep a plugin from running, and no more.
+//! Remembers components that were refused, so that the same bytes are not compiled again: also not by the next process.
+//! Other limits or another version of this program try again.
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::config::ComponentsSpec;
-use kubewitness_core::{files, shortened};
+use kubewitness_core::shortened;
 use serde::{Deserialize, Serialize};
 
-/// Plugins that are wrong at the same time are few. One that is forgotten is compiled once more.
-const KEPT: usize = 64;
+use super::{Remembered, make_room};
+
 /// Bytes of a reason that are kept. The compiler's words may go on.
 const WHY: usize = 4 << 10;
-/// All that is kept, with its limits. A larger file was not written here.
-const FILE_BYTES: u64 = 1 << 20;
 const NAME: &str = "refusals.json";
 
 pub struct Refusals {
-    file: Option<PathBuf>,
-    /// What else decides whether a component compiles: this program and its engine.
-    program: String,
-    /// The newest last.
+    file: Remembered<Refusal>,
+    /// Plugins that are wrong at the same time are few. One that is forgotten is compiled once more.
     kept: Mutex<VecDeque<Refusal>>,
 }
 
@@ -38,30 +31,17 @@ struct Refusal {
     ends_with_process: bool,
 }
 
-#[derive(Deserialize, Serialize)]
-struct File {
-    program: String,
-    refusals: VecDeque<Refusal>,
-}
-
 impl Refusals {
     /// Without a folder, they are forgotten with this process.
     pub fn open(folder: Option<&Path>, program: String) -> Self {
         let file = folder.map(|folder| folder.join(NAME));
-        let read = file.as_deref().map(read).transpose();
-        let found = read.unwrap_or_else(|error| {
-            tracing::warn!(file = ?file, %error, "refused components are compiled once more");
-            None
-        });
-        let same = found.flatten().filter(|found| found.program == program);
-        let mut kept = same.map(|same| same.refusals).unwrap_or_default();
-        kept.truncate(KEPT);
-        Self { file, program, kept: Mutex::new(kept) }
+        let (file, kept) = Remembered::open(file, program, "refused components are compiled once more");
+        Self { file, kept: Mutex::new(kept) }
     }
 
     /// Where they outlive the process.
     pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+        self.file.file.as_deref()
     }
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<Refusal>> {
@@ -78,15 +58,7 @@ impl Refusals {
     /// The next process refuses them, too.
     pub fn add(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
         let all = self.remember(digest, limits, why, false);
-        let Some(path) = &self.file else { return };
-        let refusals = all.into_iter().filter(|refusal| !refusal.ends_with_process).collect();
-        let file = File { program: self.program.clone(), refusals };
-        let written = serde_json::to_vec(&file)
-            .map_err(io::Error::from)
-            .and_then(|text| files::replace(path, &text, 0o600));
-        if let Err(error) = written {
-            tracing::warn!(file = %path.display(), %error, "a refused component is compiled once more after a restart");
-        }
+        self.file.write(all.into_iter().filter(|refusal| !refusal.ends_with_process).collect());
     }
 
     /// What was at fault may have been this process, or its machine.
@@ -104,26 +76,16 @@ impl Refusals {
     ) -> VecDeque<Refusal> {
         let mut kept = self.kept();
         kept.retain(|refusal| refusal.digest != digest);
-        if kept.len() == KEPT {
-            kept.pop_front();
-        }
+        make_room(&mut kept);
         let why = shortened(why, WHY).into_owned();
         kept.push_back(Refusal { digest: digest.into(), limits: limits.clone(), why, ends_with_process });
         kept.clone()
     }
 }
 
-/// `None` where nothing was refused yet.
-fn read(path: &Path) -> io::Result<Option<File>> {
-    match files::read(path, FILE_BYTES) {
-        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::{FILE_BYTES, KEPT};
     use super::*;
 
     #[test]

@@ -1,30 +1,23 @@
 //! Marks what is being compiled, before it is. Where the process that compiles takes the container's last memory, the
 //! controller dies with it and can tell nobody: its successor finds the mark, and counts.
-//!
-//! The file needs no authentication: whoever can write it can keep a plugin from running, and no more.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::config::ComponentsSpec;
-use kubewitness_core::files;
 use serde::{Deserialize, Serialize};
+
+use super::{Remembered, make_room};
 
 /// Processes that may die over the same component. One may have been killed for another reason.
 pub const DEATHS: u32 = 2;
-/// One is compiled at a time, so few are left. The oldest is forgotten, and tried more often.
-const KEPT: usize = 64;
-/// All of them, with their limits. A larger file was not written here.
-const FILE_BYTES: u64 = 1 << 20;
 const NAME: &str = "compiling.json";
 
 pub struct Marks {
-    file: Option<PathBuf>,
-    /// Another version of it may need less.
-    program: String,
-    /// The newest last.
-    kept: Mutex<Vec<Mark>>,
+    file: Remembered<Mark>,
+    /// One component is compiled at a time, so few are left. One that is forgotten is tried more often.
+    kept: Mutex<VecDeque<Mark>>,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -33,12 +26,6 @@ struct Mark {
     limits: ComponentsSpec,
     /// How often it was begun, and neither ended nor stopped.
     tries: u32,
-}
-
-#[derive(Deserialize, Serialize)]
-struct File {
-    program: String,
-    marks: Vec<Mark>,
 }
 
 /// While it is there, the component is being compiled.
@@ -57,18 +44,11 @@ impl Marks {
     /// Without a folder nothing is marked.
     pub fn open(folder: Option<&Path>, program: String) -> Self {
         let file = folder.map(|folder| folder.join(NAME));
-        let read = file.as_deref().map(read).transpose();
-        let found = read.unwrap_or_else(|error| {
-            tracing::warn!(file = ?file, %error, "it is not known which component was being compiled");
-            None
-        });
-        let same = found.flatten().filter(|found| found.program == program);
-        let mut kept = same.map(|same| same.marks).unwrap_or_default();
-        kept.truncate(KEPT);
-        Self { file, program, kept: Mutex::new(kept) }
+        let (file, kept) = Remembered::open(file, program, "kills over a component are not counted");
+        Self { file, kept: Mutex::new(kept) }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<Mark>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Mark>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,10 +68,8 @@ impl Marks {
         let tries = self.tries(digest, limits) + 1;
         self.change(|kept| {
             kept.retain(|mark| mark.digest != digest);
-            if kept.len() == KEPT {
-                kept.remove(0);
-            }
-            kept.push(Mark { digest: digest.into(), limits: limits.clone(), tries });
+            make_room(kept);
+            kept.push_back(Mark { digest: digest.into(), limits: limits.clone(), tries });
         });
         UnderMark { marks: self, digest: digest.into() }
     }
@@ -100,31 +78,19 @@ impl Marks {
         self.change(|kept| kept.retain(|mark| mark.digest != digest));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Mark>)) {
-        let Some(path) = &self.file else { return };
+    fn change(&self, change: impl FnOnce(&mut VecDeque<Mark>)) {
+        if self.file.file.is_none() {
+            return;
+        }
         let mut kept = self.kept();
         change(&mut kept);
-        let file = File { program: self.program.clone(), marks: kept.clone() };
-        let written = serde_json::to_vec(&file)
-            .map_err(io::Error::from)
-            .and_then(|text| files::replace(path, &text, 0o600));
-        if let Err(error) = written {
-            tracing::warn!(file = %path.display(), %error, "it can't be marked which component is being compiled");
-        }
-    }
-}
-
-/// `None` where nothing was compiled yet.
-fn read(path: &Path) -> io::Result<Option<File>> {
-    match files::read(path, FILE_BYTES) {
-        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        self.file.write(kept.clone());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{FILE_BYTES, KEPT};
     use super::*;
 
     #[test]

@@ -1,0 +1,84 @@
+//! What one process remembers of components for the next one, in a file beside the code. It holds for the same version of
+//! this program alone.
+//!
+//! A file needs no authentication: whoever can write it can keep a plugin from running, and no more.
+
+mod marks;
+mod refusals;
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use kubewitness_core::files;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use marks::{DEATHS, Marks};
+pub use refusals::Refusals;
+
+/// Of each sort, the oldest is forgotten where there are more.
+const KEPT: usize = 64;
+/// All that is kept, with its limits. A larger file was not written here.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// A file of entries, the newest last.
+struct Remembered<T> {
+    file: Option<PathBuf>,
+    /// What else decides what becomes of a component: this program and its engine.
+    program: String,
+    /// What it means that the file can't be read or written.
+    otherwise: &'static str,
+    of: PhantomData<fn() -> T>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Contents<T> {
+    program: String,
+    #[serde(alias = "refusals", alias = "marks")]
+    entries: VecDeque<T>,
+}
+
+impl<T: DeserializeOwned + Serialize> Remembered<T> {
+    /// The file and its entries. Without one, they are forgotten with this process.
+    fn open(file: Option<PathBuf>, program: String, otherwise: &'static str) -> (Self, VecDeque<T>) {
+        let read = file.as_deref().map(read).transpose();
+        let found = read.unwrap_or_else(|error| {
+            tracing::warn!(file = ?file, %error, "{otherwise}");
+            None
+        });
+        let same = found.flatten().filter(|found: &Contents<T>| found.program == program);
+        let mut entries = same.map(|same| same.entries).unwrap_or_default();
+        entries.truncate(KEPT);
+        (Self { file, program, otherwise, of: PhantomData }, entries)
+    }
+
+    /// They are durable once this returns.
+    fn write(&self, entries: VecDeque<T>) {
+        let Some(path) = &self.file else { return };
+        let contents = Contents { program: self.program.clone(), entries };
+        let written = serde_json::to_vec(&contents)
+            .map_err(io::Error::from)
+            .and_then(|text| files::replace(path, &text, 0o600));
+        if let Err(error) = written {
+            tracing::warn!(file = %path.display(), %error, "{}", self.otherwise);
+        }
+    }
+}
+
+/// Makes room for one more.
+fn make_room<T>(entries: &mut VecDeque<T>) {
+    if entries.len() == KEPT {
+        entries.pop_front();
+    }
+}
+
+/// `None` where nothing was written yet.
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<Contents<T>>> {
+    match files::read(path, FILE_BYTES) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
