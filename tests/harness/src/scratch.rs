@@ -44,6 +44,7 @@ impl Drop for Scratch {
 pub async fn in_scratch(name: &str, test: impl AsyncFnOnce(&Scratch) -> Result<()>) {
     let scratch = Scratch::new(name).expect("a folder");
     if let Err(error) = test(&scratch).await {
-        panic!("{error:#}");
+        // The cause comes first: what follows may hold whole logs, of which a reader sees the beginning.
+        panic!("{}\n{error:#}", error.root_cause());
     }
 }
