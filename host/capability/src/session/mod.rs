@@ -61,6 +61,8 @@ pub struct CallSession {
     ledger: Option<Held>,
     kv: Option<kv::Overlay>,
     outbound: Outbound,
+    /// The document that the plugin read last. A plugin often asks several things of one document.
+    read: Option<(Seq, Option<Bytes>)>,
     /// When a tick is cut off.
     ends: Option<Instant>,
 }
@@ -82,6 +84,7 @@ impl CallSession {
             ledger: None,
             kv,
             outbound: Outbound::default(),
+            read: None,
             ends: None,
         }
     }
@@ -306,7 +309,12 @@ impl Session for CallSession {
 
     async fn document(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         self.granted.count_document();
-        documents::document(&self.granted.documents, &self.batch, seq).await
+        if let Some((_, document)) = self.read.as_ref().filter(|(known, _)| *known == seq) {
+            return Ok(document.clone());
+        }
+        let document = documents::document(&self.granted.documents, &self.batch, seq).await?;
+        self.read = Some((seq, document.clone()));
+        Ok(document)
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {

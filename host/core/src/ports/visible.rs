@@ -21,6 +21,13 @@ pub enum Shown {
     Namespaces(BTreeMap<String, u64>),
 }
 
+impl Shown {
+    /// Whether anything of the source could be shown. Nothing is looked up for those to whom it can't.
+    pub fn is_something(&self) -> bool {
+        !matches!(self, Self::Namespaces(none) if none.is_empty())
+    }
+}
+
 /// A resource that a source witnesses, as rules of RBAC name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
@@ -47,6 +54,14 @@ impl RawState {
 
     pub fn change(&self) -> Change {
         self.0.change
+    }
+
+    pub fn owner(&self) -> Option<&ObjectRef> {
+        self.0.owner.as_deref()
+    }
+
+    pub fn without_owner(self) -> Self {
+        Self(Arc::new(State { owner: None, ..State::clone(&self.0) }))
     }
 
     /// With its secrets: for the views alone.

@@ -59,26 +59,46 @@ impl Sessions {
 
     /// The text of a new session.
     pub(super) fn seal(&self, token: &str, user: &str, now_ms: u64) -> Result<String, Unspecified> {
-        let (mut id, mut nonce) = (Id::default(), [0; NONCE_LEN]);
+        let mut id = Id::default();
         self.random.fill(&mut id)?;
         let person = sha256(&[&self.key[..], party_of(user).as_bytes()].concat());
         id[..PERSON_BYTES].copy_from_slice(&person[..PERSON_BYTES]);
-        self.random.fill(&mut nonce)?;
         let ends_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
-        let mut sealed = [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat();
+        let mut nonce = [0; NONCE_LEN];
+        self.random.fill(&mut nonce)?;
+        self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
+    }
+
+    /// The same text for the same bytes and purpose: a page that holds it stays what it was.
+    pub(super) fn encrypt_steadily(&self, purpose: &[u8], bytes: Vec<u8>) -> Result<String, Unspecified> {
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&sha256(&[&self.key[..], purpose, &bytes].concat())[..NONCE_LEN]);
+        self.encrypt(purpose, nonce, bytes)
+    }
+
+    /// The text of what nobody else can read or make. It opens with the same purpose alone.
+    fn encrypt(
+        &self,
+        purpose: &[u8],
+        nonce: [u8; NONCE_LEN],
+        mut bytes: Vec<u8>,
+    ) -> Result<String, Unspecified> {
         let number = Nonce::assume_unique_for_key(nonce);
-        self.key()?.seal_in_place_append_tag(number, Aad::from(AAD), &mut sealed)?;
-        Ok(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
+        self.key()?.seal_in_place_append_tag(number, Aad::from(purpose), &mut bytes)?;
+        Ok(URL_SAFE_NO_PAD.encode([&nonce[..], &bytes].concat()))
+    }
+
+    pub(super) fn decrypt(&self, purpose: &[u8], text: &str) -> Option<Vec<u8>> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
+        let (mut sealed, nonce) = (sealed.to_vec(), Nonce::assume_unique_for_key(*nonce));
+        let plain = self.key().ok()?.open_in_place(nonce, Aad::from(purpose), &mut sealed).ok()?;
+        Some(plain.to_vec())
     }
 
     /// The session, if it is one of ours and goes on.
     pub(super) fn open(&self, text: &str, now_ms: u64) -> Option<Session> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
-        let mut sealed = sealed.to_vec();
-        let nonce = Nonce::assume_unique_for_key(*nonce);
-        let key = self.key().ok()?;
-        let plain = key.open_in_place(nonce, Aad::from(AAD), &mut sealed).ok()?;
+        let plain = self.decrypt(AAD, text)?;
         let (id, rest) = plain.split_first_chunk::<16>()?;
         let (ends_ms, token) = rest.split_first_chunk::<8>()?;
         let token = String::from_utf8(token.to_vec()).ok()?;

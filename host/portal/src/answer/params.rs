@@ -50,15 +50,7 @@ impl Params {
 
     /// Where a part of a list begins.
     pub(crate) fn cursor<C: FromStr>(&self, name: &str) -> Result<Option<C>, Problem> {
-        let read = |text: &str| {
-            text.parse().map_err(|_| {
-                Problem::invalid(
-                    format!("`{text}` is no cursor of this list."),
-                    "Take it from the header `Link`, or from the link to the next part, as it is.",
-                )
-            })
-        };
-        self.text(name).map(read).transpose()
+        self.text(name).map(|text| text.parse().map_err(|_| Problem::no_cursor(text))).transpose()
     }
 
     /// The number of rows, `usual` where none is asked for.

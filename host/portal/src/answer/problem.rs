@@ -59,6 +59,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, message, hint)
     }
 
+    pub(crate) fn no_cursor(text: &str) -> Self {
+        let told = format!("`{text}` is no cursor of this list.");
+        Self::invalid(told, "Take it from the header `Link`, or from the link to the next part, as it is.")
+    }
+
     /// As a page where people look, as JSON where programs do.
     pub(crate) fn answer(self, path: &str) -> Response {
         match path.starts_with("/api/") {

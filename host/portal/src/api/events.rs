@@ -132,6 +132,7 @@ impl Live {
                     Some(false) => continue,
                     None => return None,
                 }
+                let state = self.visible.with_seen_owner(state).await.ok()?;
                 let state = match self.views.shown(state).await {
                     Ok(state) => state,
                     Err(error) => {

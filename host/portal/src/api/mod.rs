@@ -131,7 +131,7 @@ async fn objects(
     };
     let visible = Visibility::new(&app, &viewer);
     query.within = visible.within(&query).await?;
-    let mut page = visible.of_page(app.views.objects(&query).await?).await?;
+    let mut page = visible.objects(query.clone()).await?;
     page.objects.truncate(limit);
     if page.objects.is_empty() {
         scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;

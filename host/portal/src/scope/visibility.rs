@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::kinds;
 use kubewitness_core::ports::{Attempt, RawState, RawStory, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
@@ -23,6 +24,9 @@ use crate::app::App;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
 const NAMESPACES: usize = 256;
+/// The same by a right that is for one name alone. No answer about a name is asked for twice, so the API server pays for
+/// each name that somebody makes up.
+const NAMESPACES_OF_A_NAME: usize = 32;
 /// Reviews that one answer has under way.
 const AT_ONCE: usize = 8;
 /// Decisions that one answer or stream holds.
@@ -341,9 +345,11 @@ impl Visibility {
                 names
             }
         };
+        let by_name = names.len() <= NAMESPACES_OF_A_NAME;
         let is_theirs = stream::iter(names).map(async |namespace| {
             let right = self.right(Verb::Get, &known.group, &known.kind, &namespace).await?;
-            let is_theirs = right != Right::Nowhere || self.may_get_by_name(known, &namespace, name).await?;
+            let is_theirs =
+                right != Right::Nowhere || (by_name && self.may_get_by_name(known, &namespace, name).await?);
             Ok::<_, Problem>(is_theirs.then_some(namespace))
         });
         let found: Vec<_> = is_theirs.buffer_unordered(AT_ONCE).try_collect().await?;
@@ -361,8 +367,15 @@ impl Visibility {
         }
     }
 
+    /// A page of a list, [within](Self::within) what they may see.
+    pub(crate) async fn objects(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
+        query.cursor = self.viewer.open_cursor(query.cursor.as_deref())?;
+        let page = self.views.objects(&query).await?;
+        Ok(self.viewer.seal_cursor(self.of_page(page).await?))
+    }
+
     /// How far plugins are is for operators, and so are their names.
-    pub(crate) async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
+    async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
         let has_details = page.objects.iter().any(|view| view.details.is_some());
         if has_details && !self.is_operators().await? {
             page.objects
@@ -372,6 +385,11 @@ impl Visibility {
         }
         if !self.is_whole() {
             self.keep_seen_events(&mut page.objects).await?;
+            for view in &mut page.objects {
+                if !self.sees_owner(&view.object, view.owner.as_ref()).await? {
+                    view.owner = None;
+                }
+            }
         }
         Ok(page)
     }
@@ -390,6 +408,20 @@ impl Visibility {
         Ok(())
     }
 
+    /// The owner of most objects stands in them. That of an Event is found by the controller, so it is for whoever may
+    /// get the owner.
+    async fn sees_owner(&self, object: &ObjectRef, owner: Option<&ObjectRef>) -> Result<bool, Problem> {
+        match owner.filter(|_| kinds::is_event(&object.group, &object.kind)) {
+            Some(owner) => self.gets(owner, None).await,
+            None => Ok(true),
+        }
+    }
+
+    pub(crate) async fn with_seen_owner(&self, state: RawState) -> Result<RawState, Problem> {
+        let is_seen = self.is_whole() || self.sees_owner(state.object(), state.owner()).await?;
+        Ok(if is_seen { state } else { state.without_owner() })
+    }
+
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         let story = self.views.story(query).await?;
@@ -397,11 +429,21 @@ impl Visibility {
             return Ok(self.views.told(story).await?);
         }
         let oldest = story.states.first().map(RawState::seq);
+        let (has_related, next) = (story.related.len(), story.next);
         let states = self.of_states(story.states, true).await?;
+        let related = self.of_states(story.related, false).await?;
         // What is older than a state that they may not see is none of theirs.
         let is_theirs = states.first().map(RawState::seq) == oldest;
-        let (next, owns_more) = (story.next.filter(|_| is_theirs), story.owns_more && is_theirs);
-        let related = self.of_states(story.related, false).await?;
+        let is_all_seen = is_theirs && related.len() == has_related;
+        let next = match next.filter(|_| is_theirs) {
+            Some(next) if self.goes_on(query, next).await? => {
+                // The position of a state that they may not see tells when it was.
+                let seen = related.first().map_or(0, RawState::seq);
+                Some(StoryCursor { related: if is_all_seen { next.related } else { seen }, ..next })
+            }
+            _ => None,
+        };
+        let owns_more = story.owns_more && is_all_seen && !(states.is_empty() && related.is_empty());
         let events = match states.is_empty() {
             true => Vec::new(),
             false => self.of_states(story.events, false).await?,
@@ -414,6 +456,14 @@ impl Visibility {
         told.events = self.of_events(told.events).await?;
         told.reports.retain(|report| theirs.contains(&report.uid));
         Ok(told)
+    }
+
+    /// Whether behind the cursor is anything that they may see. A story that is cut tells that there is more.
+    async fn goes_on(&self, query: &TimelineQuery, cursor: StoryCursor) -> Result<bool, Problem> {
+        let query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
+        let behind = self.views.story(&query).await?;
+        Ok(!self.of_states(behind.states, true).await?.is_empty()
+            || !self.of_states(behind.related, false).await?.is_empty())
     }
 
     /// Events that they may get, about objects that they may get.
@@ -457,7 +507,11 @@ impl Visibility {
             };
             seen.insert(uid.to_owned(), is_seen);
         }
-        Ok(states.into_iter().filter(|state| seen.get(&state.object().uid) == Some(&true)).collect())
+        let mut shown = Vec::new();
+        for state in states.into_iter().filter(|state| seen.get(&state.object().uid) == Some(&true)) {
+            shown.push(self.with_seen_owner(state).await?);
+        }
+        Ok(shown)
     }
 
     /// The state at a position, where they may get its object.

@@ -1,17 +1,52 @@
 //! Objects as they were at a moment, from the journal.
 
+use std::sync::Arc;
+
+use kubewitness_capability::Party;
 use kubewitness_core::clock::Clock;
-use kubewitness_core::ports::{JournalError, Selection, Shown};
+use kubewitness_core::ports::{JournalError, Selection, Shares, Shown};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
 use kubewitness_journal::{Knowledge, SourceCounters, Then, ThenCursor, ThenQuery, WALKED};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
 use super::objects::wrong_cursor;
+use super::redacted::party;
 use super::{HostViews, unavailable};
 
 /// Gaps of whole sources that one answer looks at.
 const GAPS: usize = 1_000;
+
+/// Walks at a time. Each holds one of the journal's few readers for long, and the others are for short questions and for
+/// plugins.
+const WALKS: usize = 2;
+
+/// Turns to walk through the journal. A party has one at a time, and so it waits for itself and not for all others.
+pub(super) struct Walks {
+    each: Shares<Party>,
+    all: Arc<Semaphore>,
+}
+
+/// Dropped, it is somebody else's turn.
+struct Turn {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl Default for Walks {
+    fn default() -> Self {
+        Self { each: Shares::new(1), all: Arc::new(Semaphore::new(WALKS)) }
+    }
+}
+
+impl Walks {
+    async fn turn(&self, party: &Party) -> Result<Turn, ViewError> {
+        let own = self.each.take(party).await.map_err(unavailable)?;
+        let all = self.all.clone().acquire_owned().await.map_err(unavailable)?;
+        Ok(Turn { _own: own, _all: all })
+    }
+}
 
 impl HostViews {
     pub(super) async fn then(
@@ -51,10 +86,12 @@ impl HostViews {
                 walked: WALKED,
                 fits: &fits,
             };
+            let turn = self.walks.turn(&party()).await?;
             let found = self.journal.then(&asked).await.map_err(|error| match error {
                 JournalError::Invalid(message) => ViewError::Invalid(message),
                 other => unavailable(other),
             })?;
+            drop(turn);
             for then in found.rows {
                 let is_again = page.objects.iter().any(|view| view.object.uid == then.state.object.uid);
                 if !is_again && self.is_meant(&then.state, query, selection, &mut documents).await? {
@@ -170,4 +207,32 @@ fn view(Then { state, next, known }: Then) -> ObjectView {
     }
     view.then = Some(ThenView { known: word.into(), until, message });
     view
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_party_that_asks_for_many_moments_waits_for_itself_and_leaves_readers_to_others() {
+        let walks = Walks::default();
+        let person = |name: &str| Party::Person(name.into());
+        let first = walks.turn(&person("zoe")).await.unwrap();
+        let zoe = person("zoe");
+        let mut again = pin!(walks.turn(&zoe));
+        let mut poll = || again.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        let _second = walks.turn(&person("bob")).await.unwrap();
+        let ann = person("ann");
+        let mut third = pin!(walks.turn(&ann));
+        assert!(third.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(first);
+        assert!(poll().is_pending(), "ann has waited longer for a reader");
+        let Poll::Ready(_) = third.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("it is ann's turn")
+        };
+    }
 }

@@ -270,8 +270,10 @@ impl HostViews {
     /// The sources that a question is about, and that may be shown.
     pub(super) fn asked(&self, query: &ObjectQuery) -> Vec<String> {
         let specs = self.shared.sources_with_specs().into_iter().map(|(spec, _)| spec);
-        let is_shown =
-            |name: &str| query.within.as_ref().is_none_or(|within| within.sources.contains_key(name));
+        let is_shown = |name: &str| {
+            let within = query.within.as_ref().map(|within| within.sources.get(name));
+            within.is_none_or(|shown| shown.is_some_and(Shown::is_something))
+        };
         specs.filter(|spec| is_asked(spec, query) && is_shown(&spec.name)).map(|spec| spec.name).collect()
     }
 

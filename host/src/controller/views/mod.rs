@@ -34,6 +34,7 @@ use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
 use kubewitness_journal::{Journal, PhaseIndex, ReplayRecord};
 use tokio::sync::watch;
 
+use self::at_moment::Walks;
 use self::shapes::*;
 use super::election::Election;
 use super::mutes::Mutes;
@@ -47,6 +48,7 @@ pub struct HostViews {
     election: Option<Election>,
     mutes: Arc<Mutes>,
     phases: PhaseIndex,
+    walks: Walks,
 }
 
 impl HostViews {
@@ -57,7 +59,15 @@ impl HostViews {
         mutes: Arc<Mutes>,
         phases: PhaseIndex,
     ) -> Self {
-        Self { shared, journal, clock: SystemClock::default(), election, mutes, phases }
+        Self {
+            shared,
+            journal,
+            clock: SystemClock::default(),
+            election,
+            mutes,
+            phases,
+            walks: Walks::default(),
+        }
     }
 
     async fn plugin_views(&self) -> Result<Vec<PluginView>, ViewError> {

@@ -38,12 +38,16 @@ pub(crate) fn owners(listers: &Listers, envelope: &Envelope<'_>, known: Option<&
     Owners { outermost: Some(outermost), controller }
 }
 
-/// The same of an Event. An event about an object that is no longer known keeps the owner that it had.
-pub(crate) fn of_event(listers: &Listers, document: &[u8], known: Option<&Known>) -> Owners {
+/// The same of an Event in this namespace. An event about an object that is no longer known keeps the owner that it had.
+pub(crate) fn of_event(listers: &Listers, namespace: &str, document: &[u8], known: Option<&Known>) -> Owners {
     let before = known.and_then(|known| known.owner.clone());
     let Some(about) = events::about(document) else {
         return Owners { outermost: before, controller: None };
     };
+    // The API server refuses such an Event. Its writer would learn whose the object is.
+    if !about.namespace.is_empty() && about.namespace != namespace {
+        return Owners::default();
+    }
     let is_known = listers.brief(&about.uid).is_some();
     let outermost = match before.filter(|_| !is_known) {
         Some(before) => before,
@@ -212,7 +216,7 @@ mod tests {
         let about =
             json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "guess", "uid": "theirs"});
         let event = json!({"kind": "Event", "involvedObject": about}).to_string();
-        let owners = of_event(&listers, event.as_bytes(), None);
+        let owners = of_event(&listers, "team", event.as_bytes(), None);
         assert_eq!(owners.outermost.map(|owner| owner.name.clone()).as_deref(), Some("guess"));
     }
 
@@ -227,7 +231,7 @@ mod tests {
             json!({"kind": "Event", "involvedObject": about}).to_string()
         };
         let told = |event: &str, known: Option<&Known>| {
-            let Owners { outermost, controller } = of_event(&listers, event.as_bytes(), known);
+            let Owners { outermost, controller } = of_event(&listers, "team", event.as_bytes(), known);
             let name = |owner: Option<Arc<ObjectRef>>| owner.map(|owner| owner.name.clone());
             (name(outermost), name(controller))
         };
@@ -235,9 +239,11 @@ mod tests {
         assert_eq!(told(&event("j"), None), (Some("j".into()), None));
         assert_eq!(told(&event("stranger"), None), (Some("stranger".into()), None));
         assert_eq!(told("{}", None), (None, None));
+        let elsewhere = of_event(&listers, "other", event("p").as_bytes(), None);
+        assert!(elsewhere.outermost.is_none() && elsewhere.controller.is_none());
         // The pod is gone, and its event comes once more.
         let known = Known::cached(Current {
-            owner: of_event(&listers, event("p").as_bytes(), None).outermost,
+            owner: of_event(&listers, "team", event("p").as_bytes(), None).outermost,
             ..current(&listers, "Event/e", "")
         });
         listers.remove("Pod/p");

@@ -1,5 +1,7 @@
 //! Tests of what a call reads: documents, their digests, and the cache.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 #[tokio::test]
@@ -12,6 +14,40 @@ async fn documents_are_those_of_this_call_and_errors_name_no_files() {
     assert!(matches!(session.document(2).await, Err(GrantError::Invalid(_))));
     let error = session.document_before(1).await.unwrap_err();
     assert!(!error.to_string().contains("journal.db"), "{error}");
+}
+
+/// Counts what it is asked for.
+#[derive(Default)]
+struct Counted(AtomicUsize);
+
+#[async_trait]
+impl kubewitness_core::ports::Documents for Counted {
+    async fn document(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Papers.document(seq).await
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        Papers.document_before(seq).await
+    }
+
+    async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        Papers.newest_of(object).await
+    }
+}
+
+#[tokio::test]
+async fn several_questions_about_one_document_read_it_once() {
+    let (world, journal) = (World::new(), Arc::new(Counted::default()));
+    let backing = Backing { documents: journal.clone(), ..backing(0) };
+    let granted = world.open().await.grants("p", &plugin(json!({})), backing).await.unwrap();
+    let mut session = granted.open(&batch(&[1, 2])).await.unwrap();
+    for seq in [1, 1, 1, 2, 2] {
+        let document = session.document(seq).await.unwrap().unwrap();
+        assert!(document.starts_with(format!("{{\"seq\":{seq},").as_bytes()));
+    }
+    assert_eq!(journal.0.load(Ordering::Relaxed), 2);
+    session.rollback().await;
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         Err(problem) if problem.status == StatusCode::FORBIDDEN => return Ok(narrow(&asked, &problem)),
         within => within?,
     };
-    let page = visible.of_page(app.views.objects(&query).await?).await?;
+    let page = visible.objects(query.clone()).await?;
     let counts = counts(&app, &visible, &query).await?;
     // What is in the cache is shown also where the journal can't be asked.
     let status = match visible.status().await {

@@ -2,6 +2,7 @@
 
 mod login;
 mod operations;
+mod parts;
 mod rights;
 mod streams;
 mod tenants;

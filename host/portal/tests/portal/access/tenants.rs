@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::ports::*;
 use kubewitness_core::views::*;
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, calendar};
@@ -94,6 +95,10 @@ pub struct Tenants {
     pub others: usize,
     /// The states that were looked through for secrets.
     pub redacted: Mutex<Vec<Seq>>,
+    /// Where the lists began that were asked for.
+    pub begun: Mutex<Vec<Option<String>>>,
+    /// Whether the first part of a story has only its newest states.
+    pub cuts: bool,
     /// Who asked for documents and for the states of a stream, as the host is told.
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
@@ -112,6 +117,8 @@ impl Default for Tenants {
             within: Mutex::default(),
             others: 0,
             redacted: Mutex::default(),
+            begun: Mutex::default(),
+            cuts: false,
             asked_by: Mutex::default(),
         }
     }
@@ -124,6 +131,20 @@ impl Tenants {
         let seq = states.last().unwrap().seq + 1;
         let status = fake::status("Succeeded", &format!("{tenant}-reason"), "");
         states.push(Arc::new(fake::state(seq, &job(tenant), Change::Present, seq, status)));
+        drop(states);
+        self.newest.send_replace(seq);
+        seq
+    }
+
+    /// An Event of this tenant, of which the controller has found that the job of another one is the owner.
+    pub fn push_event(&self, tenant: &str, owner: &str) -> Seq {
+        let mut states = self.states.lock().unwrap();
+        let seq = states.last().unwrap().seq + 1;
+        let object =
+            fake::object("Event", tenant, &format!("{tenant}-event"), &format!("uid-{tenant}-event"));
+        let mut state = fake::state(seq, &object, Change::Present, seq, fake::status("Unknown", "", ""));
+        state.owner = Some(Arc::new(job(owner)));
+        states.push(Arc::new(state));
         drop(states);
         self.newest.send_replace(seq);
         seq
@@ -155,6 +176,18 @@ fn letter(tenant: &str) -> DeadLetterView {
     }
 }
 
+/// The newest state of the object and the newest of what it owns, before the cursor. There may be more.
+fn cut(story: &mut RawStory, cursor: StoryCursor) {
+    let newest = |states: &mut Vec<RawState>, before: Seq| {
+        states.retain(|state| state.seq() < before);
+        states.drain(..states.len().saturating_sub(1));
+        states.first().map_or(0, RawState::seq)
+    };
+    let states = newest(&mut story.states, cursor.states);
+    let related = newest(&mut story.related, cursor.related);
+    story.next = (states + related > 0).then_some(StoryCursor { states, related, owned: u64::MAX });
+}
+
 fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {
     states.into_iter().map(RawState::from).collect()
 }
@@ -171,6 +204,9 @@ fn gap(object: Option<ObjectRef>, message: &str) -> Gap {
         recorded_ms: MADE_MS,
     }
 }
+
+/// Where a list stopped to look names whom it may.
+pub const STOPPED_AT: &str = "0/uid-red-and-uid-blue/red-secret blue-secret";
 
 /// What an operator sees names both tenants.
 const BOTH: &str = "red-secret and blue-secret";
@@ -241,6 +277,7 @@ impl Views for Tenants {
     }
 
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
+        self.begun.lock().unwrap().push(query.cursor.clone());
         let source = |object: &ObjectRef| if object.kind == "Job" { "jobs" } else { "pods" };
         let objects = TENANTS.into_iter().flat_map(|tenant| [job(tenant), pod(tenant)]);
         let is_shown = |object: &ObjectRef| match &query.within {
@@ -276,7 +313,7 @@ impl Views for Tenants {
             ..ObjectView::default()
         };
         let objects = objects.filter(|object| is_shown(object) && is_asked(object)).map(view).collect();
-        Ok(ObjectPage { objects, ..ObjectPage::default() })
+        Ok(ObjectPage { objects, next: Some(STOPPED_AT.into()), ..ObjectPage::default() })
     }
 
     async fn counts(&self, query: &ObjectQuery) -> Result<Counts, ViewError> {
@@ -301,7 +338,11 @@ impl Views for Tenants {
         let related: Vec<_> =
             self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
         let [states, related] = [states, related].map(raw);
-        Ok(RawStory { states, related, reports: query.events, ..RawStory::default() })
+        let mut story = RawStory { states, related, reports: query.events, ..RawStory::default() };
+        if self.cuts {
+            cut(&mut story, query.cursor.unwrap_or(StoryCursor::NEWEST));
+        }
+        Ok(story)
     }
 
     async fn told(&self, story: RawStory) -> Result<TimelineView, ViewError> {
@@ -320,7 +361,7 @@ impl Views for Tenants {
             ..ReportView::default()
         };
         let reports = all.iter().filter(|_| story.reports).map(report).collect();
-        Ok(TimelineView { states, related, events, reports, ..TimelineView::default() })
+        Ok(TimelineView { states, related, events, reports, next: story.next, ..TimelineView::default() })
     }
 
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError> {

@@ -252,7 +252,7 @@ impl StateMaker {
         };
         let listers = &self.parts.listers;
         let Owners { outermost: owner, controller } = match events::is_event(group, &self.parts.spec.kind) {
-            true => owners::of_event(listers, &seen.document, known),
+            true => owners::of_event(listers, &seen.envelope.namespace, &seen.document, known),
             false => owners(listers, &seen.envelope, known),
         };
         let base = known.and_then(Known::document);

@@ -1,0 +1,80 @@
+//! What the parts of lists and stories tell of where they end.
+
+use super::Portal;
+use super::tenants::{STOPPED_AT, Server, Tenants};
+use crate::Answer;
+
+fn next(answer: &Answer) -> Option<String> {
+    let link = answer.header("link");
+    let address = link.strip_prefix('<')?.split_once(">; rel=\"next\"")?.0;
+    Some(address.to_owned())
+}
+
+#[tokio::test]
+async fn a_cursor_of_a_list_tells_nothing_and_opens_for_its_person_alone() {
+    let portal = Portal::new();
+    for (person, list) in [("red", "/api/v1/objects?namespace=red"), ("guest", "/api/v1/objects")] {
+        let first = portal.as_token(person, list).await;
+        let next = next(&first).expect("a link to the next part");
+        assert!(!next.contains("blue") && !next.contains("uid-"), "{next}");
+        assert_eq!(portal.as_token(person, &next).await.status, 200);
+        let begun = portal.views.begun.lock().unwrap().pop().unwrap();
+        assert_eq!(begun.as_deref(), Some(STOPPED_AT), "it goes on where it stopped");
+        assert_eq!(portal.as_token("blue", &next).await.status, 400, "somebody else can't use it");
+    }
+    let page = portal.as_token("red", "/?kind=Job&namespace=red").await.text;
+    assert!(page.contains("cursor=") && !page.contains("blue-secret"), "{page}");
+    let looked = portal.views.begun.lock().unwrap().len();
+    for chosen in ["0//blue-t", "17", "ended-7"] {
+        let answer = portal.as_token("red", &format!("/api/v1/objects?cursor={chosen}")).await;
+        assert_eq!(answer.status, 400, "{chosen}");
+        assert!(answer.problem().1.contains("as it is"), "{}", answer.text);
+    }
+    assert_eq!(portal.views.begun.lock().unwrap().len(), looked, "nothing was looked up");
+}
+
+fn cut(refused: &[&str]) -> Portal {
+    let server = Server::default();
+    server.refused.lock().unwrap().extend(refused.iter().map(|resource| (*resource).to_owned()));
+    Portal::of(Tenants { cuts: true, ..Tenants::default() }, server, |options| options)
+}
+
+/// The cursors to all parts of a story.
+async fn cursors(portal: &Portal, person: &str, address: &str) -> Vec<String> {
+    let (mut at, mut cursors) = (address.to_owned(), Vec::new());
+    while let Some(next) = next(&portal.as_token(person, &at).await) {
+        cursors.push(next.split_once("cursor=").expect("a cursor").1.replace("%2F", "/"));
+        at = next;
+    }
+    cursors
+}
+
+#[tokio::test]
+async fn a_foreign_story_that_is_cut_is_told_like_one_that_was_never_there() {
+    let portal = cut(&[]);
+    for cursor in ["", "&cursor=999/999", "&cursor=0/999"] {
+        let foreign = portal.as_token("red", &format!("/api/v1/timeline?uid=uid-blue{cursor}")).await;
+        let unknown = portal.as_token("red", &format!("/api/v1/timeline?uid=uid-none{cursor}")).await;
+        assert_eq!((next(&foreign), foreign.text), (next(&unknown), unknown.text), "{cursor}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_get_a_job_and_not_its_pods_is_not_told_where_the_pods_have_states() {
+    let address = "/api/v1/timeline?uid=uid-red";
+    assert_eq!(cursors(&cut(&[]), "red", address).await, ["4/2", "3/0"]);
+    let portal = cut(&["pods"]);
+    assert_eq!(cursors(&portal, "red", address).await, ["4/0", "3/0"]);
+    assert!(cursors(&portal, "red", &format!("{address}&cursor=1/99")).await.is_empty());
+}
+
+#[tokio::test]
+async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_get_it() {
+    let portal = Portal::new();
+    portal.views.push_event("red", "blue");
+    for (person, sees) in [("boss", true), ("reader", true), ("red", false)] {
+        let story = portal.as_token(person, "/api/v1/timeline?uid=uid-red-event").await;
+        assert!(story.text.contains("uid-red-event"), "{person}: {}", story.text);
+        assert_eq!(story.text.contains("uid-blue"), sees, "{person}: {}", story.text);
+    }
+}
