@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ports::{
     Current, DeadLetter, Discrepancies, Former, JournalError, Outside, Present, Warm,
 };
@@ -25,6 +26,9 @@ use crate::store::{Connection, Fetch, Past, Store};
 
 /// Positions that one question for what is of no such namespace looks at: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
+
+/// Letters that are read together behind those whose states are gone.
+const LETTERS: usize = 256;
 
 /// Retention never takes the newest state: where that is not seen, less is read than was committed, and
 /// what is missing must not be passed over.
@@ -275,14 +279,27 @@ impl<'a> Reader<'a> {
     }
 
     pub async fn letters_with_states(mut self, query: &LetterQuery) -> Answer<Vec<(DeadLetter, Arc<State>)>> {
-        let letters = self.rows().letters(query).await?;
-        let seqs: Vec<_> = letters.iter().map(|letter| letter.seq).collect();
-        let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
-        let pair = |letter: DeadLetter| {
-            let index = states.binary_search_by_key(&letter.seq, |state| state.seq).ok()?;
-            Some((letter, states[index].clone()))
-        };
-        Ok(letters.into_iter().filter_map(pair).collect())
+        let (mut query, mut found) = (query.clone(), Vec::new());
+        let limit = query.limit.unwrap_or(usize::MAX);
+        loop {
+            let letters = self.rows().letters(&query).await?;
+            let Some(last) = letters.last() else { return Ok(found) };
+            query.cursor = Some(LetterCursor::from(last));
+            let is_last = query.limit.is_none_or(|limit| letters.len() < limit);
+            let seqs: Vec<_> = letters.iter().map(|letter| letter.seq).collect();
+            let states = shared_rows::at(self.connection.rows(), self.names, &seqs).await?;
+            let pair = |letter: DeadLetter| {
+                let index = states.binary_search_by_key(&letter.seq, |state| state.seq).ok()?;
+                Some((letter, states[index].clone()))
+            };
+            found.extend(letters.into_iter().filter_map(pair));
+            // Retention takes the states of dropped letters: a part of them may be shorter than it was asked for.
+            found.truncate(limit);
+            if is_last || found.len() == limit {
+                return Ok(found);
+            }
+            query.limit = query.limit.map(|limit| limit.max(LETTERS));
+        }
     }
 
     pub async fn pauses(mut self) -> Answer<Vec<ReplayRecord>> {

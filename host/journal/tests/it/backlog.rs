@@ -8,7 +8,7 @@ use kubewitness_core::ports::{
     Backlog, DeadLetter, Documents, JournalError, Kept, KvWrite, Ledgers, NOTE, Notes, Progress, Save,
     SourceStart, Try, Witness,
 };
-use kubewitness_core::views::LetterQuery;
+use kubewitness_core::views::{LetterQuery, Letters};
 use kubewitness_core::{Change, Seq, StateId};
 use kubewitness_journal::{Journal, account_at, ids_at};
 
@@ -193,6 +193,33 @@ async fn a_dropped_letter_stays_is_on_record_and_keeps_the_accounts() {
     let record = desk.journal.replays(None, u64::MAX, 100).await.unwrap().remove(0);
     assert_eq!((record.what.as_str(), record.who.as_str(), record.seqs), ("drop", "ann", vec![3]));
     desk.assert_sound().await;
+}
+
+async fn dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter() {
+    let desk = Desk::new().await;
+    desk.append((1..=6).map(|n| present(&job(n as usize), n)).collect()).await;
+    // Nothing is at positions 7 and 8, as behind retention.
+    let parked: Vec<_> = [1, 2, 3, 5, 6, 7, 8].map(letter).into();
+    let other = DeadLetter { plugin: "other".into(), ..letter(4) };
+    desk.journal
+        .save("audit", Save { progress: progress(6, 1, 5), parked, ..Save::default() })
+        .await
+        .unwrap();
+    let parked = Save { progress: progress(6, 5, 1), parked: vec![other], ..Save::default() };
+    desk.journal.save("other", parked).await.unwrap();
+    desk.journal.mark_dropped("audit", &[1, 3, 6], "ann", "no use").await.unwrap();
+    desk.journal.mark_replaying("audit", &[5], "ann", "it is back").await.unwrap();
+    let part = async |plugin: Option<&str>, after: Option<Seq>, limit, which| {
+        let cursor = after.map(|seq| LetterCursor { plugin: "audit".into(), seq });
+        let query = LetterQuery { plugin: plugin.map(str::to_owned), cursor, limit, which };
+        let found = desk.journal.letters_with_states(&query).await.unwrap();
+        found.iter().map(|(letter, _)| letter.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(part(Some("audit"), None, None, Letters::NotDropped).await, [2, 5]);
+    assert_eq!(part(Some("audit"), None, Some(2), Letters::Dropped).await, [1, 3]);
+    assert_eq!(part(Some("audit"), Some(3), None, Letters::Dropped).await, [6]);
+    assert_eq!(part(None, Some(2), Some(2), Letters::NotDropped).await, [5, 4], "also of the next plugin");
+    assert_eq!(part(None, Some(5), Some(2), Letters::All).await, [6, 4], "over two without a state");
 }
 
 async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were() {
@@ -413,6 +440,7 @@ on_every_store!(
     what_a_plugin_left_is_forgotten_whole_and_that_of_others_stays,
     notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them,
     a_dropped_letter_stays_is_on_record_and_keeps_the_accounts,
+    dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter,
     the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_they_were,
     what_lies_outside_some_namespaces_is_what_reading_everything_finds,
     reading_from_memory_and_from_disk_give_the_same,

@@ -251,7 +251,11 @@ async fn dead_letters(
 ) -> Result<Paged<Vec<DeadLetterView>>, Problem> {
     let params = Params::read(&uri, LETTERS)?;
     let limit = params.limit(ROWS, MOST_ROWS)?;
-    let query = LetterQuery { plugin: params.owned("plugin"), cursor: params.cursor("cursor")?, limit: None };
+    let query = LetterQuery {
+        plugin: params.owned("plugin"),
+        cursor: params.cursor("cursor")?,
+        ..LetterQuery::default()
+    };
     let part = Visibility::new(&app, &viewer).letters(query, limit).await?;
     Ok(Paged::new(part.rows, params.next(&uri, part.next)))
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use axum::http::{HeaderMap, header};
+use kubewitness_core::events::EventView;
 use kubewitness_core::{ObjectRef, Status};
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
@@ -75,6 +76,21 @@ pub(super) fn restricted(what: &str) -> Markup {
 
 pub(super) fn badge(phase: &str) -> Markup {
     html! { span.phase data-phase=(phase) { (phase) } }
+}
+
+/// A warning is told from what is normal by its word, too.
+pub(super) fn event_type(event: &EventView) -> Markup {
+    html! { span.mark.doubt[event.kind == "Warning"] { (event.kind) } }
+}
+
+/// What an Event says, and how often.
+pub(super) fn event_words(event: &EventView, about: &Markup) -> Markup {
+    let repeated = event.repeated();
+    html! {
+        span.reason { (event.reason) } " "
+        @if !repeated.is_empty() { span.note { "(" (repeated) ")" } " " }
+        (about) " " span.message title=(event.message) { (event.message) }
+    }
 }
 
 pub(super) fn at(ms: u64) -> Markup {

@@ -467,7 +467,7 @@ impl Visibility {
     }
 
     /// Events that they may get, about objects that they may get.
-    async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
+    pub(crate) async fn of_events(&self, events: Vec<EventView>) -> Result<Vec<EventView>, Problem> {
         // An Event may name any uid, so nothing follows from what another one says of the same.
         let mut seen: HashMap<ObjectRef, bool> = HashMap::new();
         let mut shown = Vec::new();

@@ -207,6 +207,34 @@ async fn an_event_shows_its_type_and_what_it_is_about_and_no_phase() {
 }
 
 #[tokio::test]
+async fn the_page_of_an_event_tells_what_it_says_how_often_and_of_which_object() {
+    let portal = portal(Fake::default());
+    let text = get(&portal, "/objects/uid-event").await.text;
+    for words in [
+        "</h1><span class=\"mark doubt\">Warning</span>",
+        "<p class=\"story\">BackOff</p><p class=\"lead\">Back-off &lt;b&gt;restarting&lt;/b&gt;</p>",
+        "<dt>About</dt><dd><a href=\"/objects/uid-pod\" title=\"llm-train-7-0\">Pod/llm-train-7-0</a></dd>",
+        "<dt>Count</dt><dd>2</dd>",
+        "<dt>From</dt><dd>kubelet</dd>",
+        ">2026-11-20 12:02:00</time>",
+        "<span class=\"reason\">BackOff</span> <span class=\"note\">(x2 over 2 min)</span>",
+    ] {
+        assert!(text.contains(words), "{words} is not in\n{text}");
+    }
+    // It has no phase, and nobody is told of it.
+    for page in [
+        "/objects/uid-event",
+        "/objects/uid-event?at=2026-11-20+13:00",
+        "/objects/uid-event?cursor=999%2F999",
+    ] {
+        let text = get(&portal, page).await.text;
+        for words in ["Unknown", "data-phase", "Phases over time", ">Mute<", "Waited"] {
+            assert!(!text.contains(words), "{page}: {words} is in\n{text}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_list_of_a_moment_tells_what_is_not_known_and_is_not_live() {
     let text = get(&portal(Fake::default()), "/?at=2026-11-20+12:00").await.text;
     assert!(text.contains(">2026-11-20 12:00:00 UTC</time>"), "{text}");
@@ -510,6 +538,25 @@ async fn the_page_of_dead_letters_reads_as_few_of_many_and_says_that_there_are_m
                 "{none}"
             ),
         }
+    }
+}
+
+#[tokio::test]
+async fn letters_that_were_dropped_are_in_nobodys_way_and_the_tools_stand_above_the_rows() {
+    let fake = std::sync::Arc::new(Fake { many: 6_000, dropped: 5_990, ..Fake::default() });
+    let portal = kubewitness_portal::router(fake.clone(), &crate::options());
+    for (path, at_least) in [("/deadletters", "500"), ("/deadletters?plugin=audit", "5\u{202f}000")] {
+        let page = get(&portal, path).await.text;
+        assert!(page.contains(">10 dead letters<"), "{path}: {page}");
+        assert!(
+            page.contains(&format!("At least {at_least} states were dropped: they stay counted")),
+            "{page}"
+        );
+        let section = page.split("id=\"plugin-audit\"").nth(1).unwrap();
+        let places =
+            ["Reason", "Try without changing", "Drop for good", "10 dead letters", "Choose position 5991"]
+                .map(|words| section.find(words).unwrap());
+        assert!(places.is_sorted(), "{places:?}: {section}");
     }
 }
 

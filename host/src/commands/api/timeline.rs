@@ -75,7 +75,7 @@ fn events_table(events: &[EventView], wide: bool) -> String {
     if wide {
         header.extend(["FROM", "FIRST SEEN", "SEQ"]);
     }
-    let mut table = Table::new(&header).spare(&["COUNT", "TYPE"]).whole(wide);
+    let mut table = Table::new(&header).spare(&["COUNT", "TYPE"]).above("OBJECT").whole(wide);
     for event in events {
         let repeated = event.repeated();
         let mut row = vec![
@@ -118,7 +118,7 @@ fn states_table(states: &[Arc<State>], wide: bool) -> String {
     if wide {
         header.extend(["ATTEMPT", "READY", "EXIT", "SOURCE", "UID"]);
     }
-    let mut table = Table::new(&header).spare(spare).whole(wide);
+    let mut table = Table::new(&header).spare(spare).above("OBJECT").whole(wide);
     for state in states {
         let (object, status) = (&state.object, &state.status);
         let mut row = vec![

@@ -143,7 +143,7 @@ impl Cluster {
         let Some(sources) = self.sources(args, status, found).await else { return };
         for source in sources.iter().filter(|source| source.from.is_none()) {
             let (outcome, detail) = self.rights_of(&whose, source).await;
-            found.add(&codes::RIGHTS, outcome, format!("source {}: {detail}", source.name));
+            found.add(&codes::RIGHTS, outcome, format!("{}: {detail}", source.name));
         }
     }
 

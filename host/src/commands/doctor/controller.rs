@@ -93,7 +93,7 @@ fn watch(source: &SourceView, found: &mut Findings) {
             format!("{} {}, {event}", source.objects, plural(source.objects, "object", "objects")),
         )
     });
-    found.add(&codes::WATCH, outcome, format!("source {}: {detail}", source.name));
+    found.add(&codes::WATCH, outcome, format!("{}: {detail}", source.name));
 }
 
 fn keeps_up(plugin: &PluginView, found: &mut Findings) {
@@ -118,7 +118,7 @@ fn keeps_up(plugin: &PluginView, found: &mut Findings) {
         }
         _ => (Outcome::Fine, behind),
     };
-    found.add(&codes::PLUGIN, outcome, format!("plugin {}: {detail}", plugin.name));
+    found.add(&codes::PLUGIN, outcome, format!("{}: {detail}", plugin.name));
 }
 
 fn ships(ledger: &LedgerView, found: &mut Findings) {
@@ -131,7 +131,7 @@ fn ships(ledger: &LedgerView, found: &mut Findings) {
         }
         None => (Outcome::Fine, waiting),
     };
-    found.add(&codes::LEDGERS, outcome, format!("ledger {}: {detail}", ledger.name));
+    found.add(&codes::LEDGERS, outcome, format!("{}: {detail}", ledger.name));
 }
 
 fn journal(status: &StatusView, found: &mut Findings) {
@@ -166,9 +166,9 @@ mod tests {
     fn a_source_is_fine_only_while_it_sees_what_happens() {
         let seen = SourceView { name: "jobs".into(), synced: true, objects: 1, ..SourceView::default() };
         let told = |source: &SourceView| one(|found| watch(source, found));
-        assert_eq!(told(&seen), (Outcome::Fine, "source jobs: 1 object, no event yet".into()));
+        assert_eq!(told(&seen), (Outcome::Fine, "jobs: 1 object, no event yet".into()));
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
-        assert_eq!(told(&held_up), (Outcome::Failed, "source jobs: 403: forbidden".into()));
+        assert_eq!(told(&held_up), (Outcome::Failed, "jobs: 403: forbidden".into()));
         let listing = SourceView { synced: false, ..seen.clone() };
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         for other in [listing, doubted, SourceView { walking: 2, ..seen }] {
@@ -180,19 +180,19 @@ mod tests {
     fn a_plugin_that_failed_is_behind_or_has_dead_letters_is_told() {
         let plugin = PluginView { name: "p".into(), state: "active".into(), ..PluginView::default() };
         let told = |plugin: &PluginView| one(|found| keeps_up(plugin, found));
-        assert_eq!(told(&plugin), (Outcome::Fine, "plugin p: 0 ms behind, 0 waiting".into()));
+        assert_eq!(told(&plugin), (Outcome::Fine, "p: 0 ms behind, 0 waiting".into()));
         let failed =
             PluginView { state: "failed".into(), message: Some("no module".into()), ..plugin.clone() };
-        assert_eq!(told(&failed), (Outcome::Failed, "plugin p: it failed: no module".into()));
+        assert_eq!(told(&failed), (Outcome::Failed, "p: it failed: no module".into()));
         let behind = PluginView { lag_seconds: 300.0, waiting: 7, ..plugin.clone() };
-        assert_eq!(told(&behind), (Outcome::Warning, "plugin p: 5 m behind, 7 waiting".into()));
+        assert_eq!(told(&behind), (Outcome::Warning, "p: 5 m behind, 7 waiting".into()));
         let paused = PausedView { who: "ada".into(), why: "a move".into(), since: "2026".into() };
         let paused = PluginView { paused: Some(paused), lag_seconds: 300.0, ..plugin.clone() };
         let (outcome, detail) = told(&paused);
         assert_eq!(outcome, Outcome::Warning);
         assert!(detail.contains("ada paused it at 2026: a move") && detail.contains("resume p"), "{detail}");
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
-        assert_eq!(told(&dead), (Outcome::Warning, "plugin p: 1 dead letter".into()));
+        assert_eq!(told(&dead), (Outcome::Warning, "p: 1 dead letter".into()));
         assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, Outcome::Fine);
     }
 
@@ -201,14 +201,11 @@ mod tests {
         let ledger =
             LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
         let told = |ledger: &LedgerView| one(|found| ships(ledger, found));
-        assert_eq!(told(&ledger), (Outcome::Fine, "ledger trail: 1 closed file waits".into()));
+        assert_eq!(told(&ledger), (Outcome::Fine, "trail: 1 closed file waits".into()));
         let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
-        assert_eq!(
-            told(&old),
-            (Outcome::Warning, "ledger trail: 2 closed files wait, the oldest for 2 h".into())
-        );
+        assert_eq!(told(&old), (Outcome::Warning, "trail: 2 closed files wait, the oldest for 2 h".into()));
         let refused = LedgerView { condition: Some("403".into()), ..ledger };
-        assert_eq!(told(&refused), (Outcome::Failed, "ledger trail: 1 closed file waits: 403".into()));
+        assert_eq!(told(&refused), (Outcome::Failed, "trail: 1 closed file waits: 403".into()));
     }
 
     #[test]

@@ -45,19 +45,21 @@ const NAME: &str = "NAME";
 const BETWEEN: usize = 3;
 
 /// Columns as wide as their widest cell. On a terminal that is narrower, the middle of long cells is left out, then spare
-/// columns, then the middle of names, and at last the columns at the right.
+/// columns, then the middle of names, and at last the columns at the right. What is left has the whole width.
 pub struct Table {
     rows: Vec<Vec<String>>,
     /// Columns of characters; `None` where nothing bounds them.
     within: Option<usize>,
     /// Names of columns that a narrow terminal goes without, the first of these first.
     spare: &'static [&'static str],
+    /// A column whose cells stand on lines of their own, above the rows that they are about, where it has no room.
+    above: Option<&'static str>,
 }
 
 impl Table {
     pub fn new(header: &[&str]) -> Self {
         let rows = vec![header.iter().map(ToString::to_string).collect()];
-        Self { rows, within: screen(), spare: &[] }
+        Self { rows, within: screen(), spare: &[], above: None }
     }
 
     /// With every cell as it is, however narrow the terminal.
@@ -67,6 +69,10 @@ impl Table {
 
     pub fn spare(self, spare: &'static [&'static str]) -> Self {
         Self { spare, ..self }
+    }
+
+    pub fn above(self, column: &'static str) -> Self {
+        Self { above: Some(column), ..self }
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -85,7 +91,10 @@ impl Table {
     pub fn render_from(&self, first: usize) -> String {
         let Layout { widths, utc } = self.layout();
         let mut text = String::new();
-        for row in &self.rows[first..] {
+        for (index, row) in self.rows.iter().enumerate().skip(first) {
+            if let Some(heading) = self.heading(index, &widths) {
+                text.push_str(&format!("{}\n", shortened(heading, self.within.unwrap_or(usize::MAX))));
+            }
             let mut line = String::new();
             let cells = row.iter().zip(&self.rows[0]).zip(&widths);
             for ((cell, name), width) in cells.filter(|(_, width)| **width > 0) {
@@ -99,6 +108,13 @@ impl Table {
         text
     }
 
+    /// What stands above a row, if it is not what the row before is about.
+    fn heading(&self, row: usize, widths: &[usize]) -> Option<&str> {
+        let column = self.rows[0].iter().position(|name| Some(name.as_str()) == self.above)?;
+        let is_told = row == 0 || widths[column] > 0 || self.rows[row][column] == self.rows[row - 1][column];
+        (!is_told).then(|| self.rows[row][column].as_str())
+    }
+
     /// The first of the layouts that fits.
     fn layout(&self) -> Layout {
         let whole = self.widest(true);
@@ -106,26 +122,24 @@ impl Table {
         let local = self.widest(false);
         let names = &self.rows[0];
         let spare = self.spare.iter().filter_map(|spare| names.iter().position(|name| name == spare));
-        let spare: Vec<_> = spare.collect();
-        let with_names = (0..=spare.len()).map(|left_out| (left_out, false));
-        let tries = with_names.chain([(spare.len(), true)]);
+        let mut given_up: Vec<_> = spare.collect();
+        let spares = given_up.len();
+        // The first column and the name say what a line is about.
+        let at_the_right = (1..names.len()).rev().filter(|column| names[*column] != NAME);
+        given_up.extend(at_the_right.filter(|column| !self.spare.contains(&names[*column].as_str())));
+        let with_names = (0..=spares).map(|left_out| (left_out, false));
+        let tries = with_names.chain((spares..=given_up.len()).map(|left_out| (left_out, true)));
         let with_utc = std::iter::once((whole, true, (0, false)));
         let mut last = Layout::default();
         for (mut widths, utc, (left_out, may_names)) in
             with_utc.chain(tries.map(|it| (local.clone(), false, it)))
         {
-            spare[..left_out].iter().for_each(|column| widths[*column] = 0);
+            given_up[..left_out].iter().for_each(|column| widths[*column] = 0);
             shrink(names, &mut widths, within, |name| name != NAME);
             shrink(names, &mut widths, within, |_| may_names);
             last = Layout { widths, utc };
             if taken(&last.widths) <= within {
                 return last;
-            }
-        }
-        // The first column and the name say what a line is about.
-        for column in (1..names.len()).rev().filter(|column| names[*column] != NAME) {
-            if taken(&last.widths) > within {
-                last.widths[column] = 0;
             }
         }
         last
@@ -431,6 +445,31 @@ mod tests {
         }
         golden.push_str(&table.whole(true).render());
         assert_eq!(golden, include_str!("../golden/narrow.txt"));
+    }
+
+    #[test]
+    fn no_name_is_cut_for_more_than_the_terminal_lacks_and_what_has_no_column_stands_above_its_rows() {
+        let mut table = Table::new(&["SEQ", "OBSERVED", "OBJECT", "PHASE", "REASON"]).spare(&["OBJECT"]);
+        for (seq, object) in [("7", "Job/llama-70b"), ("8", "Job/llama-70b"), ("9", "Pod/llama-70b-0")] {
+            let [time, reason] = ["2026-11-20 13:45:11Z", "BackoffLimitExceeded"];
+            table.row([seq, time, object, "Running", reason].map(str::to_owned));
+        }
+        table.within = Some(40);
+        let table = table.above("OBJECT");
+        let text = "SEQ   OBSERVED               PHASE\n\
+            Job/llama-70b\n7     2026-11-20 13:45:11Z   Running\n8     2026-11-20 13:45:11Z   Running\n\
+            Pod/llama-70b-0\n9     2026-11-20 13:45:11Z   Running\n";
+        assert_eq!(table.render(), text);
+        assert!(table.render_from(2).starts_with("8  "), "a row that comes later repeats no heading");
+
+        let mut table = Table::new(&["NAMESPACE", "NAME", "PHASE", "REASON"]);
+        let name = "llama-70b-finetune-with-a-long-name-r7k2x";
+        table.row(["team-vision", name, "Running", "BackoffLimitExceeded"].map(str::to_owned));
+        for within in [40, 50, 60, 65] {
+            table.within = Some(within);
+            let widest = table.render().lines().map(|line| line.chars().count()).max();
+            assert_eq!(widest, Some(within), "{}", table.render());
+        }
     }
 
     #[test]

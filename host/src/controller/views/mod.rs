@@ -13,21 +13,21 @@ mod standby;
 mod visible;
 mod was;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use kubewitness_capability::Patience;
 use kubewitness_core::clock::{Clock, SystemClock};
-use kubewitness_core::cursor::StoryCursor;
+use kubewitness_core::cursor::{LetterCursor, StoryCursor};
 use kubewitness_core::ports::{
     Backlog, DeadLetter, Documents, JournalError, RawState, RawStory, SelectError, Watched, created_ms,
 };
 use kubewitness_core::views::{
     Counts, DeadLetterView, Deliveries, DropView, EpochView, GapQuery, HeldView, JournalView, LetterQuery,
-    LetterRecordView, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView, PluginView,
-    PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView, StatusView, StreamView,
-    TimelineQuery, TimelineView, ViewError, Views,
+    LetterRecordView, Letters, MuteView, MutedView, ObjectPage, ObjectQuery, PauseRequest, PauseView,
+    PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView, SourceView, StatusView,
+    StreamView, TimelineQuery, TimelineView, ViewError, Views,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{Changed, DispatchError, DispatchHandle};
@@ -39,6 +39,9 @@ use self::shapes::*;
 use super::election::Election;
 use super::mutes::Mutes;
 use super::shared::{Phase, PluginState, Shared};
+
+/// Letters that are looked at together, for those that a request means: of more only the positions are kept.
+const LETTERS: usize = 1000;
 
 pub struct HostViews {
     shared: Arc<Shared>,
@@ -419,14 +422,29 @@ impl HostViews {
     async fn choose(&self, request: &ReplayRequest) -> Result<Chosen, ViewError> {
         let name = &request.plugin;
         let plugin = self.shared.plugin(name).ok_or_else(|| no_plugin(name))?;
-        let letters = self.journal.letters_with_states(&LetterQuery::of(name)).await.map_err(unavailable)?;
-        let seqs = chosen(&letters, request, self.clock.now_ms())?;
+        let seqs = self.meant(request).await?;
         if request.dry_run || seqs.is_empty() {
             return Ok(Chosen::Counted(seqs.len() as u64));
         }
         match plugin.handle {
             Some(handle) => Ok(Chosen::From(handle, seqs)),
             None => Err(self.why_idle(name).await?),
+        }
+    }
+
+    /// The positions of the parked letters that a request means, in order.
+    async fn meant(&self, request: &ReplayRequest) -> Result<Vec<Seq>, ViewError> {
+        let mut meant = Meant::new(request, self.clock.now_ms())?;
+        let mut query = meant.query();
+        loop {
+            let letters = self.journal.letters_with_states(&query).await.map_err(unavailable)?;
+            meant.take(&letters);
+            match letters.last() {
+                Some((last, _)) if letters.len() >= LETTERS && !meant.is_behind(last.seq) => {
+                    query.cursor = Some(LetterCursor::from(last));
+                }
+                _ => return meant.finish(),
+            }
         }
     }
 }
@@ -445,36 +463,65 @@ fn no_plugin(name: &str) -> ViewError {
     }
 }
 
-/// The parked letters that a request means. Positions that name none are a mistake; letters that
-/// are on their way already or were dropped are not.
-fn chosen(
-    letters: &[(DeadLetter, Arc<State>)],
-    request: &ReplayRequest,
-    now_ms: u64,
-) -> Result<Vec<Seq>, ViewError> {
-    let asked: HashSet<Seq> = request.seqs.iter().copied().collect();
-    let named: Vec<_> =
-        letters.iter().filter(|(letter, _)| asked.is_empty() || asked.contains(&letter.seq)).collect();
-    if named.is_empty() && !asked.is_empty() {
-        let seqs: Vec<_> = request.seqs.iter().map(Seq::to_string).collect();
-        return Err(ViewError::NotFound {
-            message: format!(
-                "the plugin `{}` has no dead letter at position {}",
-                request.plugin,
-                seqs.join(", ")
-            ),
-            hint: format!(
-                "`kubewitness deadletters list --plugin {}` and the portal's page of dead letters show those \
-                 that it has.",
-                request.plugin
-            ),
-        });
+/// Finds the parked letters that a request means. Positions that name none are a mistake; letters that are on their way
+/// already or were dropped are not.
+struct Meant<'a, F> {
+    request: &'a ReplayRequest,
+    fits: F,
+    asked: BTreeSet<Seq>,
+    has_named: bool,
+    seqs: Vec<Seq>,
+}
+
+impl<'a> Meant<'a, ()> {
+    fn new(
+        request: &'a ReplayRequest,
+        now_ms: u64,
+    ) -> Result<Meant<'a, impl Fn(&DeadLetter, &str) -> bool>, ViewError> {
+        let (fits, asked) = (request.filter(now_ms)?, request.seqs.iter().copied().collect());
+        Ok(Meant { request, fits, asked, has_named: false, seqs: Vec::new() })
     }
-    let fits = request.filter(now_ms)?;
-    let is_meant = |(letter, state): &&(DeadLetter, Arc<State>)| {
-        !letter.replaying && !letter.dropped && fits(letter, &state.object.namespace)
-    };
-    Ok(named.into_iter().filter(is_meant).map(|(letter, _)| letter.seq).collect())
+}
+
+impl<F: Fn(&DeadLetter, &str) -> bool> Meant<'_, F> {
+    /// From the first letter that it may mean.
+    fn query(&self) -> LetterQuery {
+        let plugin = self.request.plugin.clone();
+        let which = if self.asked.is_empty() { Letters::NotDropped } else { Letters::All };
+        let first = self.asked.first().map(|first| first.saturating_sub(1));
+        let cursor = first.map(|seq| LetterCursor { plugin: plugin.clone(), seq });
+        LetterQuery { plugin: Some(plugin), cursor, limit: Some(LETTERS), which }
+    }
+
+    fn is_behind(&self, seq: Seq) -> bool {
+        self.asked.last().is_some_and(|last| seq >= *last)
+    }
+
+    fn take(&mut self, letters: &[(DeadLetter, Arc<State>)]) {
+        let is_named =
+            |(letter, _): &&(DeadLetter, _)| self.asked.is_empty() || self.asked.contains(&letter.seq);
+        for (letter, state) in letters.iter().filter(is_named) {
+            self.has_named = true;
+            if !letter.replaying && !letter.dropped && (self.fits)(letter, &state.object.namespace) {
+                self.seqs.push(letter.seq);
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Vec<Seq>, ViewError> {
+        if self.asked.is_empty() || self.has_named {
+            return Ok(self.seqs);
+        }
+        let seqs: Vec<_> = self.request.seqs.iter().map(Seq::to_string).collect();
+        let plugin = &self.request.plugin;
+        Err(ViewError::NotFound {
+            message: format!("the plugin `{plugin}` has no dead letter at position {}", seqs.join(", ")),
+            hint: format!(
+                "`kubewitness deadletters list --plugin {plugin}` and the portal's page of dead letters show those that \
+                 it has."
+            ),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -534,7 +581,12 @@ mod tests {
             seqs: seqs.to_vec(),
             ..ReplayRequest::default()
         };
-        let meant = |request: &ReplayRequest| chosen(&letters, request, 10_000).unwrap();
+        let chosen = |letters: &[_], request: &ReplayRequest| {
+            let mut meant = Meant::new(request, 10_000)?;
+            letters.chunks(2).for_each(|part| meant.take(part));
+            meant.finish()
+        };
+        let meant = |request: &ReplayRequest| chosen(&letters, request).unwrap();
         assert_eq!(meant(&request(&[])), [4, 9]);
         assert_eq!(meant(&request(&[4, 999])), [4]);
         assert_eq!((meant(&request(&[7])), meant(&request(&[11]))), (vec![], vec![]));
@@ -546,9 +598,9 @@ mod tests {
         let late = ReplayRequest { since: at("1970-01-01T00:00:05Z"), ..request(&[]) };
         assert_eq!((meant(&early), meant(&late)), (vec![4], vec![9]));
         let wrong = ReplayRequest { since: at("yesterday"), ..request(&[]) };
-        assert!(matches!(chosen(&[], &wrong, 10_000), Err(ViewError::Invalid(_))));
-        assert!(chosen(&[], &request(&[]), 0).unwrap().is_empty());
-        let text = missing(chosen(&letters, &request(&[998, 999]), 0));
+        assert!(matches!(chosen(&[], &wrong), Err(ViewError::Invalid(_))));
+        assert!(chosen(&[], &request(&[])).unwrap().is_empty());
+        let text = missing(chosen(&letters, &request(&[998, 999])));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");
     }
 

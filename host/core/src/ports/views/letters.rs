@@ -8,6 +8,16 @@ use crate::cursor::LetterCursor;
 use crate::ports::DeadLetter;
 use crate::state::{ObjectRef, Seq};
 
+/// Dead letters by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Letters {
+    #[default]
+    All,
+    /// Those that can be replayed, and those that are being replayed.
+    NotDropped,
+    Dropped,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LetterQuery {
@@ -18,6 +28,8 @@ pub struct LetterQuery {
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub cursor: Option<LetterCursor>,
     pub limit: Option<usize>,
+    #[serde(skip)]
+    pub which: Letters,
 }
 
 impl From<&DeadLetter> for LetterCursor {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 pub use self::history::{GapQuery, KindWithin, PoisonQuery, PoisonView, TimelineQuery, TimelineView};
 pub use self::letters::{
-    DeadLetterView, DropView, LetterQuery, LetterRecordView, RecordQuery, ReplayRequest, ReplayView,
+    DeadLetterView, DropView, LetterQuery, LetterRecordView, Letters, RecordQuery, ReplayRequest, ReplayView,
 };
 pub use self::objects::{
     Counts, Deliveries, DetailsView, Gone, NAMESPACES, ObjectPage, ObjectQuery, ObjectView, ThenView, Told,

@@ -21,6 +21,11 @@ pub struct Times {
     pub restarts: u32,
 }
 
+/// The group of Kueue's kinds.
+const KUEUE: &str = "kueue.x-k8s.io";
+/// The label by which an object names its queue.
+pub const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
+
 /// The object has come to its end: nothing of it goes on.
 fn is_over(state: &State) -> bool {
     state.status.terminal || matches!(state.change, Change::Gone | Change::Left)
@@ -67,22 +72,41 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// The story in one sentence. `related` are the states of what the object owns, and `attempts` says how often it may be
-/// tried, where that is known.
-pub fn words(states: &[Arc<State>], related: &[Arc<State>], attempts: Option<u32>, now_ms: u64) -> String {
-    let times = Times::of(states, now_ms);
+/// What a story tells, beside the states, of what the newest document says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// How often it may be tried.
+    pub attempts: Option<u32>,
+    /// Kueue lets it start.
+    pub has_queue: bool,
+}
+
+/// The story in one sentence. `related` are the states of what the object owns.
+pub fn words(states: &[Arc<State>], related: &[Arc<State>], known: Known, now_ms: u64) -> String {
+    let known = Known { has_queue: known.has_queue || has_workload(related), ..known };
+    let Some(last) = states.iter().rfind(|state| state.change != Change::Gap) else { return String::new() };
+    let (told, times) = (told(last), Times::of(states, now_ms));
     let mut parts = Vec::new();
     if times.queued_ms >= 1_000 {
-        parts.push(format!("waited {}{}", span(times.queued_ms), waited_for(states)));
+        parts.push(format!("waited {}{}", span(times.queued_ms), waited_for(states, known)));
+    }
+    let is_suspended = |status: &Status| match status.phase.as_str() {
+        phase::SUSPENDED => true,
+        phase::QUEUED => is_held(&status.reason, known),
+        _ => false,
+    };
+    if !is_suspended(&told) && not_yet_run(states).any(is_suspended) {
+        parts.push("was suspended".to_owned());
     }
     if times.running_ms > 0 {
         let runs = states.last().is_some_and(|last| last.status.phase == phase::RUNNING && !is_over(last));
         parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, span(times.running_ms)));
     }
-    let Some(last) = states.iter().rfind(|state| state.change != Change::Gap) else { return String::new() };
-    let told = told(last);
-    parts.extend(end(&told, states, related));
-    match (told.attempt, attempts) {
+    match is_suspended(&told) {
+        true => parts.push("is suspended".to_owned()),
+        false => parts.extend(end(&told, states, related)),
+    }
+    match (told.attempt, known.attempts) {
         (0, _) | (1, None | Some(1)) => {}
         // A first attempt is news only where it failed and others may follow.
         (1, Some(_)) if told.phase != phase::FAILED => {}
@@ -109,15 +133,27 @@ pub fn told(last: &State) -> Status {
     }
 }
 
-fn waited_for(states: &[Arc<State>]) -> &'static str {
-    let before: Vec<_> = states.iter().take_while(|state| state.status.phase != phase::RUNNING).collect();
-    let was = |phase: &str| before.iter().any(|state| state.status.phase == phase);
-    let unschedulable = before.iter().any(|state| state.status.reason == "Unschedulable");
-    match (was(phase::QUEUED), unschedulable, was(phase::SUSPENDED)) {
-        (true, ..) => " for quota",
-        (false, true, _) => " for a node",
-        (false, false, true) => " while suspended",
-        _ => "",
+/// How it was before it first ran.
+fn not_yet_run(states: &[Arc<State>]) -> impl Iterator<Item = &Status> {
+    states.iter().map(|state| &*state.status).take_while(|status| status.phase != phase::RUNNING)
+}
+
+/// Whether somebody suspended what is queued. The phase is the same where Kueue did it, which lets it start.
+fn is_held(reason: &str, known: Known) -> bool {
+    reason.ends_with("Suspended") && !known.has_queue
+}
+
+/// Kueue makes one of these for whatever it queues.
+fn has_workload(related: &[Arc<State>]) -> bool {
+    related.iter().any(|state| state.object.kind == "Workload" && state.object.group == KUEUE)
+}
+
+fn waited_for(states: &[Arc<State>], known: Known) -> &'static str {
+    let is_queued = |it: &Status| it.phase == phase::QUEUED && !is_held(&it.reason, known);
+    match not_yet_run(states).any(is_queued) {
+        true => " for quota",
+        false if not_yet_run(states).any(|it| it.reason == "Unschedulable") => " for a node",
+        false => "",
     }
 }
 
@@ -142,7 +178,6 @@ fn end(status: &Status, states: &[Arc<State>], related: &[Arc<State>]) -> Vec<St
         phase::CANCELLED => parts.push("cancelled".to_owned()),
         phase::PREEMPTED => parts.push("made room for another one".to_owned()),
         phase::RESTARTING => parts.push("is being started again".to_owned()),
-        phase::SUSPENDED => parts.push("is suspended".to_owned()),
         phase::QUEUED => parts.push("is queued".to_owned()),
         phase::ADMITTED | phase::PENDING | phase::STARTING => parts.push("has not started yet".to_owned()),
         _ => {}
@@ -199,6 +234,7 @@ mod tests {
     use crate::version::Version;
 
     const MINUTE: u64 = 60_000;
+    const UNKNOWN: Known = Known { attempts: None, has_queue: false };
 
     fn state(minute: u64, phase: &str, change: Change) -> State {
         State {
@@ -260,12 +296,12 @@ mod tests {
             status.reason = "OOMKilled".into();
             status.exit_code = Some(137);
         });
-        let told = words(&states, &[pod], Some(3), 999 * MINUTE);
+        let told = words(&states, &[pod], Known { attempts: Some(3), has_queue: true }, 999 * MINUTE);
         assert_eq!(
             told,
             "Waited 4 min for quota, ran 2 h 10 min, killed: out of memory, exit 137, attempt 2 of 3"
         );
-        let told = words(&states, &[], None, 999 * MINUTE);
+        let told = words(&states, &[], Known { has_queue: true, ..UNKNOWN }, 999 * MINUTE);
         assert_eq!(told, "Waited 4 min for quota, ran 2 h 10 min, failed: no attempts left, attempt 2");
     }
 
@@ -288,13 +324,13 @@ mod tests {
         let cleaned = of_pod("c", 10, phase::FAILED, Change::Present, "DeadlineExceeded");
         let mut pods = vec![oom.clone(), evicted.clone(), cleaned];
         let told = "Ran 9 min, evicted from its node";
-        assert_eq!(words(&states, &pods, None, 99 * MINUTE), told);
+        assert_eq!(words(&states, &pods, UNKNOWN, 99 * MINUTE), told);
         pods.extend([deleted("b", 11, &evicted), deleted("a", 12, &oom)]);
-        assert_eq!(words(&states, &pods, None, 99 * MINUTE), told);
-        assert_eq!(words(&states, &pods[3..], None, 99 * MINUTE), told, "the first one that is known");
+        assert_eq!(words(&states, &pods, UNKNOWN, 99 * MINUTE), told);
+        assert_eq!(words(&states, &pods[3..], UNKNOWN, 99 * MINUTE), told, "the first one that is known");
         pods.push(of_pod("d", 8, phase::PREEMPTED, Change::Present, "PreemptionByScheduler"));
         states[1] = with((*states[1]).clone(), |status| status.reason = "BackoffLimitExceeded".into());
-        assert_eq!(words(&states, &pods, None, 99 * MINUTE), "Ran 9 min, preempted");
+        assert_eq!(words(&states, &pods, UNKNOWN, 99 * MINUTE), "Ran 9 min, preempted");
     }
 
     #[test]
@@ -305,18 +341,34 @@ mod tests {
         gone.previous = Some(states[2].status.clone());
         states.push(Arc::new(gone));
         assert_eq!(
-            words(&states, &[], None, 99 * MINUTE),
+            words(&states, &[], UNKNOWN, 99 * MINUTE),
             "Ran 2 min, succeeded, deleted since, 1 gap in what is known"
         );
     }
 
     #[test]
     fn what_goes_on_is_told_up_to_now() {
-        let told = |steps: &[(u64, &str)], now| words(&story(steps), &[], None, now * MINUTE);
+        let told = |steps: &[(u64, &str)], now| words(&story(steps), &[], UNKNOWN, now * MINUTE);
         assert_eq!(told(&[(0, phase::PENDING), (1, phase::RUNNING)], 3), "Waited 1 min, has run for 2 min");
-        assert_eq!(told(&[(0, phase::SUSPENDED)], 3), "Waited 3 min while suspended, is suspended");
+        assert_eq!(told(&[(0, phase::SUSPENDED)], 3), "Waited 3 min, is suspended");
         assert_eq!(told(&[(0, phase::PENDING)], 0), "Has not started yet");
-        assert_eq!(words(&[], &[], None, 0), "");
+        assert_eq!(words(&[], &[], UNKNOWN, 0), "");
+    }
+
+    #[test]
+    fn a_job_that_a_person_suspended_waits_for_no_quota() {
+        let mut states = story(&[(0, phase::QUEUED), (4, phase::STARTING), (5, phase::RUNNING)]);
+        states[0] = with((*states[0]).clone(), |status| status.reason = "JobSuspended".into());
+        let told = |states: &[_], related: &[_], known| words(states, related, known, 6 * MINUTE);
+        assert_eq!(told(&states, &[], UNKNOWN), "Waited 5 min, was suspended, has run for 1 min");
+        assert_eq!(told(&states[..1], &[], UNKNOWN), "Waited 6 min, is suspended");
+        // The label of a queue, or Kueue's own object, says that it waits for its turn.
+        let queued = "Waited 5 min for quota, has run for 1 min";
+        assert_eq!(told(&states, &[], Known { has_queue: true, ..UNKNOWN }), queued);
+        let mut workload = state(0, phase::ADMITTED, Change::Present);
+        workload.object =
+            Arc::new(ObjectRef { group: KUEUE.into(), kind: "Workload".into(), ..ObjectRef::default() });
+        assert_eq!(told(&states, &[Arc::new(workload)], UNKNOWN), queued);
     }
 
     #[test]

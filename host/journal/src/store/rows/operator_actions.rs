@@ -2,6 +2,7 @@
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::DeadLetter;
+use kubewitness_core::views::Letters;
 
 /// The record of it, with the dead letters that are marked by it.
 #[derive(Clone, Debug)]
@@ -53,6 +54,15 @@ impl Act {
             (true, _) => DROPPED,
             (false, true) => REPLAYING,
             (false, false) => 0,
+        }
+    }
+
+    /// The lowest and the highest mark of these letters.
+    pub fn marks_of(which: Letters) -> (i64, i64) {
+        match which {
+            Letters::All => (0, DROPPED),
+            Letters::NotDropped => (0, REPLAYING),
+            Letters::Dropped => (DROPPED, DROPPED),
         }
     }
 

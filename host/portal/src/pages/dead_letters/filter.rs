@@ -107,7 +107,7 @@ impl LetterFilter {
                     }
                 }
                 label { span { "Namespace" } input name="namespace" value=[namespace.as_deref()] autocomplete="off" spellcheck="false"; }
-                label { span { "Last error has" } input #search name="error" value=[error.as_deref()] placeholder="connection refused" autocomplete="off" spellcheck="false"; }
+                label { span { "Last error has" } input #search.error name="error" value=[error.as_deref()] placeholder="connection refused" autocomplete="off" spellcheck="false"; }
                 label { span { "Parked from (UTC)" } input name="since" data-utc value=[since.as_deref()] placeholder="2026-11-24 22:00" autocomplete="off"; }
                 label { span { "Parked before (UTC)" } input name="until" data-utc value=[until.as_deref()] placeholder="2026-11-25 06:00" autocomplete="off"; }
                 button.strong { "Show" }

@@ -92,7 +92,7 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         }
         @if dropped > 0 {
             p.hint {
-                @if is_cut { "At least " } (figure(dropped)) " " (plural(dropped, "state was", "states were"))
+                @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (figure(dropped)) " " (plural(dropped, "state was", "states were"))
                 " dropped: " (plural(dropped, "it stays", "they stay")) " counted as dead."
             }
         }
@@ -104,8 +104,8 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
 /// What the form before this page did, as its redirect says.
 fn outcome(params: &Params) -> Result<Option<String>, Problem> {
     if let Some(count) = params.number("replayed")? {
-        let noun = plural(count, "state was", "states were");
-        return Ok(Some(format!("{} {noun} replayed.", figure(count))));
+        let noun = plural(count, "state", "states");
+        return Ok(Some(format!("The replay of {} {noun} has begun.", figure(count))));
     }
     if let Some(count) = params.number("dropped")? {
         let noun = plural(count, "state was", "states were");

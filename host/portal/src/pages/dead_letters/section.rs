@@ -2,7 +2,7 @@
 //! many there are.
 
 use kubewitness_core::cursor::LetterCursor;
-use kubewitness_core::views::{DeadLetterView, LetterQuery};
+use kubewitness_core::views::{DeadLetterView, LetterQuery, Letters};
 use maud::{Markup, html};
 
 use super::filter::LetterFilter;
@@ -43,6 +43,8 @@ pub(super) struct Section {
     pub seen: u64,
     pub replaying: u64,
     pub dropped: u64,
+    /// More were dropped than were looked at.
+    pub has_more_dropped: bool,
     /// There are more than were looked at.
     pub is_cut: bool,
     looked: usize,
@@ -67,20 +69,34 @@ impl Section {
         };
         let cursor = from.filter(|from| from.plugin == name).cloned();
         let is_behind = cursor.is_some();
-        let query = LetterQuery { plugin: Some(name.clone()), cursor, limit: None };
-        let part = visible.letters_among(query, looked).await?;
-        let (mut rows, mut next) = (part.rows, part.next);
-        let (seen, is_cut) = (rows.len() as u64, next.is_some());
+        let query = LetterQuery { plugin: Some(name.clone()), cursor, ..LetterQuery::default() };
+        let part = async |which| visible.letters_among(LetterQuery { which, ..query.clone() }, looked).await;
+        // Letters that were dropped are counted alone, so that they are in nobody's way.
+        let (kept, mut gone) = (part(Letters::NotDropped).await?, part(Letters::Dropped).await?);
+        let (mut rows, mut next) = (kept.rows, kept.next);
+        let seen = (rows.len() + gone.rows.len()) as u64;
+        let (is_cut, has_more_dropped) = (next.is_some(), gone.next.is_some());
         asked.keep(&mut rows)?;
-        let of_all = rows.len();
-        rows.retain(|view| !view.letter.dropped);
-        let (dropped, fit) = ((of_all - rows.len()) as u64, rows.len() as u64);
+        asked.keep(&mut gone.rows)?;
+        let (dropped, fit) = (gone.rows.len() as u64, rows.len() as u64);
         let replaying = rows.iter().filter(|view| view.letter.replaying).count() as u64;
         if rows.len() > most {
             rows.truncate(most);
             next = rows.last().map(|view| LetterCursor::from(&view.letter));
         }
-        Ok(Self { name, seen, replaying, dropped, is_cut, looked, fit, rows, next, is_behind })
+        Ok(Self {
+            name,
+            seen,
+            replaying,
+            dropped,
+            has_more_dropped,
+            is_cut,
+            looked,
+            fit,
+            rows,
+            next,
+            is_behind,
+        })
     }
 
     pub fn has_something(&self) -> bool {
@@ -110,6 +126,8 @@ impl Section {
                 h2 id={ "plugin-" (name) } { (name) }
                 form.replay method="post" action="/deadletters/replay" {
                     (asked.hidden(name))
+                    @if may.replay || may.drop { (tools(may, asked)) }
+                    @else { p.hint { "You do not have the right to replay or drop them." } }
                     div.scroll { table.dense.folds {
                         caption { (self.caption(asked.narrows())) }
                         thead { tr {
@@ -124,8 +142,6 @@ impl Section {
                         tbody { @for view in &self.rows { (row(view)) } }
                     } }
                     (pages(&format!("Pages of {name}"), first, next))
-                    @if may.replay || may.drop { (tools(may, asked)) }
-                    @else { p.hint { "You do not have the right to replay or drop them." } }
                 }
             }
         }
@@ -134,7 +150,7 @@ impl Section {
 
 fn tools(may: May, asked: &LetterFilter) -> Markup {
     html! {
-        div.replay-tools {
+        div.replay-tools.above {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
             @if may.signs { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
             @if may.replay {

@@ -6,12 +6,13 @@ mod diff;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::response::Redirect;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::{Change, Seq, State as Witnessed};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use self::diff::Line;
-use super::parts::{at, badge, empty, figure, object_link};
+use super::parts::{at, at_text, badge, empty, figure, object_link};
 use crate::access::Viewer;
 use crate::answer::frame::Page;
 use crate::answer::params::{self, Params};
@@ -120,7 +121,7 @@ fn without_managed_fields(value: &mut Value) -> bool {
 }
 
 /// Who wrote this version, as the server's book-keeping of fields tells: the managers of the newest time.
-fn changed_by(document: &[u8]) -> Option<String> {
+fn changed_by(document: &[u8]) -> Option<Markup> {
     let value: Value = serde_json::from_slice(document).ok()?;
     let entries = value.pointer("/metadata/managedFields")?.as_array()?;
     let text =
@@ -134,7 +135,8 @@ fn changed_by(document: &[u8]) -> Option<String> {
     });
     let mut managers: Vec<_> = managers.filter(|name| !name.is_empty()).collect();
     managers.dedup();
-    (!managers.is_empty()).then(|| format!("Last changed by {} at {newest}.", managers.join(" and ")))
+    (!managers.is_empty())
+        .then(|| html! { "Last changed by " (managers.join(" and ")) " at " (at_text(&newest)) "." })
 }
 
 /// Two versions that a form has chosen, as the address of what changed between them.
@@ -159,7 +161,8 @@ fn heading(state: &Witnessed, from: Option<Seq>) -> Markup {
                     None => { "Position " (state.seq) }
                 }
             }
-            (badge(&state.status.phase))
+            // An Event has no phase.
+            @if !is_event(&state.object.group, &state.object.kind) { (badge(&state.status.phase)) }
         }
         p.lead {
             @match state.change {
@@ -306,10 +309,11 @@ mod tests {
         assert_eq!(text(false, false), r#"{"kind":"Job","metadata":{"name":"a"}}"#);
         assert_eq!(text(true, false).trim(), "kind: Job\nmetadata:\n  name: a");
         assert_eq!(
-            changed_by(document).unwrap(),
-            "Last changed by kube-controller-manager (its status) at 2026-11-20T13:05:00Z."
+            changed_by(document).unwrap().into_string(),
+            "Last changed by kube-controller-manager (its status) at \
+             <time datetime=\"2026-11-20T13:05:00Z\">2026-11-20 13:05:00</time>."
         );
-        assert_eq!((changed_by(b"{}"), changed_by(b"")), (None, None));
+        assert!(changed_by(b"{}").is_none() && changed_by(b"").is_none());
         assert_eq!(shaped(b"no json", Shape { yaml: true, managed: false }), b"no json");
     }
 

@@ -160,7 +160,7 @@ fn nothing(any: bool, asked: &JobsQuery, sources: &[SourceView], restricted: boo
                 @if any { "There are objects of this kind, but none fits the filter. " }
                 @else { "No object of this kind fits the filter. " }
                 @if !asked.is_of_time() { a href=(asked.address("gone", Some("true"))) { "Look among those that are gone, too" } ", or " }
-                a href={ "/?kind=" (encode(&asked.kind)) } { "show all that are there" } "."
+                a href={ "/?kind=" (encode(&asked.kind)) } { (if asked.is_of_time() { "Show" } else { "show" }) " all that are there" } "."
             },
         ),
         false if !watched && !sources.is_empty() => empty(

@@ -5,12 +5,12 @@ use kubewitness_core::calendar::moment;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order};
 use kubewitness_core::status::PHASES;
-use kubewitness_core::views::{EventView, Gone, ObjectView};
+use kubewitness_core::views::{Gone, ObjectView};
 use maud::{Markup, html};
 
 use super::query::JobsQuery;
 use crate::answer::time::{age, readable, span};
-use crate::pages::parts::{at_text, badge, figure, object_link, pages, plural, why};
+use crate::pages::parts::{at_text, badge, event_type, event_words, figure, object_link, pages, plural, why};
 
 pub(super) struct List<'a> {
     pub asked: &'a JobsQuery,
@@ -165,7 +165,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
             td data-label="Phase" data-f="phase" {
                 @match &details.event {
-                    Some(event) => span.mark.doubt[event.kind == "Warning"] { (event.kind) },
+                    Some(event) => (event_type(event)),
                     None if is_event(&view.object.group, &view.object.kind) => {}
                     None => (badge(before.unwrap_or(&status.phase))),
                 }
@@ -182,7 +182,7 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 td.submitter data-label="Submitter" data-f="submitter" { @if let Some(name) = &details.submitter { span title=(name) { (name) } } }
                 td.keep data-label="Plugins" data-f="plugins" { @for (plugin, state) in &details.plugins { (dot(plugin, state)) } }
             }
-            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (of_event(event)) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
+            td.wide data-label=(if asked.is_of_events() { "Message" } else { "Reason" }) data-f="why" { @if let Some(event) = &details.event { (event_words(event, &object_link(&event.about))) } @else { (why(&told)) } @if details.cut { " " span.mark title="Retention took its first states, or it has more than a list reads." { "cut" } } }
             @if let Some(phase) = asked.was {
                 td.when data-label={ "Was " (phase) } { (was(view)) }
             } @else {
@@ -190,15 +190,6 @@ fn row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
                 td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) data-f="when" { (at_text(&view.observed_at)) }
             }
         }
-    }
-}
-
-fn of_event(event: &EventView) -> Markup {
-    let repeated = event.repeated();
-    html! {
-        span.reason { (event.reason) } " "
-        @if !repeated.is_empty() { span.note { "(" (repeated) ")" } " " }
-        (object_link(&event.about)) " " span.message title=(event.message) { (event.message) }
     }
 }
 

@@ -3,7 +3,7 @@
 use kubewitness_core::events::EventView;
 use maud::{Markup, html};
 
-use crate::pages::parts::{at, figure, object_link, plural};
+use crate::pages::parts::{at, event_type, figure, object_link, plural};
 
 pub(super) fn table(events: &[EventView]) -> Markup {
     let count = events.len() as u64;
@@ -34,7 +34,7 @@ fn row(event: &EventView) -> Markup {
     html! {
         tr {
             td.when data-label="Last seen" { (at(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
-            td.keep data-label="Type" { span.mark.doubt[event.kind == "Warning"] { (event.kind) } }
+            td.keep data-label="Type" { (event_type(event)) }
             td.keep data-label="Reason" { span.reason { (event.reason) } }
             td.object data-label="Object" { (object_link(&event.about)) }
             td.wide.whole data-label="Message" { span.message { (event.message) } }

@@ -1,6 +1,7 @@
 //! One object's story: in a sentence, its phases and those of what it owns as lanes, and each state as a row. The
 //! page shows no document as a whole. Its form mutes, and nothing else here has an effect.
 
+mod event;
 mod events;
 mod lanes;
 mod moment;
@@ -19,8 +20,9 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::About;
+use kubewitness_core::story::{Known, QUEUE_LABEL};
 use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
-use kubewitness_core::{Change, Gap, Seq, State as Witnessed, story};
+use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
 use self::lanes::Lane;
@@ -100,27 +102,42 @@ pub(super) async fn page(
     let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = lanes_of(&view.states, &view.related);
+    let versions = event::versions(&visible, &view.states).await?;
+    let name = format!("{}/{}", object.kind, object.name);
+    let (other, quiet) = (asked.address(!all), quiet::quiet(&app, &view, all).await);
+    let table = Table {
+        caption: &name,
+        named: false,
+        all,
+        quiet: &quiet,
+        chosen,
+        holes: &holes,
+        other: &other,
+        versions: versions.as_ref(),
+    };
+    let moment = moment::look(&view.states, params.text("at"), &uid)?;
+    let newer = html! { div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} } };
+    if let Some(versions) = &versions {
+        let content = html! {
+            (crumbs(object))
+            div.head { h1 { (object.name) } (event::kind(versions)) (left(last)) }
+            (event::said(versions)) (moment) (cut(&view, asked)) (newer)
+            (event::facts(&view, versions)) (commands(last)) (tables(&view, table))
+        };
+        return Ok(Page::new(name.clone(), "/", content).into_response());
+    }
     let deliveries = match visible.is_operators().await? {
         true => app.views.deliveries(&view.states).await?,
         false => Deliveries::new(),
     };
     let told = told(&visible, last, &view.states).await;
-    let words = story::words(&view.states, &view.related, told.attempts, SystemClock::default().now_ms());
-    let name = format!("{}/{}", object.kind, object.name);
-    let (other, quiet) = (asked.address(!all), quiet::quiet(&app, &view, all).await);
-    let table =
-        Table { caption: &name, named: false, all, quiet: &quiet, chosen, holes: &holes, other: &other };
+    let words = story::words(&view.states, &view.related, told.known, SystemClock::default().now_ms());
     let content = html! {
-        p.crumbs {
-            a href={ "/?kind=" (object.kind) } { (object.kind) }
-            @if !object.namespace.is_empty() { " in " a href={ "/?kind=" (object.kind) "&namespace=" (object.namespace) } { (object.namespace) } }
-        }
+        (crumbs(object))
         div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&story::told(last))) }
-        (moment::look(&view.states, params.text("at"), &uid)?)
-        (cut(&view, asked))
-        div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} }
+        (moment) (cut(&view, asked)) (newer)
         (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
         (commands(last))
         section aria-labelledby="lanes" {
@@ -143,6 +160,17 @@ pub(super) async fn page(
         (tables(&view, table))
     };
     Ok(Page::new(name.clone(), "/", content).into_response())
+}
+
+/// The lists that it is in.
+fn crumbs(object: &ObjectRef) -> Markup {
+    let ObjectRef { kind, namespace, .. } = object;
+    html! {
+        p.crumbs {
+            a href={ "/?kind=" (kind) } { (kind) }
+            @if !namespace.is_empty() { " in " a href={ "/?kind=" (kind) "&namespace=" (namespace) } { (namespace) } }
+        }
+    }
 }
 
 /// Where the older states are, of which this page has none.
@@ -222,14 +250,19 @@ fn lanes_of(states: &[Arc<Witnessed>], related: &[Arc<Witnessed>]) -> Vec<Lane> 
 fn how(last: &Witnessed) -> Markup {
     let before = last.previous.as_ref().filter(|_| last.change == Change::Gone);
     let phase = before.map_or(&last.status.phase, |before| &before.phase);
-    html! { (badge(phase)) @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
+    html! { (badge(phase)) (left(last)) }
+}
+
+/// That it is gone, or what else became of it.
+fn left(last: &Witnessed) -> Markup {
+    html! { @if last.change != Change::Present { " " span.mark { (last.change.as_str()) } } }
 }
 
 /// What the newest document says of the object, where it can be read.
 #[derive(Default)]
 struct Told {
     submitter: Option<String>,
-    attempts: Option<u32>,
+    known: Known,
 }
 
 async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>]) -> Told {
@@ -241,7 +274,8 @@ async fn told(visible: &Visibility, last: &Witnessed, states: &[Arc<Witnessed>])
     let limit = serde_json::from_slice::<serde_json::Value>(&document).ok();
     let limit = limit.and_then(|value| value.pointer("/spec/backoffLimit")?.as_u64());
     let attempts = limit.and_then(|limit| u32::try_from(limit.saturating_add(1)).ok());
-    Told { submitter: About::read(&document).submitter, attempts }
+    let About { submitter, labels, .. } = About::read(&document);
+    Told { submitter, known: Known { attempts, has_queue: labels.contains_key(QUEUE_LABEL) } }
 }
 
 /// How the same is asked for on a command line.

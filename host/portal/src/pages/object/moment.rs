@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::{Change, State as Witnessed, calendar};
 use maud::{Markup, html};
 
@@ -61,7 +62,10 @@ fn answer(states: &[Arc<Witnessed>], at_ms: u64) -> Markup {
             @match state.change {
                 Change::Gone => { "gone, since " (at(state.observed_ms)) ". " }
                 Change::Left => { "no longer watched, since " (at(state.observed_ms)) ". " }
-                Change::Present | Change::Gap => { (badge(&state.status.phase)) ", as observed at " (at(state.observed_ms)) ". " }
+                Change::Present | Change::Gap => {
+                    @if is_event(&state.object.group, &state.object.kind) { "there" } @else { (badge(&state.status.phase)) }
+                    ", as observed at " (at(state.observed_ms)) ". "
+                }
             }
             a href={ "/states/" (state.seq) } { "Its document then" }
         }

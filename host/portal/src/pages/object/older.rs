@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::quiet::quiet;
 use super::states::Table;
-use super::{Asked, holes, lanes, lanes_of, owns_more, tables};
+use super::{Asked, event, holes, lanes, lanes_of, owns_more, tables};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -53,6 +53,7 @@ pub(super) async fn page(
     let (all, chosen) = (asked.all, asked.chosen);
     let other = address(Asked { all: !all, ..asked }, cursor);
     let quiet = quiet(app, &view, all).await;
+    let versions = event::versions(&visible, &view.states).await?;
     let table = Table {
         caption: "The object",
         named: false,
@@ -61,6 +62,7 @@ pub(super) async fn page(
         chosen,
         holes: &holes,
         other: &other,
+        versions: versions.as_ref(),
     };
     let content = html! {
         p.crumbs { a href=(asked.address(asked.all)) { "The object now" } }
@@ -90,9 +92,11 @@ fn told(view: &TimelineView) -> Markup {
 
 fn story(view: &TimelineView, table: Table<'_>) -> Markup {
     html! {
-        section aria-labelledby="lanes" {
-            h2 #lanes { "Phases over time" }
-            (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), table.holes))
+        @if table.versions.is_none() {
+            section aria-labelledby="lanes" {
+                h2 #lanes { "Phases over time" }
+                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), table.holes))
+            }
         }
         (tables(view, table))
     }

@@ -7,9 +7,10 @@ use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
 use super::Holes;
+use super::event::Versions;
 use super::quiet::Quiet;
 use crate::pages::gaps::bound;
-use crate::pages::parts::{at, badge, figure, object_link, plural, why};
+use crate::pages::parts::{at, badge, event_type, event_words, figure, object_link, plural, why};
 
 /// So many versions in a row that tell nothing new are told in one row.
 const FOLDED: usize = 2;
@@ -27,6 +28,8 @@ pub(super) struct Table<'a> {
     pub holes: &'a Holes,
     /// The address of the same page with every version, or with those folded that tell nothing new.
     pub other: &'a str,
+    /// Of an Event, what its versions tell. They have no phase.
+    pub versions: Option<&'a Versions>,
 }
 
 enum Row<'a> {
@@ -92,9 +95,12 @@ impl Table<'_> {
                         th.num scope="col" { "Position" }
                         th scope="col" { "Observed" }
                         @if self.named { th scope="col" { "Object" } }
-                        th scope="col" { "Phase" }
-                        th.num scope="col" { "Ready" }
-                        th.num scope="col" { "Attempt" }
+                        @if self.versions.is_some() { th scope="col" { "Type" } }
+                        @else {
+                            th scope="col" { "Phase" }
+                            th.num scope="col" { "Ready" }
+                            th.num scope="col" { "Attempt" }
+                        }
                         th.wide scope="col" { "Reason" }
                         th.num scope="col" { "Version" }
                         th scope="col" { "Document" }
@@ -114,7 +120,8 @@ impl Table<'_> {
     }
 
     fn folded(&self, first: &Witnessed, last: &Witnessed, count: usize, choice: bool) -> Markup {
-        let columns = 8 + usize::from(self.named) + usize::from(choice);
+        let of_phase = if self.versions.is_some() { 1 } else { 3 };
+        let columns = 5 + of_phase + usize::from(self.named) + usize::from(choice);
         html! {
             tr.folded {
                 td colspan=(columns) {
@@ -140,17 +147,22 @@ impl Table<'_> {
                 td.num data-label="Position" { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
                 td.when data-label="Observed" { (at(state.observed_ms)) }
                 @if self.named { td.object data-label="Object" { (object_link(&state.object)) } }
-                td.keep data-label="Phase" {
-                    span.same[same] { (badge(&status.phase)) }
+                td.keep data-label=(if self.versions.is_some() { "Type" } else { "Phase" }) {
+                    @match self.versions {
+                        Some(versions) => { @if let Some(event) = versions.get(&state.seq) { (event_type(event)) } }
+                        None => { span.same[same] { (badge(&status.phase)) } }
+                    }
                     @match state.change {
                         Change::Present => {}
                         change => { " " span.mark { (change.as_str()) } }
                     }
                     @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
                 }
-                td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
-                td.num data-label="Attempt" { @if status.attempt > 0 { (status.attempt) } }
-                (reason(state, hole))
+                @if self.versions.is_none() {
+                    td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
+                    td.num data-label="Attempt" { @if status.attempt > 0 { (status.attempt) } }
+                }
+                (self.reason(state, hole))
                 td.keep data-label="Document" {
                     a href={ "/states/" (state.seq) } { "show" }
                     @if let Some(before) = before { " · " a href={ "/states/" (state.seq) "?from=" (before.seq) } { "changes" } }
@@ -164,18 +176,24 @@ impl Table<'_> {
             }
         }
     }
-}
 
-fn reason(state: &Witnessed, hole: Option<&Gap>) -> Markup {
-    html! {
-        @match hole {
-            Some(gap) => {
-                td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
-                td.num data-label="Version" { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
-            }
-            None => {
-                td.wide data-label="Reason" { (why(&state.status)) }
-                td.num data-label="Version" { (state.resource_version) }
+    fn reason(&self, state: &Witnessed, hole: Option<&Gap>) -> Markup {
+        let event = self.versions.map(|versions| versions.get(&state.seq));
+        html! {
+            @match (hole, event) {
+                (Some(gap), _) => {
+                    td.wide.whole data-label="Reason" { span.reason { (gap.reason) } " " span.message { (gap.message) } }
+                    td.num data-label="Version" { span.unseen { "between " } (bound(&gap.after)) span aria-hidden="true" { " … " } span.unseen { " and " } (bound(&gap.before)) }
+                }
+                (None, event) => {
+                    td.wide data-label="Reason" {
+                        @match event {
+                            Some(event) => { @if let Some(event) = event { (event_words(event, &html! {})) } }
+                            None => (why(&state.status)),
+                        }
+                    }
+                    td.num data-label="Version" { (state.resource_version) }
+                }
             }
         }
     }

@@ -23,7 +23,10 @@ async fn nobody_and_garbage_are_refused_everywhere() {
             let answer = portal.get(&path, &[("authorization", authorization)]).await;
             assert_eq!(answer.status, 401, "{path} as {authorization:.20}");
             assert!(answer.header("www-authenticate").starts_with("Bearer"), "{path}");
-            assert!(!answer.text.contains("red-") && !answer.text.contains("77"), "{path}");
+            // The checksums in addresses of assets are whatever they are.
+            let told: Vec<_> = answer.text.split("?v=").map(|part| part.split('"').skip(1)).collect();
+            let told: String = told.into_iter().flatten().collect();
+            assert!(!answer.text.contains("red-") && !told.contains("77"), "{path}");
         }
         let answer = portal.get(&path, &[]).await;
         if path.starts_with("/api/") || ["/healthz", "/readyz", "/metrics"].contains(&&*path) {

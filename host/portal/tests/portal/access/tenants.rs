@@ -426,7 +426,7 @@ impl Views for Tenants {
                 hint: String::new(),
             });
         }
-        Ok(TENANTS.map(letter).into())
+        Ok(if query.which == Letters::Dropped { Vec::new() } else { TENANTS.map(letter).into() })
     }
 
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {

@@ -45,6 +45,8 @@ pub struct Fake {
     pub taken: Seq,
     /// Dead letters of the plugin `audit`, and how many of all were read.
     pub many: Seq,
+    /// Of these, so many of the oldest were dropped.
+    pub dropped: Seq,
     pub read: AtomicUsize,
 }
 
@@ -67,6 +69,7 @@ impl Default for Fake {
             slow_document: None,
             taken: 0,
             many: 0,
+            dropped: 0,
             read: AtomicUsize::default(),
         }
     }
@@ -158,8 +161,10 @@ impl Views for Fake {
 
     async fn story(&self, query: &TimelineQuery) -> Result<RawStory, ViewError> {
         self.check().await?;
-        if query.uid.as_deref() == Some("uid-wide") {
-            return Ok(story::wide(query));
+        match query.uid.as_deref() {
+            Some("uid-wide") => return Ok(story::wide(query)),
+            Some("uid-event") => return Ok(story::of_an_event(query)),
+            _ => {}
         }
         let known = query.uid.as_deref() == Some("uid-train") || query.name.as_deref() == Some("llm-train-7");
         let mut states = self.states.lock().unwrap().clone();
@@ -210,6 +215,7 @@ impl Views for Fake {
         let lines: Vec<&str> = include_str!("../../../../core/testdata/jobs.jsonl").lines().collect();
         match seq {
             12 => Ok(Vec::new()),
+            901 | 902 => Ok(story::event_document(seq - 900)),
             14 => {
                 let gaps = self.gaps(&GapQuery::default()).await?;
                 Ok(serde_json::to_vec(&gaps[0].1).unwrap())
@@ -319,8 +325,19 @@ impl Views for Fake {
             return Err(no_plugin(name));
         }
         let read = query.cursor.as_ref().filter(|behind| behind.plugin == "audit").map_or(0, |it| it.seq);
-        let many = (1..=self.many).skip(read.min(self.many) as usize).take(query.limit.unwrap_or(usize::MAX));
-        letters.extend(many.map(|seq| letter("audit", seq, "the disk is full")));
+        let is_meant = |dropped: bool| match query.which {
+            Letters::All => true,
+            Letters::NotDropped => !dropped,
+            Letters::Dropped => dropped,
+        };
+        let many = (1..=self.many).skip(read.min(self.many) as usize);
+        let many = many.filter(|seq| is_meant(*seq <= self.dropped)).take(query.limit.unwrap_or(usize::MAX));
+        letters.extend(many.map(|seq| {
+            let mut view = letter("audit", seq, "the disk is full");
+            view.letter.dropped = seq <= self.dropped;
+            view
+        }));
+        letters.retain(|view| is_meant(view.letter.dropped));
         letters.sort_by_key(|view| (view.letter.plugin.clone(), view.letter.seq));
         letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
         let place = |view: &DeadLetterView| (view.letter.plugin.clone(), view.letter.seq);

@@ -9,6 +9,8 @@ use kubewitness_core::reports::ReportView;
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 
+use serde_json::json;
+
 use super::START;
 
 pub fn object(kind: &str, namespace: &str, name: &str, uid: &str) -> ObjectRef {
@@ -175,6 +177,25 @@ pub fn wide(query: &TimelineQuery) -> RawStory {
         },
         Some(_) => RawStory { related: pods([2, 3]), owns_more: true, ..RawStory::default() },
     }
+}
+
+/// Of an Event that happened once, and then again.
+pub fn of_an_event(query: &TimelineQuery) -> RawStory {
+    let event = object("Event", "research", "llm-train-7-0.1", "uid-event");
+    let made =
+        |seq: Seq| Arc::new(state(seq, &event, Change::Present, seq - 900, status("Unknown", "Event", "")));
+    part((vec![made(901), made(902)], Vec::new()), query, false)
+}
+
+/// What its version says that has this count.
+pub fn event_document(count: u64) -> Vec<u8> {
+    let about = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "research", "name": "llm-train-7-0", "uid": "uid-pod"});
+    let event = json!({
+        "kind": "Event", "involvedObject": about, "type": "Warning", "reason": "BackOff", "count": count,
+        "message": "Back-off <b>restarting</b>", "source": {"component": "kubelet"},
+        "firstTimestamp": "2026-11-20T12:00:00Z", "lastTimestamp": format!("2026-11-20T12:0{count}:00Z"),
+    });
+    event.to_string().into_bytes()
 }
 
 fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {

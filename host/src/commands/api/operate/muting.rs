@@ -82,6 +82,9 @@ fn text(view: &MutedView, verb: &str) -> String {
 }
 
 fn table(mutes: &[MuteView]) -> String {
+    if mutes.is_empty() {
+        return "nothing is muted\n".to_owned();
+    }
     let mut table = Table::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
     for mute in mutes {
         let to = if mute.to.is_empty() { "everybody".to_owned() } else { mute.to.clone() };
@@ -110,6 +113,7 @@ mod tests {
             "Job/a· in n is unmuted: ops is told of it from now on\n"
         );
         assert_eq!(text(&view("", false), "mute"), "Job/a· in n was muted already\n");
+        assert_eq!(table(&[]), "nothing is muted\n");
         let all = MutedView { changed: false, mute: MuteView::default() };
         assert!(text(&all, "unmute").starts_with("everything was not muted"));
     }

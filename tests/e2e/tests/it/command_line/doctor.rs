@@ -84,8 +84,8 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         let rights = outcomes(&found, "KW-D003");
         ensure!(code == Some(3) && rights.len() == 3, "every shipped source: {code:?}: {found:#}");
         ensure!(rights[0].0 == "fine" && rights[0].1.contains("kw/host may get, list, watch jobs.batch"), "{rights:?}");
-        ensure!(rights[1] == ("failed", "source pods: kw/host may not list, watch pods"), "{rights:?}");
-        ensure!(rights[2] == ("failed", "source events: kw/host may not get, list, watch events"), "{rights:?}");
+        ensure!(rights[1] == ("failed", "pods: kw/host may not list, watch pods"), "{rights:?}");
+        ensure!(rights[2] == ("failed", "events: kw/host may not get, list, watch events"), "{rights:?}");
         ensure!(outcomes(&found, "KW-D004").is_empty(), "no controller is asked: {found:#}");
 
         let config = scratch.folder("config")?;
@@ -96,7 +96,7 @@ async fn before_installing_the_rights_of_an_account_are_told() {
         ensure!(is(&found, "KW-D003", "failed"), "a kind that the server does not have: {found:#}");
 
         let (code, text, _) = command(&[&["doctor"], &line[..]].concat()).await?;
-        ensure!(code == Some(3) && text.contains("✗ KW-D003 rights for a source: source pods"), "{text}");
+        ensure!(code == Some(3) && text.contains("✗ KW-D003 rights for a source: pods"), "{text}");
         ensure!(text.contains("  Add the resource to the rules"), "{text}");
         let (code, _, stderr) = command(&["doctor", "--pre", "--account", "host"]).await?;
         ensure!(code == Some(2) && stderr.contains("NAMESPACE/NAME"), "{stderr}");

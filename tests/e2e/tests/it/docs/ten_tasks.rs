@@ -97,7 +97,7 @@ async fn replayed(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
         form.querySelector('[name=reason]').value = 'the receiver is back'; \
         [...form.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()";
     browser.script(replay).await?;
-    reads(browser, &["1 state was replayed", "What was done", "the receiver is back"]).await?;
+    reads(browser, &["The replay of 1 state has begun", "What was done", "the receiver is back"]).await?;
     let records = troubles.get("deadletters/records").await?;
     ensure!(records[0]["what"] == "replay" && records[0]["why"] == "the receiver is back", "{records}");
     Ok(())

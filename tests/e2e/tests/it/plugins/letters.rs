@@ -228,7 +228,7 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
         };
         press("[name=dry_run]", "1 would be replayed or dropped; nothing was changed").await?;
         ensure!(named(&list().await?, "traps")["attempts"] == 2, "nothing was changed");
-        press("button.strong", "1 state was replayed").await?;
+        press("button.strong", "The replay of 1 state has begun").await?;
         let text = browser.text().await?;
         ensure!(text.contains("What was done") && text.contains("it is mended"), "{text}");
         let again = async || Ok((named(&list().await?, "traps")["attempts"] == 4).then_some(()));

@@ -260,16 +260,22 @@ impl Session {
 
     pub(super) async fn read_letters(&mut self, query: &LetterQuery) -> Answer<Vec<DeadLetter>> {
         const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                          WHERE plugin = ? AND seq > ? ORDER BY seq LIMIT ?";
+                          WHERE plugin = ? AND seq > ? AND replaying BETWEEN ? AND ? ORDER BY seq LIMIT ?";
         const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM kw_letters \
-                              WHERE plugin > ? ORDER BY plugin, seq LIMIT ?";
+                              WHERE plugin > ? AND replaying BETWEEN ? AND ? ORDER BY plugin, seq LIMIT ?";
         let limit = query.limit.unwrap_or(usize::MAX);
+        let (lowest, highest) = Act::marks_of(query.which);
         let mut rows = Vec::new();
         for range in LetterRange::all(query) {
             let rest = cut(limit - rows.len()).into();
             let found = match range {
-                LetterRange::Of(plugin, seq) => self.fetch(OF, vec![plugin.into(), seq.into(), rest]),
-                LetterRange::Behind(plugin) => self.fetch(BEHIND, vec![plugin.into(), rest]),
+                LetterRange::Of(plugin, seq) => {
+                    let values = vec![plugin.into(), seq.into(), lowest.into(), highest.into(), rest];
+                    self.fetch(OF, values)
+                }
+                LetterRange::Behind(plugin) => {
+                    self.fetch(BEHIND, vec![plugin.into(), lowest.into(), highest.into(), rest])
+                }
             };
             rows.extend(found.await?);
         }

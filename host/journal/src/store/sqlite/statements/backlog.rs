@@ -30,10 +30,11 @@ pub(super) async fn letters(
 ) -> Result<Vec<DeadLetter>, JournalError> {
     type Letter = (String, i64, String, u32, String, i64, i64, i64, String);
     const OF: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
-                      WHERE plugin = ? AND seq > ? ORDER BY seq LIMIT ?";
+                      WHERE plugin = ? AND seq > ? AND replaying BETWEEN ? AND ? ORDER BY seq LIMIT ?";
     const BEHIND: &str = "SELECT plugin, seq, id, attempts, error, first_ms, last_ms, replaying, tries FROM letters \
-                          WHERE plugin > ? ORDER BY plugin, seq LIMIT ?";
+                          WHERE plugin > ? AND replaying BETWEEN ? AND ? ORDER BY plugin, seq LIMIT ?";
     let limit = query.limit.unwrap_or(usize::MAX);
+    let (lowest, highest) = Act::marks_of(query.which);
     let mut rows: Vec<Letter> = Vec::new();
     for range in LetterRange::all(query) {
         let rest = bounded((limit - rows.len()) as u64);
@@ -41,7 +42,13 @@ pub(super) async fn letters(
             LetterRange::Of(plugin, seq) => sqlx::query_as(OF).bind(plugin).bind(seq),
             LetterRange::Behind(plugin) => sqlx::query_as(BEHIND).bind(plugin),
         };
-        let found: Vec<Letter> = asked.bind(rest).fetch_all(&mut *connection).await.map_err(classify)?;
+        let found: Vec<Letter> = asked
+            .bind(lowest)
+            .bind(highest)
+            .bind(rest)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(classify)?;
         rows.extend(found);
     }
     let letter = |(plugin, seq, id, attempts, error, first_ms, last_ms, mark, tries): Letter| {

@@ -1,0 +1,82 @@
+//! The page of an Event of Kubernetes: its type, its reason and its message, and the object that it is about. It has no
+//! phase, so the page has no lanes; nobody is told of it, so nothing of it can be muted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubewitness_core::events::{EventView, read};
+use kubewitness_core::kinds::is_event;
+use kubewitness_core::views::TimelineView;
+use kubewitness_core::{Change, Seq, State as Witnessed};
+use maud::{Markup, html};
+use tokio::time::timeout;
+
+use crate::answer::Problem;
+use crate::pages::parts::{at, event_type, figure, object_link};
+use crate::scope::Visibility;
+
+/// Versions of an Event whose documents one page reads: the newest.
+const READ: usize = 50;
+/// And so long: each document is looked through for secrets.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the versions of an Event tell, by their positions.
+pub(super) type Versions = BTreeMap<Seq, EventView>;
+
+/// `None`: the object is no Event. What an Event tells is for whoever may also get the object that it is about.
+pub(super) async fn versions(
+    visible: &Visibility,
+    states: &[Arc<Witnessed>],
+) -> Result<Option<Versions>, Problem> {
+    if !states.last().is_some_and(|last| is_event(&last.object.group, &last.object.kind)) {
+        return Ok(None);
+    }
+    let newest = states.iter().rev().filter(|state| state.change == Change::Present).take(READ);
+    let mut told = Vec::new();
+    let reading = async {
+        for state in newest {
+            // Its row is there without what it tells.
+            let Ok(document) = visible.document(state.seq).await else { continue };
+            told.extend(read(&document, &state.object, state.seq, state.observed_ms));
+        }
+    };
+    // A row whose document was not read in time is there without what it tells.
+    timeout(PATIENCE, reading).await.unwrap_or_default();
+    let seen = visible.of_events(told).await?;
+    Ok(Some(seen.into_iter().map(|event| (event.seq, event)).collect()))
+}
+
+/// Its type beside its name.
+pub(super) fn kind(versions: &Versions) -> Markup {
+    html! { @if let Some((_, event)) = versions.last_key_value() { (event_type(event)) } }
+}
+
+/// Reason and message of its newest version.
+pub(super) fn said(versions: &Versions) -> Markup {
+    html! {
+        @if let Some((_, event)) = versions.last_key_value() {
+            p.story { (event.reason) }
+            p.lead { (event.message) }
+        }
+    }
+}
+
+pub(super) fn facts(view: &TimelineView, versions: &Versions) -> Markup {
+    html! {
+        dl.facts {
+            @if let Some((_, event)) = versions.last_key_value() {
+                div { dt { "About" } dd { (object_link(&event.about)) } }
+                div { dt { "Count" } dd { (figure(event.count)) } }
+                div { dt { "First seen" } dd { (at(event.first_ms)) } }
+                div { dt { "Last seen" } dd { (at(event.last_ms)) } }
+                @if !event.from.is_empty() { div { dt { "From" } dd { (event.from) } } }
+            }
+            @if let Some(last) = view.states.last() {
+                div { dt { "States" } dd { @if view.cut { "more than " } (figure(view.states.len() as u64)) } }
+                div { dt { "Source" } dd { (last.source) } }
+                div { dt { "UID" } dd { code { (last.object.uid) } } }
+            }
+        }
+    }
+}
