@@ -39,7 +39,7 @@ impl Run {
                 usize::from(matches!(settled, Settled::Delivered | Settled::Parked | Settled::Superseded));
         }
         if finished > 0 || !outcome.kv.is_empty() {
-            self.saver.finished(finished, outcome.kv);
+            self.saver.finished(finished, outcome.kv.take());
         }
         if fruitless {
             self.breaker.failed(Failure::Fruitless, is_fresh(batch), now.elapsed);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, Delivery, GrantError, Grants, Handler, KvWrite, Outcome, Rest, Session, ShownState, Tick,
-    Verdict,
+    CallError, Delivery, GrantError, Grants, Handler, KvWrite, KvWrites, Outcome, Rest, Session, ShownState,
+    Tick, Verdict,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -257,7 +257,7 @@ fn alone(session: &mut dyn Session, is_fresh: &[bool], doubts: &[(Seq, String)])
     let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
     let (seq, reason) = doubts.first().filter(|_| is_alone)?;
     let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
-    Some(Outcome { verdicts, kv: session.settle(&[*seq]) })
+    Some(Outcome { verdicts, kv: session.settle(&[*seq]).into() })
 }
 
 fn lost() -> CallError {
@@ -281,7 +281,8 @@ impl Handler for Plugin {
         let called = within(timeout, &seat, self.call_tick(due_ms, &seat)).await;
         self.tally.waited(seat.waited());
         let session = called.unwrap_or(Err(CallError::Timeout { limit_ms }))?;
-        session.commit(&[]).await.map_err(refused)
+        // No other call is under way: nothing else is committed before the dispatcher has it.
+        session.commit(&[]).await.map(KvWrites::take).map_err(refused)
     }
 
     fn rest(&self) -> Option<Rest> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use kubewitness_core::config::templates::{TEMPLATE_BYTES, TemplateSpec};
 use kubewitness_core::config::{API_VERSION, Fault, HostSpec, Manifest, PluginSpec, is_name};
 use kubewitness_core::limits::ERROR_TEXT;
@@ -38,7 +39,7 @@ pub struct Entry {
     pub config_map: String,
     pub origin: Origin,
     pub text: String,
-    pub binary: BTreeMap<String, Vec<u8>>,
+    pub binary: BTreeMap<String, Bytes>,
 }
 
 impl Entry {

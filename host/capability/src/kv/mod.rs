@@ -1,5 +1,5 @@
 //! `kv`: small durable state of one plugin. A call writes into an overlay. A commit applies the overlay and returns
-//! the writes, and the dispatcher stores them with the plugin's progress.
+//! the writes, and the dispatcher stores them with the plugin's progress, in the order of the commits ([`KvWrites`]).
 //!
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 //!
@@ -16,7 +16,7 @@ use std::time::Duration;
 use kubewitness_core::config::Bytes;
 use kubewitness_core::intents::writes::{Mark, Writes};
 use kubewitness_core::limits::{KV_BYTES, KV_RATE};
-use kubewitness_core::ports::{GrantError, KvWrite, Rest};
+use kubewitness_core::ports::{GrantError, KvTurn, KvWrite, KvWrites, Rest};
 use kubewitness_core::{Seq, mutes};
 use rate::Spent;
 
@@ -128,13 +128,18 @@ impl Stored {
 
 /// What one plugin has stored, shared by its calls.
 #[derive(Clone, Debug, Default)]
-pub struct Kv(Arc<Mutex<Stored>>);
+pub struct Kv {
+    stored: Arc<Mutex<Stored>>,
+    /// Of calls that commit writes.
+    turns: Arc<tokio::sync::Mutex<()>>,
+}
 
 impl Kv {
     pub fn new(entries: Vec<(String, Vec<u8>)>, noted: Writes, told: Told, most: Most) -> Self {
         let entries: Entries = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        Self(Arc::new(Mutex::new(Stored { entries, bytes, noted, told, most, spent: Spent::default() })))
+        let stored = Stored { entries, bytes, noted, told, most, spent: Spent::default() };
+        Self { stored: Arc::new(Mutex::new(stored)), turns: Arc::default() }
     }
 
     pub fn open(&self) -> Overlay {
@@ -167,7 +172,7 @@ impl Kv {
 
     fn lock(&self) -> MutexGuard<'_, Stored> {
         // Every change under this lock is whole after any panic, but for writes of a call, which its note has.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -259,12 +264,24 @@ impl Overlay {
         Some((number, note))
     }
 
+    /// The call's turn, if a save will have writes of it: see [`KvWrites`].
+    pub async fn turn(&self) -> KvTurn {
+        let needs_turn = !self.writes.is_empty() || self.base.lock().noted.is_owed();
+        match needs_turn {
+            true => Some(self.base.turns.clone().lock_owned().await),
+            false => None,
+        }
+    }
+
     /// Applies the writes for the calls that follow, and answers what the save of these states' verdicts writes.
-    pub fn commit(self, seqs: &[Seq], noted: Option<u64>, now: Duration) -> Vec<KvWrite> {
+    pub fn commit(self, seqs: &[Seq], noted: Option<u64>, turn: KvTurn, now: Duration) -> KvWrites {
         let mut base = self.base.lock();
         // Who has read the receipt meanwhile has applied them.
         let is_applied = noted.is_some_and(|number| !base.noted.is_open(number));
-        let mut saved = base.noted.take_owed();
+        let mut saved = match &turn {
+            Some(_) => base.noted.take_owed(),
+            None => Vec::new(),
+        };
         if !is_applied {
             let writes =
                 self.writes.into_iter().map(|(key, value)| KvWrite { key, value }).collect::<Vec<_>>();
@@ -273,7 +290,7 @@ impl Overlay {
         }
         saved.extend(base.noted.finish(seqs));
         base.spend(&saved, now);
-        saved
+        KvWrites::new(saved, turn)
     }
 }
 
@@ -295,7 +312,7 @@ mod tests {
         assert_eq!(call.get("a"), None);
         assert_eq!(call.keys("", 10), ["b", "c"]);
         assert_eq!(kv.open().keys("", 10), ["a", "b"]);
-        let writes = call.commit(&[], None, Duration::ZERO);
+        let writes = call.commit(&[], None, None, Duration::ZERO);
         assert_eq!(writes.len(), 2);
         assert_eq!(kv.open().keys("", 10), ["b", "c"]);
     }
@@ -332,11 +349,11 @@ mod tests {
         assert!(matches!(call.set("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
         call.set("a", vec![0; 60]).unwrap();
         call.fits().unwrap();
-        call.commit(&[], None, Duration::ZERO);
+        call.commit(&[], None, None, Duration::ZERO);
         let mut call = kv.open();
         call.set("a", vec![0; 9]).unwrap();
         call.set("b", vec![0; 39]).unwrap();
-        call.commit(&[], None, Duration::ZERO);
+        call.commit(&[], None, None, Duration::ZERO);
         let mut call = kv.open();
         assert!(matches!(call.set("c", vec![]), Err(GrantError::TooLarge(_))));
         most.set(51, KV_RATE);
@@ -359,7 +376,7 @@ mod tests {
             }
             let exact = |entries: &Entries| entries.iter().map(|(key, value)| key.len() + value.len()).sum();
             let expected = call.base.lock().bytes + call.written - call.hidden;
-            call.commit(&[], None, Duration::ZERO);
+            call.commit(&[], None, None, Duration::ZERO);
             let base = kv.lock();
             assert_eq!((base.bytes, expected), (exact(&base.entries), base.bytes));
         }
@@ -404,9 +421,9 @@ mod tests {
             call
         };
         let (now, later) = (Duration::from_secs(9), Duration::from_secs(109));
-        write("a", 3).commit(&[], None, now);
+        write("a", 3).commit(&[], None, None, now);
         assert_eq!(kv.rest(now), None);
-        write("b", 7).commit(&[], None, now);
+        write("b", 7).commit(&[], None, None, now);
         let Rest { wait, why } = kv.rest(now).unwrap();
         assert_eq!(wait.as_secs(), 6);
         assert!(why.contains("more to `kv` than 1Mi a second") && why.contains("kvRate"), "{why}");
@@ -417,7 +434,7 @@ mod tests {
         let call = write("c", 8);
         call.note(&[(1, 1)], later).unwrap();
         drop(call);
-        write("d", 8).commit(&[], None, later);
+        write("d", 8).commit(&[], None, None, later);
         let wait = kv.rest(later).unwrap().wait;
         assert_eq!(
             wait.as_secs(),

@@ -1,7 +1,7 @@
 //! Keeps the effects of a call together. The module above says in which order they commit.
 
 use kubewitness_core::Seq;
-use kubewitness_core::ports::{GrantError, KvWrite};
+use kubewitness_core::ports::{GrantError, KvWrites};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::CallSession;
@@ -25,7 +25,7 @@ impl Drop for Doubt<'_> {
 }
 
 impl CallSession {
-    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+    pub(super) async fn keep(mut self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
         }
@@ -44,18 +44,22 @@ impl CallSession {
         if self.outbound.has_sent() {
             granted.outbox.flush().await;
         }
-        let mut noted = None;
+        let (mut noted, mut doubt) = (None, Doubt(None));
         if wrote {
             noted = note_kv(&granted, self.kv.as_ref(), &receipt).await?;
-            let mut doubt = Doubt(Some(&granted.standing));
+            doubt.0 = Some(&granted.standing);
             let written = self.write_ledger(&receipt).await?;
             settle(self.sql.take(), written, &receipt).await?;
             granted.standing.applied.add(&receipt.marks);
-            doubt.0 = None;
         }
         let seqs = self.seqs();
-        let mut writes =
-            self.kv.take().map(|kv| kv.commit(&seqs, noted, granted.clock.elapsed())).unwrap_or_default();
+        let mut writes = KvWrites::default();
+        if let Some(kv) = self.kv.take() {
+            // Not earlier: whoever has a turn would wait for what a database holds for the next one.
+            let turn = kv.turn().await;
+            writes = kv.commit(&seqs, noted, turn, granted.clock.elapsed());
+        }
+        doubt.0 = None;
         writes.extend(granted.outbox.finish(&seqs));
         if self.ends.is_some() {
             writes.extend(granted.outbox.end_tick(&self.outbound));

@@ -23,8 +23,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{
-    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage, MailRefusal, Session,
-    ShownState, SqlValue, TableCopy, TableWrite,
+    Dialect, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage, MailRefusal,
+    Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use tokio::time::Instant;
@@ -361,7 +361,7 @@ impl Session for CallSession {
         writes
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         self.keep(done).await
     }
 

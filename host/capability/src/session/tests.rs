@@ -26,6 +26,7 @@ mod ledgers;
 mod requests;
 mod servers;
 mod settings;
+mod turns;
 
 struct Papers;
 

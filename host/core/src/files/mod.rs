@@ -52,13 +52,17 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
 
 fn read_into(mut bytes: Vec<u8>, input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("it is larger than {}: name another file", shown(most)),
-        ));
-    }
+    fits(bytes.len() as u64, most)?;
     Ok(bytes)
+}
+
+/// Refuses a file of so many bytes if that is more than is taken.
+pub fn fits(bytes: u64, most: u64) -> io::Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let told = format!("it is larger than {}: name another file", shown(most));
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, told))
 }
 
 pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {

@@ -101,6 +101,10 @@ impl Writes {
         writes
     }
 
+    pub fn is_owed(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
     /// For a save. What is owed comes before what calls write from now on.
     pub fn take_owed(&mut self) -> Vec<KvWrite> {
         std::mem::take(&mut self.owed)

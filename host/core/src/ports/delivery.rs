@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use super::KvWrite;
+use super::{KvWrite, KvWrites};
 use crate::state::State;
 
 #[derive(Clone, Debug)]
@@ -30,10 +30,10 @@ pub enum Verdict {
 }
 
 /// The result of a call: one verdict for each state, in order, and the call's writes to `kv`.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     pub verdicts: Vec<Verdict>,
-    pub kv: Vec<KvWrite>,
+    pub kv: KvWrites,
 }
 
 /// Why a whole call failed. Everything that it wrote was rolled back.

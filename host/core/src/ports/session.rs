@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::{Delivery, KvWrite, Rest};
+use super::{Delivery, KvWrite, KvWrites, Rest};
 use crate::state::{ObjectRef, Seq, State};
 
 /// The refusal or fault of one capability call, as a plugin may see it. It contains no addresses or secrets.
@@ -266,6 +266,6 @@ pub trait Session: Send {
     }
 
     /// Commits the writes, with a receipt for the states in `done`.
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError>;
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError>;
     async fn rollback(self: Box<Self>);
 }

@@ -5,7 +5,7 @@
 //! ```text
 //! FOLDER/key              32 random bytes, readable by the owner alone
 //! FOLDER/refusals.json    what was refused: see `remembered`
-//! FOLDER/compiling.json   what is being compiled: see `remembered`
+//! FOLDER/compiling.json   what is dear to compile: see `remembered`
 //! FOLDER/DIGEST.cwasm     "kwcw1" · HMAC-SHA256(key, digest · engine · code), 32 bytes · code
 //! ```
 //!

@@ -186,9 +186,11 @@ impl CodeStore {
                 return Some(Err(SandboxError::Unfit(why)));
             }
             let _shown = Shown::of(&store.now, &of);
-            let _mark = store.marks.begin(&of, &most);
-            let begun = Instant::now();
-            let compiling = store.compile(&bytes, &of, &most);
+            let (begun, mut mark) = (Instant::now(), None);
+            let is_large = || {
+                mark.get_or_insert_with(|| store.marks.begin(&of, &most));
+            };
+            let compiling = store.compile(&bytes, &of, &most, is_large);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
             // The folder has grown: nothing else lets it.
             store.remove_unused(&of);
@@ -210,8 +212,8 @@ impl CodeStore {
         }
         let file = self.refusals.file().map(|file| file.display().to_string()).unwrap_or_default();
         let why = format!(
-            "the controller was killed {DEATHS} times while it had the component compiled, most likely since the container \
-             has no memory left then: give the container more, or lower `spec.limits.components.compileMemory` of the \
+            "the controller was killed {DEATHS} times while it had the component compiled and that took much memory, most \
+             likely since the container has none left then: give the container more, or lower `spec.limits.components.compileMemory` of the \
              host's settings. It is compiled again when its bytes, these limits or the version of kubewitness change, \
              or after a restart without {file}"
         );
@@ -247,6 +249,7 @@ impl CodeStore {
         bytes: &Bytes,
         digest: &str,
         limits: &ComponentsSpec,
+        mut is_large: impl FnMut(),
     ) -> Result<Component, NoCode> {
         let refused =
             |error: wasmtime::Error| NoCode::Refused(format!("the component can't be compiled: {error:#}"));
@@ -258,7 +261,7 @@ impl CodeStore {
             return Ok(component);
         };
         if let Some(cache) = &self.cache {
-            match self.compile_to_cache(cache, program, bytes, digest, limits).await {
+            match self.compile_to_cache(cache, program, bytes, digest, limits, &mut is_large).await {
                 Ok(Some(component)) => return Ok(component),
                 Ok(None) => {}
                 Err(NoCode::Unkept(error)) => cache.tell_of_unkept(&error),
@@ -271,7 +274,7 @@ impl CodeStore {
             code.extend_from_slice(part);
             Ok(())
         };
-        process::compile(program, bytes.clone(), limits, keep).await?;
+        process::compile(program, bytes.clone(), limits, is_large, keep).await?;
         cache::from_own_child(&self.engine, &code).map_err(refused)
     }
 
@@ -283,9 +286,10 @@ impl CodeStore {
         bytes: &Bytes,
         digest: &str,
         limits: &ComponentsSpec,
+        is_large: impl FnOnce(),
     ) -> Result<Option<Component>, NoCode> {
         let mut entry = cache.begin(digest).map_err(NoCode::Unkept)?;
-        process::compile(program, bytes.clone(), limits, |part| entry.write(part)).await?;
+        process::compile(program, bytes.clone(), limits, is_large, |part| entry.write(part)).await?;
         entry.finish().map_err(NoCode::Unkept)?;
         Ok(cache.load(&self.engine, digest))
     }

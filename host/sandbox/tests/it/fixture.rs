@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{
-    CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, LogLevel,
-    MailMessage, MailRefusal, Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
+    CallError, Delivery, Dialect, GrantError, Grants, Handler, HttpRequest, HttpResponse, KvWrite, KvWrites,
+    LogLevel, MailMessage, MailRefusal, Outcome, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
@@ -365,11 +365,11 @@ impl Session for FakeSession {
         seqs.iter().map(|seq| KvWrite { key: seq.to_string(), value: None }).collect()
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         self.commit.clone()?;
         self.record.lock().unwrap().committed.push(done.to_vec());
         let kv = self.kv.iter().map(|(key, value)| KvWrite { key: key.clone(), value: Some(value.clone()) });
-        Ok(kv.collect())
+        Ok(kv.collect::<Vec<_>>().into())
     }
 
     async fn rollback(self: Box<Self>) {

@@ -23,7 +23,7 @@ async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
         Verdict::Done,
     ];
     assert_eq!(outcome.verdicts, expected);
-    assert_eq!(outcome.kv, [KvWrite { key: "a".to_string(), value: Some(b"1".to_vec()) }]);
+    assert_eq!(*outcome.kv, [KvWrite { key: "a".to_string(), value: Some(b"1".to_vec()) }]);
     assert_eq!(bench.record().committed, [[1, 5]]);
 }
 
@@ -52,7 +52,11 @@ async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_o
     let bench = Bench::new(fake, LimitsSpec::default()).await;
     let outcome = bench.run(&["done", "trap"]).await.unwrap();
     assert_eq!(outcome.verdicts, [Verdict::Done, parked]);
-    assert_eq!(outcome.kv, [KvWrite { key: "2".to_string(), value: None }], "its notes end with the verdict");
+    assert_eq!(
+        *outcome.kv,
+        [KvWrite { key: "2".to_string(), value: None }],
+        "its notes end with the verdict"
+    );
     assert_eq!(bench.record().rolled_back, 1);
 }
 

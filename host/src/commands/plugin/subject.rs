@@ -126,7 +126,7 @@ pub async fn examine(parsed: &Parsed<PluginSpec>) -> Result<Examined> {
 async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
     let bytes = folder::bytes(path, component::COMPONENT_BYTES)
         .with_context(|| format!("reading {}", path.display()))?;
-    of_bytes(bytes, engine(path.parent())?, config).await
+    of_bytes(bytes.into(), engine(path.parent())?, config).await
 }
 
 /// A plugin that comes with the host. Its compiled code lies beside that of another plugin.
@@ -136,8 +136,8 @@ pub async fn shipped(name: &str, folder: Option<&Path>, beside: &Engine) -> Resu
     of_bytes(bytes, beside.clone(), Map::new()).await
 }
 
-async fn of_bytes(bytes: Vec<u8>, engine: Engine, config: Map<String, Value>) -> Result<Subject> {
-    let component = engine.load(&bytes.into(), &ComponentsSpec::default()).await?;
+async fn of_bytes(bytes: bytes::Bytes, engine: Engine, config: Map<String, Value>) -> Result<Subject> {
+    let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
     let said = component.describe().await?;
     let mut spec = PluginSpec {
         module: Default::default(),

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use kubewitness_core::files;
 use ring::digest::{Context, SHA256};
 
-use super::{COMPONENT_BYTES, digest, room};
+use super::room::{self, Room};
+use super::{COMPONENT_BYTES, digest};
 
 /// What is read of a file at once to know its digest.
 const PIECE: usize = 64 << 10;
@@ -55,7 +56,12 @@ impl Kept {
 
     /// Once there is room for it.
     pub async fn read(self) -> Result<Bytes, String> {
-        let room = room::Place::wait().await?;
+        self.read_within(&room::ALL).await
+    }
+
+    async fn read_within(self, room: &Room) -> Result<Bytes, String> {
+        let length = self.length().await;
+        let place = room.place(length).await?;
         let wanted = self.digest;
         let bytes = match self.place {
             Place::Unnamed(file) => {
@@ -64,12 +70,26 @@ impl Kept {
             }
             Place::Files(paths) => {
                 let first = paths.first().cloned().unwrap_or_default();
-                let reading = move || Ok(read(&paths, &wanted));
+                let reading = move || Ok(read(&paths, &wanted, length.min(COMPONENT_BYTES)));
                 let read = files::within(&first, files::WORK, reading).await;
                 read.unwrap_or_else(|error| Err(error.to_string()))
             }
         };
-        Ok(room.filled(bytes?))
+        Ok(place.filled(bytes?))
+    }
+
+    /// What it may take to read it. A file that grows meanwhile has other bytes.
+    async fn length(&self) -> u64 {
+        let paths = match &self.place {
+            Place::Unnamed(file) => return file.metadata().map_or(COMPONENT_BYTES, |found| found.len()),
+            Place::Files(paths) => paths.clone(),
+        };
+        let first = paths.first().cloned().unwrap_or_default();
+        let looking = move || {
+            let lengths = paths.iter().filter_map(|path| Some(path.metadata().ok()?.len()));
+            Ok(lengths.max().unwrap_or_default())
+        };
+        files::within(&first, files::ANSWER, looking).await.unwrap_or(COMPONENT_BYTES)
     }
 }
 
@@ -84,12 +104,12 @@ fn again(file: &File, wanted: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-fn read(paths: &[PathBuf], wanted: &str) -> Result<Vec<u8>, String> {
+fn read(paths: &[PathBuf], wanted: &str, most: u64) -> Result<Vec<u8>, String> {
     let mut told = Vec::new();
     for path in paths {
-        match files::read(path, COMPONENT_BYTES) {
+        match files::read(path, most) {
             Ok(bytes) if digest(&bytes) == wanted => return Ok(bytes),
-            Ok(_) => told.push(format!("{} has other bytes than the last good component", path.display())),
+            Ok(_) => told.push(format!("{} has other bytes than before", path.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => told.push(format!("{} can't be read: {error}", path.display())),
         }
@@ -97,12 +117,14 @@ fn read(paths: &[PathBuf], wanted: &str) -> Result<Vec<u8>, String> {
     if told.is_empty() {
         told.extend(paths.first().map(|path| format!("{} is not there", path.display())));
     }
-    Err(format!("the last good component can't be started: {}", told.join("; ")))
+    Err(told.join("; "))
 }
 
 /// Of a file, without having all of it in memory.
 pub fn digest_of(path: &Path) -> io::Result<String> {
-    let mut file = files::open(path, std::fs::OpenOptions::new().read(true))?.take(COMPONENT_BYTES);
+    let file = files::open(path, std::fs::OpenOptions::new().read(true))?;
+    files::fits(file.metadata()?.len(), COMPONENT_BYTES)?;
+    let mut file = file.take(COMPONENT_BYTES);
     let (mut digest, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
     loop {
         match file.read(&mut piece)? {
@@ -114,7 +136,27 @@ pub fn digest_of(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_file_stays_on_disk_until_there_is_room_for_what_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.wasm");
+        std::fs::write(&path, b"there").unwrap();
+        let room = Room::of(COMPONENT_BYTES);
+        let all = room.place(u64::MAX).await.unwrap();
+        let kept = Kept::in_files(digest_of(&path).unwrap(), vec![path.clone()]);
+        let mut reading = pin!(kept.read_within(&room));
+        assert!(tokio::time::timeout(Duration::from_millis(200), &mut reading).await.is_err());
+        drop(all);
+        assert_eq!(&reading.await.unwrap()[..], b"there");
+        std::fs::File::create(&path).unwrap().set_len(COMPONENT_BYTES + 1).unwrap();
+        let told = digest_of(&path).unwrap_err().to_string();
+        assert!(told.contains("it is larger than 64 MiB"), "{told}");
+    }
 
     #[tokio::test]
     async fn what_is_kept_is_the_first_file_with_its_bytes_and_an_error_says_what_lies_there() {

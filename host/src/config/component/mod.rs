@@ -62,7 +62,10 @@ pub fn default_folders(named: Option<PathBuf>) -> Folders {
 
 /// A component, or where it has to be fetched from first.
 pub enum Found {
+    /// In this binary, or in a ConfigMap. It is in memory anyhow, and takes none of its own.
     Here(Bytes),
+    /// A file that the manifest names. It is read once there is room for it.
+    File(Kept),
     /// The last good one, while what is configured can't run.
     Kept(Kept),
     Remote(Box<Remote>),
@@ -80,24 +83,29 @@ impl Found {
     pub fn mark(&self) -> String {
         match self {
             Self::Here(bytes) => digest(bytes),
-            Self::Kept(kept) => kept.digest().to_owned(),
+            Self::File(kept) | Self::Kept(kept) => kept.digest().to_owned(),
             Self::Remote(remote) => remote.name(),
         }
     }
 
     /// This may take minutes.
     pub async fn fetch(self, parsed: &Parsed<PluginSpec>) -> Result<Fetched, Vec<Problem>> {
+        let refused =
+            |field: &str, message: String| parsed.problems(vec![Fault { field: field.into(), message }]);
         let fetched = match self {
             Self::Here(bytes) => Fetched { bytes, pulled: None },
+            Self::File(kept) => {
+                let told = |why| refused("spec.module.file", format!("the component can't be read: {why}"));
+                Fetched { bytes: kept.read().await.map_err(told)?, pulled: None }
+            }
             Self::Kept(kept) => {
-                let told = |message| parsed.problems(vec![Fault { field: "spec.module".into(), message }]);
+                let told =
+                    |why| refused("spec.module", format!("the last good component can't be started: {why}"));
                 Fetched { bytes: kept.read().await.map_err(told)?, pulled: None }
             }
             Self::Remote(remote) => {
-                let field = remote.field().to_owned();
-                let fetched = remote.fetch().await;
-                let (bytes, pulled) =
-                    fetched.map_err(|message| parsed.problems(vec![Fault { field, message }]))?;
+                let field = remote.field();
+                let (bytes, pulled) = remote.fetch().await.map_err(|message| refused(field, message))?;
                 Fetched { bytes, pulled: Some(pulled) }
             }
         };
@@ -105,7 +113,7 @@ impl Found {
         match &parsed.spec.module.sha256 {
             Some(wanted) if !wanted.eq_ignore_ascii_case(&digest) => {
                 let message = format!("the component that was found has the digest {digest}");
-                Err(parsed.problems(vec![Fault { field: "spec.module.sha256".into(), message }]))
+                Err(refused("spec.module.sha256", message))
             }
             _ => Ok(fetched),
         }
@@ -123,17 +131,20 @@ pub async fn find(
         return Ok(Found::Remote(remote.into()));
     }
     let bytes = match (&module.file, &module.config_map_key) {
-        (Some(file), _) => asked(file, parsed.entry.origin.folder.as_deref(), folders)
-            .await
-            .map_err(|message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]))?,
+        (Some(file), _) => {
+            let found = asked(file, parsed.entry.origin.folder.as_deref(), folders).await;
+            let refused =
+                |message| parsed.problems(vec![Fault { field: "spec.module.file".into(), message }]);
+            return found.map_err(refused);
+        }
         (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
             let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
             let message = format!("the ConfigMap's binaryData has no `{key}`; it has [{}]", keys.join(", "));
             parsed.problems(vec![Fault { field: "spec.module.configMapKey".into(), message }])
         })?,
-        (None, None) => Vec::new(),
+        (None, None) => Bytes::new(),
     };
-    Ok(Found::Here(bytes.into()))
+    Ok(Found::Here(bytes))
 }
 
 pub fn digest(bytes: &[u8]) -> String {
@@ -141,8 +152,13 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// A component that comes with the host: in its folders, or in this binary.
-pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Vec<u8>, String> {
-    asked(&format!("{name}.wasm"), None, &default_folders(folder.map(Path::to_path_buf))).await
+pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, String> {
+    let folders = default_folders(folder.map(Path::to_path_buf));
+    match asked(&format!("{name}.wasm"), None, &folders).await? {
+        Found::Here(bytes) => Ok(bytes),
+        Found::File(kept) | Found::Kept(kept) => kept.read().await,
+        Found::Remote(remote) => remote.fetch().await.map(|(bytes, _)| bytes),
+    }
 }
 
 /// Whether a component comes with the program, or lies in one of its folders of plugins.
@@ -156,13 +172,13 @@ fn embedded(file: &str) -> Option<&'static [u8]> {
 }
 
 /// Of folders that may not answer.
-async fn asked(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec<u8>, String> {
+async fn asked(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Found, String> {
     let path = beside.unwrap_or(Path::new("")).join(file);
     let (file, beside, folders) = (file.to_owned(), beside.map(Path::to_path_buf), folders.clone());
     let looked = looked_in(&each_of(beside.as_deref(), &folders.plugins));
-    let reading = move || Ok(read_file(&file, beside.as_deref(), &folders));
-    let read = files::within(&path, files::ANSWER, reading).await;
-    read.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
+    let looking = move || Ok(find_file(&file, beside.as_deref(), &folders));
+    let found = files::within(&path, files::ANSWER, looking).await;
+    found.unwrap_or_else(|error| Err(format!("looking for it in {looked}: {error}")))
 }
 
 fn each_of<'a>(beside: Option<&'a Path>, folders: &'a [PathBuf]) -> Vec<&'a Path> {
@@ -176,7 +192,7 @@ fn looked_in(folders: &[&Path]) -> String {
     folders.join(", ")
 }
 
-fn read_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec<u8>, String> {
+fn find_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Found, String> {
     let candidates = each_once(each_of(beside, &folders.plugins).into_iter());
     let data = folders.data.as_ref().and_then(|data| data.canonicalize().ok());
     for folder in &candidates {
@@ -186,12 +202,13 @@ fn read_file(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<Vec
         if let Some(real) =
             path.canonicalize().ok().filter(|real| may_hold(&candidates, data.as_deref(), real))
         {
-            let read = files::read(&real, COMPONENT_BYTES);
-            return read.map_err(|error| format!("{} can't be read: {error}", path.display()));
+            let digest =
+                digest_of(&real).map_err(|error| format!("{} can't be read: {error}", path.display()))?;
+            return Ok(Found::File(Kept::in_files(digest, vec![real])));
         }
     }
     if let Some(bytes) = embedded(file) {
-        return Ok(bytes.to_vec());
+        return Ok(Found::Here(Bytes::from_static(bytes)));
     }
     let looked = looked_in(&candidates);
     Err(format!(
@@ -224,15 +241,20 @@ fn each_once<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
 mod tests {
     use super::*;
 
+    /// The digest of what is found.
+    fn found(file: &str, beside: Option<&Path>, folders: &Folders) -> Result<String, String> {
+        find_file(file, beside, folders).map(|found| found.mark())
+    }
+
     #[test]
     fn the_manifests_own_folder_comes_first_and_a_missing_file_says_where_it_was_looked_for() {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(far.path().join("p.wasm"), b"far").unwrap();
         let folders = vec![far.path().to_path_buf()].into();
-        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"far");
+        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"far"));
         std::fs::write(near.path().join("p.wasm"), b"near").unwrap();
-        assert_eq!(read_file("p.wasm", Some(near.path()), &folders).unwrap(), b"near");
-        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        assert_eq!(found("p.wasm", Some(near.path()), &folders).unwrap(), digest(b"near"));
+        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err();
         assert!(error.contains(&far.path().display().to_string()), "{error}");
     }
 
@@ -250,7 +272,7 @@ mod tests {
         std::os::unix::fs::symlink("../plugins/p.wasm", of("config/in.wasm")).unwrap();
         let read = |file: &str, data: &str| {
             let folders = Folders { plugins: vec![of("plugins"), of("data/plugins")], data: Some(of(data)) };
-            read_file(file, Some(&of("config")), &folders)
+            found(file, Some(&of("config")), &folders)
         };
         let absolute = of("p.wasm").display().to_string();
         for file in ["../p.wasm", &absolute, "out.wasm", "data/last-good/p.wasm", "../absent.wasm"] {
@@ -259,15 +281,19 @@ mod tests {
         }
         let named = of("plugins/p.wasm").display().to_string();
         for file in ["in.wasm", "../plugins/p.wasm", &named] {
-            assert_eq!(read(file, "config/data").unwrap(), b"there", "{file}");
+            assert_eq!(read(file, "config/data").unwrap(), digest(b"there"), "{file}");
         }
-        assert_eq!(read("q.wasm", "data").unwrap(), b"there", "a folder that the operator has put there");
+        assert_eq!(
+            read("q.wasm", "data").unwrap(),
+            digest(b"there"),
+            "a folder that the operator has put there"
+        );
         assert!(read("../data/plugins/../q.wasm", "data").is_err());
     }
 
     #[test]
     fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
-        let told = read_file("q.wasm", Some(Path::new("")), &Folders::default()).unwrap_err();
+        let told = found("q.wasm", Some(Path::new("")), &Folders::default()).unwrap_err();
         assert!(told.contains("looked in .; a"), "{told}");
     }
 
@@ -278,7 +304,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = asked(file, Some(folder.path()), &Folders::default()).await.unwrap_err();
+            let told = asked(file, Some(folder.path()), &Folders::default()).await.err().unwrap();
             assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
         }
     }
@@ -288,7 +314,7 @@ mod tests {
         let (near, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (same, gone) = (near.path().join("."), far.path().join("gone"));
         let folders = vec![near.path().to_path_buf(), same, gone.clone(), gone.clone()].into();
-        let error = read_file("q.wasm", Some(near.path()), &folders).unwrap_err();
+        let error = found("q.wasm", Some(near.path()), &folders).unwrap_err();
         for folder in [near.path(), &gone] {
             assert_eq!(error.matches(&folder.display().to_string()).count(), 1, "{error}");
         }

@@ -1,5 +1,6 @@
-//! The memory of components that were fetched, or lay on disk, and wait to be compiled: one is compiled at a time, and each
-//! may take minutes. All of them share one room. What finds none waits on disk.
+//! The memory of components that wait to be compiled: one is compiled at a time, and each may take minutes. Those that were
+//! fetched or lie in files share one room. What finds none waits on disk. Those in ConfigMaps and in this binary are in memory
+//! anyhow, and need no room.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,16 +10,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::COMPONENT_BYTES;
 
 /// In these the room is counted.
-const PIECE: u64 = 1 << 20;
+const PIECE: u64 = 64 << 10;
 /// Two of the largest components: a shadow is on disk again before its plugin is read.
 const ROOM: u64 = 2 * COMPONENT_BYTES;
 
-static ALL: LazyLock<Room> = LazyLock::new(|| Room::of(ROOM));
+/// That all share.
+pub static ALL: LazyLock<Room> = LazyLock::new(|| Room::of(ROOM));
 
 #[derive(Clone)]
 pub struct Room(Arc<Semaphore>);
 
-/// Room for one component of any length, until it is known how long it is.
+/// Room for one component, until its bytes are there.
 pub struct Place(OwnedSemaphorePermit);
 
 /// Bytes that hold their place.
@@ -38,23 +40,18 @@ fn pieces(bytes: u64) -> u32 {
 }
 
 impl Room {
-    fn of(bytes: u64) -> Self {
+    pub fn of(bytes: u64) -> Self {
         Self(Arc::new(Semaphore::new(pieces(bytes) as usize)))
     }
 
-    /// Waits for it. Who asks first is first.
-    async fn place(&self) -> Result<Place, String> {
-        let place = self.0.clone().acquire_many_owned(pieces(COMPONENT_BYTES)).await;
+    /// Waits for so many bytes, or for the largest component's. Who asks first is first.
+    pub async fn place(&self, most: u64) -> Result<Place, String> {
+        let place = self.0.clone().acquire_many_owned(pieces(most.min(COMPONENT_BYTES))).await;
         place.map(Place).map_err(|error| error.to_string())
     }
 }
 
 impl Place {
-    /// Of the room that all share.
-    pub async fn wait() -> Result<Self, String> {
-        ALL.place().await
-    }
-
     /// As long as the bytes are there, so is their share of the room.
     pub fn filled(mut self, bytes: Vec<u8>) -> Bytes {
         let needed = pieces(bytes.len() as u64) as usize;
@@ -73,10 +70,10 @@ mod tests {
     #[tokio::test]
     async fn components_in_memory_share_a_room_and_who_finds_none_waits_until_one_is_gone() {
         let room = Room::of(ROOM);
-        let large = room.place().await.unwrap().filled(vec![0; COMPONENT_BYTES as usize]);
-        let small = room.place().await.unwrap().filled(vec![7; 3]);
+        let large = room.place(u64::MAX).await.unwrap().filled(vec![0; COMPONENT_BYTES as usize]);
+        let small = room.place(9 << 20).await.unwrap().filled(vec![7; 3]);
         assert_eq!(&small[..], [7; 3]);
-        let mut waiting = pin!(room.place());
+        let mut waiting = pin!(room.place(COMPONENT_BYTES));
         assert!(futures::poll!(waiting.as_mut()).is_pending(), "it may become as long as the largest");
         let part = large.slice(1..2);
         drop(large);

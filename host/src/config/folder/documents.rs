@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bytes::Bytes;
 use kubewitness_core::config::{
     HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL, is_name,
 };
@@ -174,14 +175,14 @@ impl Source<'_> {
         }
     }
 
-    fn binary(&self, document: &Tree) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
+    fn binary(&self, document: &Tree) -> Result<BTreeMap<String, Bytes>, Problem> {
         let Some(data) = document.get("binaryData") else { return Ok(BTreeMap::new()) };
         data.entries()
             .map(|(key, value)| {
                 let bytes = value.text().and_then(decode_base64);
                 let bytes = bytes
                     .ok_or_else(|| self.problem(value.line, format!("binaryData.{key}: is not base64")))?;
-                Ok((key.to_string(), bytes))
+                Ok((key.to_string(), bytes.into()))
             })
             .collect()
     }

@@ -211,7 +211,7 @@ fn a_broken_file_hides_no_other() {
     let snapshot = read(folder.path()).unwrap();
     assert_eq!(snapshot.problems.len(), 1);
     assert!(snapshot.problems[0].to_string().contains("a.yaml:1"), "{}", snapshot.problems[0]);
-    assert_eq!(snapshot.plugins[0].binary["p.wasm"], b"\0asm");
+    assert_eq!(snapshot.plugins[0].binary["p.wasm"][..], *b"\0asm");
 }
 
 #[test]

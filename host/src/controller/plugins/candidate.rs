@@ -144,7 +144,7 @@ impl Wanted {
     async fn examine_aside(self: Box<Self>, engine: &Engine) -> Result<Box<Candidate>, Vec<Problem>> {
         let folder = match &self.found {
             Found::Remote(remote) => Some(remote.folder().to_owned()),
-            Found::Here(_) | Found::Kept(_) => None,
+            Found::Here(_) | Found::File(_) | Found::Kept(_) => None,
         };
         let Examined { candidate, bytes } = self.examine(engine).await?;
         let Some(folder) = folder else { return Ok(Box::new(candidate)) };

@@ -10,7 +10,7 @@ use kubewitness_capability::{check_message, check_request};
 use kubewitness_core::config::GrantsSpec;
 use kubewitness_core::ledger::{Person, SALT_BYTES};
 use kubewitness_core::ports::{
-    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrite, LogLevel, MailMessage,
+    Delivery, Dialect, GrantError, Grants, HttpRequest, HttpResponse, KvWrites, LogLevel, MailMessage,
     MailRefusal, OnConflict, Session, ShownState, SqlValue, TableCopy, TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State};
@@ -351,7 +351,7 @@ impl Session for Recorded {
         self.session.now_ms()
     }
 
-    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<Vec<KvWrite>, GrantError> {
+    async fn commit(self: Box<Self>, done: &[Seq]) -> Result<KvWrites, GrantError> {
         self.session.commit(done).await
     }
 

@@ -136,7 +136,7 @@ async fn labelled_configmaps_come_as_whole_snapshots() {
     let task = tokio::spawn(maps.run(out, cluster.stop.clone()));
     let names = || -> Vec<String> { seen.borrow().maps.iter().map(|map| map.name.clone()).collect() };
     until("one", || seen.borrow().synced && names() == ["one"]).await;
-    assert_eq!(seen.borrow().maps[0].binary_data["plugin.wasm"], b"\0asm");
+    assert_eq!(seen.borrow().maps[0].binary_data["plugin.wasm"][..], *b"\0asm");
     cluster.create_map("host", json!({"kubewitness.dev/host": "true"}), json!({})).await;
     until("two", || names() == ["host", "one"]).await;
     cluster.server.forget_watch_window();

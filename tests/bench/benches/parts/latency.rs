@@ -13,7 +13,7 @@ use canned::Canned;
 use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{DeliverySpec, Mode, SourceSpec, Start};
-use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, Outcome, Verdict, Witness};
+use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrites, Outcome, Verdict, Witness};
 use kubewitness_core::status::Rules;
 use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
 use kubewitness_journal::{Journal, JournalOptions};
@@ -46,7 +46,7 @@ impl Handler for Called {
             // Nobody listens once all was measured.
             drop(self.0.send((delivery.state.resource_version.to_string(), now)));
         }
-        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv: Vec::new() })
+        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv: KvWrites::default() })
     }
 }
 

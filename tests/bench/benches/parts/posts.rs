@@ -93,7 +93,7 @@ async fn call_until(
         }
         let done: Vec<Seq> = batch.iter().map(|one| one.state.seq).collect();
         let writes = session.commit(&done).await?;
-        owed.lock().await.extend(writes);
+        owed.lock().await.extend(writes.take());
     }
     Ok(posts)
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use kubewitness_core::StateId;
-use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, Outcome, Verdict};
+use kubewitness_core::ports::{CallError, Delivery, Handler, KvWrite, KvWrites, Outcome, Verdict};
 use kubewitness_faults::delivery::{Breach, Effect};
 
 use crate::bugs::Bug;
@@ -137,7 +137,7 @@ impl Plugin {
         self.steps.step("call: begun").await;
         if self.sink.is_down() && self.nature.polite {
             let retry = |_: &Delivery| Verdict::Retry { after_ms: None, reason: "it is away".into() };
-            return Ok(Outcome { verdicts: batch.iter().map(retry).collect(), kv: Vec::new() });
+            return Ok(Outcome { verdicts: batch.iter().map(retry).collect(), kv: KvWrites::default() });
         }
         if self.sink.is_down() {
             return Err(CallError::Unavailable("the sink is away".into()));
@@ -181,7 +181,10 @@ impl Plugin {
             false => Verdict::Done,
         });
         let last = batch.last().map_or(0, |delivery| delivery.state.seq).to_string().into_bytes();
-        Ok(Outcome { verdicts: all.collect(), kv: vec![KvWrite { key: "last".into(), value: Some(last) }] })
+        Ok(Outcome {
+            verdicts: all.collect(),
+            kv: vec![KvWrite { key: "last".into(), value: Some(last) }].into(),
+        })
     }
 
     /// What the component would answer.

@@ -72,7 +72,7 @@ async fn call(plugin: &Arc<dyn Grants>, paper: &Paper, seq: Seq) -> bool {
     let is_parked = !session.in_doubt().is_empty();
     let writes = match is_parked {
         true => session.settle(&[seq]),
-        false => session.commit(&[seq]).await.unwrap(),
+        false => session.commit(&[seq]).await.unwrap().take(),
     };
     tokio::task::yield_now().await;
     paper.keep(&writes);

@@ -51,9 +51,29 @@ impl Sync {
 
 pub(super) struct WriterThread {
     path: PathBuf,
-    connection: Arc<Mutex<Connection>>,
+    connection: Arc<Mutex<Writing>>,
     #[cfg(test)]
     pub most_pages: Option<i64>,
+}
+
+struct Writing {
+    connection: Connection,
+    /// How it is set. Notes come thousands of times a second, and to set it takes as long as to write one.
+    sync: Sync,
+}
+
+impl Writing {
+    fn open(path: &Path) -> rusqlite::Result<Self> {
+        Ok(Self { connection: connect(path)?, sync: Sync::Full })
+    }
+
+    fn set(&mut self, sync: Sync) -> rusqlite::Result<()> {
+        if self.sync != sync {
+            self.connection.pragma_update(None, "synchronous", sync.pragma())?;
+            self.sync = sync;
+        }
+        Ok(())
+    }
 }
 
 /// Of a file that is there.
@@ -85,7 +105,7 @@ impl WriterThread {
     pub async fn open(path: &Path) -> Answer<Self> {
         let path = path.to_path_buf();
         let place = path.clone();
-        let connection = done(tokio::task::spawn_blocking(move || connect(&place)).await)?;
+        let connection = done(tokio::task::spawn_blocking(move || Writing::open(&place)).await)?;
         Ok(Self {
             path,
             connection: Arc::new(Mutex::new(connection)),
@@ -99,8 +119,15 @@ impl WriterThread {
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
-        let connection = Arc::clone(&self.connection);
-        let locked = move || work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner));
+        self.with(|writing| work(&mut writing.connection)).await
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Answer<T> {
+        let writing = Arc::clone(&self.connection);
+        let locked = move || work(&mut writing.lock().unwrap_or_else(PoisonError::into_inner));
         done(tokio::task::spawn_blocking(locked).await)
     }
 
@@ -110,18 +137,12 @@ impl WriterThread {
         sync: Sync,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Answer<T> {
-        self.run(move |connection| {
-            if sync != Sync::Full {
-                connection.pragma_update(None, "synchronous", sync.pragma())?;
-            }
+        self.with(move |writing| {
+            writing.set(sync)?;
             // A deferred one would be refused when it turns into a writing one.
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = writing.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
             transaction.commit()?;
-            // After an error the connection is opened anew, which sets it as well.
-            if sync != Sync::Full {
-                connection.pragma_update(None, "synchronous", Sync::Full.pragma())?;
-            }
             Ok(done)
         })
         .await
@@ -133,11 +154,11 @@ impl WriterThread {
         let path = self.path.clone();
         #[cfg(test)]
         let most_pages = self.most_pages;
-        self.run(move |connection| {
-            *connection = connect(&path)?;
+        self.with(move |writing| {
+            *writing = Writing::open(&path)?;
             #[cfg(test)]
             if let Some(most) = most_pages {
-                connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
+                writing.connection.pragma_update_and_check(None, "max_page_count", most, |_| Ok(()))?;
             }
             Ok(())
         })
@@ -156,9 +177,10 @@ impl WriterThread {
     }
 
     pub async fn close(self) -> Answer<()> {
-        let Some(connection) = Arc::into_inner(self.connection) else { return Ok(()) };
-        let connection = connection.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let closed = tokio::task::spawn_blocking(|| connection.close().map_err(|(_, error)| error)).await;
+        let Some(writing) = Arc::into_inner(self.connection) else { return Ok(()) };
+        let writing = writing.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let closed =
+            tokio::task::spawn_blocking(|| writing.connection.close().map_err(|(_, error)| error)).await;
         done(closed)
     }
 

@@ -1,6 +1,9 @@
 //! Starts the process that compiles, feeds it, takes its code, and says in plain words why it ended. It compiles
 //! nothing itself, and knows no cache.
 
+mod growth;
+
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -36,18 +39,25 @@ pub enum NoCode {
 }
 
 /// Compiles in a process of its own. The thread that calls this has to outlive the future: the process ends
-/// with the thread that started it.
+/// with the thread that started it. `is_large` is told of once the process may be why a container lacks memory.
 pub async fn compile(
     program: &Path,
     component: bytes::Bytes,
     limits: &ComponentsSpec,
+    is_large: impl FnOnce(),
     mut keep: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), NoCode> {
     let broken = |what: &'static str| move |error: io::Error| NoCode::Broken(format!("{what}: {error}"));
     let mut child = start(program, limits).map_err(broken("starting the process that compiles"))?;
+    let growing = tell_once_large(child.id(), limits, is_large);
     let (said, ended) = {
         let talking = talk(&mut child, &component, limits, &mut keep);
-        match tokio::time::timeout(limits.compile_time.0, talking).await {
+        let talked = tokio::select! {
+            biased;
+            talked = tokio::time::timeout(limits.compile_time.0, talking) => talked,
+            never = growing => match never {},
+        };
+        match talked {
             Ok(talked) => talked?,
             Err(_) => return Err(NoCode::Refused(over("time", &limits.compile_time, "compileTime"))),
         }
@@ -76,6 +86,18 @@ fn start(program: &Path, limits: &ComponentsSpec) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     Command::from(command).kill_on_drop(true).spawn()
+}
+
+async fn tell_once_large(
+    process: Option<u32>,
+    limits: &ComponentsSpec,
+    is_large: impl FnOnce(),
+) -> Infallible {
+    if let Some(process) = process {
+        growth::until_large(process, limits).await;
+    }
+    is_large();
+    std::future::pending().await
 }
 
 /// Until the process has ended, or what it gives is of no use: then it is ended.

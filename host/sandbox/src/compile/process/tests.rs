@@ -15,7 +15,7 @@ async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
         Ok(())
     };
     // More than a pipe holds: who does not read it is not waited for.
-    compile(&program, vec![7; 1 << 20].into(), &limits, keep).await.map(|()| code)
+    compile(&program, vec![7; 1 << 20].into(), &limits, || {}, keep).await.map(|()| code)
 }
 
 /// What has the stand-in be killed as by the kernel.
@@ -89,7 +89,7 @@ async fn a_process_that_fails_without_a_word_of_the_component_says_nothing_about
     let error = answer(9, ComponentsSpec::default()).await.unwrap_err();
     assert!(matches!(&error, NoCode::Broken(why) if why.contains("exit status: 1")), "{error:?}");
     let limits = ComponentsSpec::default();
-    let missing = compile(Path::new("/nonexistent"), vec![].into(), &limits, |_| Ok(())).await;
+    let missing = compile(Path::new("/nonexistent"), vec![].into(), &limits, || {}, |_| Ok(())).await;
     assert!(matches!(missing, Err(NoCode::Broken(why)) if why.contains("starting")));
 }
 

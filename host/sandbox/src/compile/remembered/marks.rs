@@ -1,5 +1,6 @@
-//! Marks what is being compiled, before it is. Where the process that compiles takes the container's last memory, the
-//! controller dies with it and can tell nobody: its successor finds the mark, and counts.
+//! Marks what is being compiled once that takes much memory. Where the process that compiles takes the container's last
+//! memory, the controller dies with it and can tell nobody: its successor finds the mark, and counts. A controller that is
+//! killed while the process is small leaves no mark: it was killed for another reason.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -24,11 +25,11 @@ pub struct Marks {
 struct Mark {
     digest: String,
     limits: ComponentsSpec,
-    /// How often it was begun, and neither ended nor stopped.
+    /// How often it was large, and neither ended nor was stopped.
     tries: u32,
 }
 
-/// While it is there, the component is being compiled.
+/// While it is there, the component is being compiled by a large process.
 pub struct UnderMark<'m> {
     marks: &'m Marks,
     digest: String,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::join_all;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -38,7 +39,7 @@ pub struct ConfigMapDoc {
     pub resource_version: String,
     pub labels: BTreeMap<String, String>,
     pub data: BTreeMap<String, String>,
-    pub binary_data: BTreeMap<String, Vec<u8>>,
+    pub binary_data: BTreeMap<String, Bytes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -270,7 +271,7 @@ fn doc(map: ConfigMap) -> ConfigMapDoc {
             .binary_data
             .unwrap_or_default()
             .into_iter()
-            .map(|(key, value)| (key, value.0))
+            .map(|(key, value)| (key, value.0.into()))
             .collect(),
     }
 }

@@ -361,8 +361,16 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
     .await;
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// Before the process that compiles is large.
+    EarlyKill,
+    Kill,
+    Stop,
+}
+
 #[tokio::test]
-async fn a_component_over_which_the_controller_was_killed_twice_is_refused_and_a_stop_does_not_count() {
+async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and_other_ends_do_not_count() {
     in_scratch("compile", async |scratch| {
         let simulator = simulator(scratch).await?;
         let folder = scratch.folder("config")?;
@@ -377,13 +385,23 @@ async fn a_component_over_which_the_controller_was_killed_twice_is_refused_and_a
             env: vec![("KUBERNETES_SERVICE_HOST".to_owned(), "127.0.0.1".to_owned())],
             ..RunOptions::default()
         };
-        for (number, is_killed) in [true, false, true, true].into_iter().enumerate() {
+        let mark = options.data.join("cache/compiling.json");
+        let ends = [End::EarlyKill, End::Kill, End::Stop, End::EarlyKill, End::Kill, End::Kill];
+        for (number, end) in ends.into_iter().enumerate() {
             let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
             compiling(&mut run).await.with_context(|| format!("run {number} did not compile it"))?;
+            if end != End::EarlyKill {
+                let before = std::fs::read(&mark).ok();
+                until(Duration::from_secs(60), "the process to be large", async || {
+                    Ok((std::fs::read(&mark).ok() != before).then_some(()))
+                })
+                .await?;
+            }
             // As where the kernel ends all of a container: the compiler ends with the controller.
-            if is_killed { run.kill().await? } else { run.stop().await? }
+            if end == End::Stop { run.stop().await? } else { run.kill().await? }
         }
-        let told = "the controller was killed 2 times while it had the component compiled";
+        let told =
+            "the controller was killed 2 times while it had the component compiled and that took much memory";
         for number in ["the first after it", "one more"] {
             let mut run = Kubewitness::start(&number.replace(' ', "-"), &options, scratch.path())?;
             let looks = compilers_until_refused(&mut run, told).await?;
