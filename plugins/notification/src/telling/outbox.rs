@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use kubewitness_sdk::time::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -146,7 +147,7 @@ impl Book {
             let Some(at_ms) = self.covered(config, &key, lead, now_ms) else {
                 return self.take_led(config, now_ms, (group, key), lead, &notes);
             };
-            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(at_ms));
+            let why = format!("the same was told at {}", rfc3339(at_ms));
             let covered = notes.extract_if(.., |note| is_own(&note.facts, group) == own);
             self.report_notes(config, covered, ("suppressed", &why), now_ms);
         }
@@ -240,6 +241,7 @@ impl Book {
     /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
     /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
+        self.release(config, now_ms);
         if !config.is_quiet("", now_ms) {
             self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
         }
@@ -261,11 +263,39 @@ impl Book {
                 (pace.since_ms, pace.sent) = (now_ms, 0);
             }
             let left = config.digest.above.saturating_sub(pace.sent) as usize;
+            let window_ms = pace.since_ms.saturating_add(config.digest.every.ms);
             let queues = if failed { &mut last } else { &mut first };
-            queues.push(self.due_to(config, &recipient, left, now_ms).into_iter());
+            let due = self.due_to(config, &recipient, left, now_ms);
+            if due.is_empty() && left == 0 {
+                self.report_pause(config, &recipient, window_ms, now_ms);
+            }
+            queues.push(due.into_iter());
         }
         first.append(&mut last);
         in_turn(first)
+    }
+
+    /// For what quiet hours have held, the day begins when they end.
+    fn release(&mut self, config: &Config, now_ms: u64) {
+        for one in &mut self.outbox {
+            let (phase, times) = (text(&one.message.facts, "phase"), [one.since_ms, now_ms]);
+            if one.to.iter().any(|to| times.iter().any(|at_ms| config.is_held(to, phase, *at_ms))) {
+                one.since_ms = now_ms;
+            }
+        }
+    }
+
+    /// Says once of each message until when a recipient hears nothing. What quiet hours hold is said already.
+    fn report_pause(&mut self, config: &Config, to: &str, until_ms: u64, now_ms: u64) {
+        let why =
+            format!("until {}: its recipient has had as many messages as `digest` allows", rfc3339(until_ms));
+        for one in self.outbox.iter().filter(|one| one.since_ms == now_ms && one.to.contains(to)) {
+            let facts = &one.message.facts;
+            if !config.is_held(to, text(facts, "phase"), now_ms) {
+                let title = one.message.title.clone();
+                self.reports.push(Report::of(config, facts, to, ("waiting", &why), title, now_ms));
+            }
+        }
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
@@ -298,9 +328,9 @@ impl Book {
 
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        self.report_answer(config, sending, answer, now_ms);
         let pace = self.pace(&sending.recipient);
         match answer {
+            // Its turn has not come, which is said already.
             Answer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
                 return;
@@ -310,12 +340,13 @@ impl Book {
                 let most = if is_for_people { BACKOFF_MOST_MS } else { BACKOFF_OF_PROGRAMS_MS };
                 let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(most);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
-                return;
+                return self.report_answer(config, sending, answer, now_ms + pause, now_ms);
             }
             Answer::Taken | Answer::Refused(_) => (pace.next_ms, pace.tries) = (0, 0),
         }
         // After a digest the recipient hears nothing until the window ends.
         pace.sent = if sending.is_digest { config.digest.above } else { pace.sent.saturating_add(1) };
+        self.report_answer(config, sending, answer, 0, now_ms);
         if sending.is_digest {
             self.more.retain(|(recipient, _)| *recipient != sending.recipient);
         }
@@ -325,33 +356,32 @@ impl Book {
         self.outbox.retain(|one| !one.to.is_empty());
     }
 
-    fn report_answer(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        // Its turn has not come.
-        if matches!(answer, Answer::Later { after_ms: Some(_), .. }) {
-            return;
-        }
+    /// `next_ms` is when it is sent again, where it is.
+    fn report_answer(
+        &mut self,
+        config: &Config,
+        sending: &Sending,
+        answer: &Answer,
+        next_ms: u64,
+        now_ms: u64,
+    ) {
         // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
         let (result, why) = match Report::result(answer) {
             ("sent", _) if sending.is_digest => ("sent", "within a digest"),
-            (result, _) if sending.is_digest => (result, "the digest was not taken: the log says why"),
+            (result, _) if sending.is_digest => (result, "the digest was not taken, and the log says why"),
             alone => alone,
         };
+        let again = if result == "waiting" { format!("until {}: ", rfc3339(next_ms)) } else { String::new() };
+        let why = again + why;
         for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
             let (facts, title) = (&one.message.facts, one.message.title.clone());
-            let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);
+            let report = Report::of(config, facts, &sending.recipient, (result, &why), title, now_ms);
             self.reports.push(report);
         }
     }
 
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
-        for one in &mut self.outbox {
-            let phase = text(&one.message.facts, "phase");
-            // Its day begins when quiet hours end.
-            if one.to.iter().any(|to| config.is_held(to, phase, now_ms)) {
-                one.since_ms = now_ms;
-            }
-        }
         self.forget_parts(config, now_ms);
         self.more.retain(|(recipient, _)| config.is_for_people(recipient));
         let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;
