@@ -330,10 +330,10 @@ impl Book {
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
         let pace = self.pace(&sending.recipient);
         match answer {
-            // Its turn has not come, which is said already.
             Answer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
-                return;
+                let next_ms = pace.next_ms;
+                return self.report_answer(config, sending, answer, next_ms, now_ms);
             }
             Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
                 let is_for_people = config.is_for_people(&sending.recipient);
