@@ -1,6 +1,7 @@
 //! Ledgers that are changed in every way, and what the proof says of each.
 
 mod changes;
+mod parts;
 
 use std::path::PathBuf;
 
@@ -466,23 +467,4 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     let mut more = many;
     more[0].extend(records(6700).split_off(4500));
     assert!(!proved(&bytes(&more), &Demands { keys: public(&key), ..Demands::default() }).ok);
-}
-
-#[test]
-fn files_that_were_not_given_are_told_whichever_end_lacks_them() {
-    let records = chain_signed(&["a", "b", "c", "d", "e", "f", "g"], false);
-    let files = bytes(&ledger("0f", &records, 9, 2, None));
-    assert_eq!(files.len(), 4);
-    let elsewhere = |given: &[Vec<u8>]| proved(given, &Demands::default()).elsewhere();
-    assert_eq!(elsewhere(&files), None);
-    assert_eq!(elsewhere(&files[3..]).unwrap(), "files 1 to 3 of the ledger were not given");
-    assert_eq!(elsewhere(&files[1..]).unwrap(), "file 1 of the ledger was not given");
-    assert_eq!(elsewhere(&files[..2]).unwrap(), "file 3 of the ledger, and those after it, were not given");
-    assert_eq!(
-        elsewhere(&files[1..2]).unwrap(),
-        "file 1 of the ledger was not given; file 3 of the ledger, and those after it, were not given"
-    );
-    assert_eq!(elsewhere(&[records.concat().into_bytes()]), None, "nothing closes this ledger");
-    let forged = Report { ok: true, first_file: u64::MAX, files: 1, seals: 1, ..Report::default() };
-    assert!(forged.elsewhere().is_some(), "a number that somebody made up");
 }
