@@ -11,6 +11,7 @@ mod note;
 pub mod outbox;
 mod outbox_limits;
 mod parts;
+mod told;
 
 use std::collections::BTreeSet;
 

@@ -77,7 +77,7 @@ pub(super) struct Outgoing {
     pub message: Message,
     /// Who is still to be told.
     pub to: BTreeSet<String>,
-    since_ms: u64,
+    pub since_ms: u64,
 }
 
 /// How often one recipient was told within a window, and when it may be asked again.
@@ -97,7 +97,7 @@ pub struct Sending {
     pub message: Message,
     /// The ids of the messages that it tells.
     pub tells: Vec<String>,
-    is_digest: bool,
+    pub is_digest: bool,
 }
 
 impl Book {
@@ -216,20 +216,6 @@ impl Book {
         }
     }
 
-    fn report_notes<'n>(
-        &mut self,
-        config: &Config,
-        notes: impl Iterator<Item = &'n Note>,
-        what: (&'static str, &str),
-        now_ms: u64,
-    ) {
-        for note in notes {
-            let of =
-                |to: &String| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
-            self.reports.extend(note.to.iter().map(of));
-        }
-    }
-
     fn pace(&mut self, recipient: &str) -> &mut Pace {
         let place = self.paces.iter().position(|pace| pace.recipient == recipient).unwrap_or_else(|| {
             self.paces.push(Pace { recipient: recipient.to_string(), ..Pace::default() });
@@ -281,19 +267,6 @@ impl Book {
             let (phase, times) = (text(&one.message.facts, "phase"), [one.since_ms, now_ms]);
             if one.to.iter().any(|to| times.iter().any(|at_ms| config.is_held(to, phase, *at_ms))) {
                 one.since_ms = now_ms;
-            }
-        }
-    }
-
-    /// Says once of each message until when a recipient hears nothing. What quiet hours hold is said already.
-    fn report_pause(&mut self, config: &Config, to: &str, until_ms: u64, now_ms: u64) {
-        let why =
-            format!("until {}: its recipient has had as many messages as `digest` allows", rfc3339(until_ms));
-        for one in self.outbox.iter().filter(|one| one.since_ms == now_ms && one.to.contains(to)) {
-            let facts = &one.message.facts;
-            if !config.is_held(to, text(facts, "phase"), now_ms) {
-                let title = one.message.title.clone();
-                self.reports.push(Report::of(config, facts, to, ("waiting", &why), title, now_ms));
             }
         }
     }
@@ -354,30 +327,6 @@ impl Book {
             one.to.remove(&sending.recipient);
         }
         self.outbox.retain(|one| !one.to.is_empty());
-    }
-
-    /// `next_ms` is when it is sent again, where it is.
-    fn report_answer(
-        &mut self,
-        config: &Config,
-        sending: &Sending,
-        answer: &Answer,
-        next_ms: u64,
-        now_ms: u64,
-    ) {
-        // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
-        let (result, why) = match Report::result(answer) {
-            ("sent", _) if sending.is_digest => ("sent", "within a digest"),
-            (result, _) if sending.is_digest => (result, "the digest was not taken, and the log says why"),
-            alone => alone,
-        };
-        let again = if result == "waiting" { format!("until {}: ", rfc3339(next_ms)) } else { String::new() };
-        let why = again + why;
-        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
-            let (facts, title) = (&one.message.facts, one.message.title.clone());
-            let report = Report::of(config, facts, &sending.recipient, (result, &why), title, now_ms);
-            self.reports.push(report);
-        }
     }
 
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
