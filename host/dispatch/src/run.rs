@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::{Act, Command, Letters, Shared, Sources};
 use crate::load::Loaded;
 use crate::pacing::breaker::{Allowed, Breaker};
-use crate::pacing::ticks::Ticks;
+use crate::pacing::ticks::{TickNews, Ticks};
 use crate::paused::{self, Ordered};
 use crate::progress_saver::ProgressSaver;
 use crate::reader::{Answer, Fetch, Reader};
@@ -245,15 +245,18 @@ impl Run {
     /// A tick is no evidence for the breaker: it says nothing about whether states can be handled.
     fn on_ticked(&mut self, ticked: Result<Vec<KvWrite>, CallError>) {
         let now = Now::read(&*self.parts.clock);
-        if let Some(ticks) = &mut self.ticks {
-            ticks.ended(ticked.as_ref().err(), now);
-        }
-        match ticked {
-            Ok(kv) if kv.is_empty() => {}
-            Ok(kv) => self.saver.finished(0, kv),
-            Err(error) => {
-                tracing::warn!(plugin = self.parts.options.plugin, %error, "a tick failed");
+        let (plugin, failed) = (&self.parts.options.plugin, ticked.as_ref().err());
+        match (self.ticks.as_mut().and_then(|ticks| ticks.ended(failed, now)), failed) {
+            (Some(TickNews::Works { failed }), _) => tracing::info!(plugin, failed, "ticks work again"),
+            (Some(TickNews::Fails), Some(error)) => {
+                tracing::warn!(plugin, %error, "a tick failed; further ones that fail for this reason are not logged");
             }
+            _ => {}
+        }
+        if let Ok(kv) = ticked
+            && !kv.is_empty()
+        {
+            self.saver.finished(0, kv);
         }
     }
 

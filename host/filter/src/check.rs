@@ -2,6 +2,7 @@
 
 use cel::common::ast::{EntryExpr, Expr};
 use cel::parser::Expression;
+use kubewitness_core::with_nearest;
 
 use crate::cost::literal;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
@@ -138,7 +139,8 @@ impl Walk<'_> {
         if known.contains(&field) {
             return Ok(());
         }
-        Err(self.fault(field, format!("a state has no `{field}`; it has {}", known.join(", "))))
+        Err(self
+            .fault(field, with_nearest(&format!("a state has no `{field}`; it has {}", known.join(", ")))))
     }
 
     /// Operators have function names that nobody can write.
@@ -147,6 +149,7 @@ impl Walk<'_> {
         if !is_written || FUNCTIONS.contains(&name) {
             return Ok(());
         }
-        Err(self.fault(name, format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "))))
+        let told = format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "));
+        Err(self.fault(name, with_nearest(&told)))
     }
 }

@@ -72,7 +72,7 @@ fn a_fault_says_where_it_is_and_what_there_is() {
     let fault = |text: &str| Filter::compile(text).unwrap_err();
     let unknown = fault("state.kind == 'Job' &&\n  state.phaze == 'Failed'");
     assert_eq!((unknown.line, unknown.column), (2, 9));
-    assert!(unknown.message.contains("no `phaze`; it has source, epoch"), "{unknown}");
+    assert!(unknown.message.contains("no `phaze`: is `phase` meant?"), "{unknown}");
     assert!(fault("state.previous.kind == 'x'").message.contains("no `kind`"));
     assert!(fault("status.phase == 'x'").message.contains("`status` is not known: use `state` or `object`"));
     assert!(fault("launch(state)").message.contains("no function `launch`"));

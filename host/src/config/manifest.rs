@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::tree::Tree;
 
 /// Bytes that are told of a value. A person knows it again by these.
-const VALUE: usize = 120;
+pub(super) const VALUE: usize = 120;
 /// Bytes that are told of a field's path.
 const FIELD: usize = 256;
 
@@ -197,7 +197,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
     let manifest: Manifest<Spec> = serde_path_to_error::deserialize(&json).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        let message = of_fields(with_nearest(&error.into_inner().to_string()));
+        let message = of_fields(error.into_inner().to_string());
         let other = message.ends_with("expected a string").then(|| tree.nearest(&field));
         fault(&field, other.and_then(|value| value.other_than_text(&entry.text)).unwrap_or(message))
     })?;
@@ -238,9 +238,11 @@ pub(super) fn is_rule(tree: &Tree) -> bool {
     (has("cases") || has("group") && has("kind")) && !has("apiVersion")
 }
 
+/// Adds the line of a fault, and the name that is probably meant. Faults of components pass here, too.
 pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: String) -> Problem {
     let line = Some(origin.first_line + tree.line_of(field) - 1);
-    Problem { field: shortened(field, FIELD).into_owned(), ..Problem::of(&origin.place, line, message) }
+    let told = Problem::of(&origin.place, line, with_nearest(&message));
+    Problem { field: shortened(field, FIELD).into_owned(), ..told }
 }
 
 fn shown(value: &Value) -> String {
@@ -286,6 +288,27 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_the_host_does_not_have_is_told_with_the_one_that_is_meant() {
+        for (spec, told) in [
+            (
+                "  subscribe: [{source: jbos}]",
+                "spec.subscribe[0].source: the host has no source `jbos`: is `jobs` meant?",
+            ),
+            (
+                "  subscribe: [{source: jobs, filter: state.phaze == 'a'}]",
+                "spec.subscribe[0].filter: a state has no `phaze`: is `phase` meant? (line 1, column 7 of the filter)",
+            ),
+            (
+                "  subscribe: [{source: jobs, mode: transition}]",
+                "spec.subscribe[0].mode: unknown variant `transition`, expected one of `every`, `transitions`, `latest`: is `transitions` meant?",
+            ),
+        ] {
+            let problems = plugin_problems(&format!("  module: {{file: a.wasm}}\n{spec}\n"));
+            assert!(problems[0].contains(told), "{problems:?}");
+        }
+    }
+
+    #[test]
     fn what_a_fault_repeats_of_a_manifest_is_bounded() {
         let long = "a".repeat(1 << 20);
         let text = format!(
@@ -310,8 +333,9 @@ mod tests {
             "  module: {file: a.wasm}\n  subscribe:\n    - source: jobs\n      filter: state.phaze == 'Failed'\n",
         );
         assert!(
-            problems[0]
-                .starts_with("plugins.yaml:17: spec.subscribe[0].filter: a state has no `phaze`; it has"),
+            problems[0].starts_with(
+                "plugins.yaml:17: spec.subscribe[0].filter: a state has no `phaze`: is `phase` meant?"
+            ),
             "{problems:?}"
         );
         assert!(problems[0].ends_with("(line 1, column 7 of the filter)"), "{problems:?}");

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use kubewitness_core::config::{Fault, HostSpec};
 use kubewitness_core::status::{Origin, RuleSpec, Rules};
-use kubewitness_core::with_nearest;
 
 use super::manifest::{self, Parsed, Problem, is_rule, located, parse_host};
 use super::tree::Tree;
@@ -89,7 +88,7 @@ fn of_trees(origin: manifest::Origin, trees: Vec<Tree>) -> Result<PlacedRules, V
             Err(error) => {
                 let field = error.path().to_string();
                 let field = if field == "." { String::new() } else { field };
-                problems.push(located(&origin, tree, &field, with_nearest(&error.into_inner().to_string())));
+                problems.push(located(&origin, tree, &field, error.into_inner().to_string()));
             }
         }
     }

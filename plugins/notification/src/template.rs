@@ -84,7 +84,7 @@ pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
         if name.starts_with(OPEN) {
             faults.push(FieldError::new(path, format!("`{name}` is not closed by `{CLOSE}`")));
         } else if !facts::is_known(name) && !more.contains(&name) {
-            let known = facts::names();
+            let known = [&[facts::names().as_str()], more].concat().join(", ");
             let message = format!(
                 "`{{{{{name}}}}}` is not known; there are {known}, and JSON Pointers into the document such as \
                  `{{{{/metadata/labels/team}}}}`"

@@ -32,6 +32,17 @@ pub(crate) struct Ticks {
     next: Option<Due>,
     is_running: bool,
     stats: TickStats,
+    /// Ticks that have failed since the last one that did not.
+    failing: u64,
+}
+
+/// What people are told of the end of a tick. A reason is told once: ticks may fail every few seconds, for days.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum TickNews {
+    /// It failed, and the one before did not, or for another reason.
+    Fails,
+    /// It is the first that works, after so many that failed.
+    Works { failed: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +54,7 @@ struct Due {
 
 impl Ticks {
     pub fn new(spec: TickSpec) -> Self {
-        Self { spec, next: None, is_running: false, stats: TickStats::default() }
+        Self { spec, next: None, is_running: false, stats: TickStats::default(), failing: 0 }
     }
 
     /// Whether the plugin is to be called for a tick, or is being called. States wait then.
@@ -76,13 +87,23 @@ impl Ticks {
     }
 
     /// Notes what came of the tick in progress.
-    pub fn ended(&mut self, failed: Option<&CallError>, now: Now) {
+    pub fn ended(&mut self, failed: Option<&CallError>, now: Now) -> Option<TickNews> {
         self.is_running = false;
         self.stats.ticks += 1;
         self.stats.failed += u64::from(failed.is_some());
-        self.stats.last_error = failed.map(|error| Arc::from(error.to_string().as_str()));
+        let error: Option<Arc<str>> = failed.map(|error| Arc::from(error.to_string()));
+        let before = std::mem::replace(&mut self.stats.last_error, error);
         // The machine's two clocks differ by a moment: the tick that was just made is not made again.
         self.next = Some(self.after(now, self.spec.every.0 / 2));
+        match (&self.stats.last_error, before) {
+            (Some(error), before) => {
+                self.failing += 1;
+                let is_known = before.is_some_and(|before| is_same(&before, error));
+                (!is_known).then_some(TickNews::Fails)
+            }
+            (None, Some(_)) => Some(TickNews::Works { failed: std::mem::take(&mut self.failing) }),
+            (None, None) => None,
+        }
     }
 
     /// When the loop has to look again.
@@ -93,6 +114,12 @@ impl Ticks {
     pub fn stats(&self) -> TickStats {
         TickStats { next_ms: self.next.map(|due| due.ms), is_running: self.is_running, ..self.stats.clone() }
     }
+}
+
+/// Whether two errors have the same reason. Numbers in them, such as times and ports, may differ.
+fn is_same(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    words(one) == words(other)
 }
 
 impl TickStats {
@@ -157,5 +184,24 @@ mod tests {
         ticks.begin(now(1_040_000));
         ticks.ended(None, now(1_040_001));
         assert_eq!(ticks.stats().trouble(), None, "one that works ends the trouble");
+    }
+
+    #[test]
+    fn a_reason_is_news_once_until_it_changes_or_is_over() {
+        let mut ticks = ticks(None);
+        let away = |text: &str| Some(CallError::Failed(text.into()));
+        let ends = [
+            (None, None),
+            (away("away since 12 s"), Some(TickNews::Fails)),
+            (away("away since 32 s"), None),
+            (away("full"), Some(TickNews::Fails)),
+            (away("full"), None),
+            (None, Some(TickNews::Works { failed: 4 })),
+            (None, None),
+            (away("full"), Some(TickNews::Fails)),
+        ];
+        for (place, (failed, news)) in ends.into_iter().enumerate() {
+            assert_eq!(ticks.ended(failed.as_ref(), now(1_020_000)), news, "{place}");
+        }
     }
 }

@@ -19,6 +19,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_file: Option<String>,
     pub files: u64,
+    /// The number of the first of them in the ledger.
+    #[serde(skip)]
+    pub first_file: u64,
     /// The ledger's id; none if the host has written no statement into it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<String>,
@@ -71,6 +74,21 @@ impl Report {
         self.bad_file = Some(file.to_owned());
         self.first_bad_line = line;
         self.what = Some(what);
+    }
+
+    /// Which files of the ledger were not given, as far as those that were given say.
+    pub fn elsewhere(&self) -> Option<String> {
+        let before = match self.first_file {
+            0 | 1 => None,
+            2 => Some("file 1 of the ledger was not given".to_owned()),
+            first => Some(format!("files 1 to {} of the ledger were not given", first - 1)),
+        };
+        let next = self.first_file.saturating_add(self.files);
+        let is_closed = self.files > 0 && self.seals == self.files;
+        let after =
+            is_closed.then(|| format!("file {next} of the ledger, and those after it, were not given"));
+        let all: Vec<_> = before.into_iter().chain(after).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// What stands below the first line, for people.

@@ -176,8 +176,13 @@ fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> R
         in_clear += u64::from(is_named);
     })?;
     (told.records, told.in_clear) = (records, in_clear);
-    told.uncounted =
-        (!report.ok).then(|| format!("{} {report}", report.bad_file.clone().unwrap_or_default()));
+    told.uncounted = match report.ok {
+        true => report.elsewhere().map(|files| format!("records of other files are not counted: {files}")),
+        false => Some(format!(
+            "the trail does not hold, and nothing behind this is counted: {} {report}",
+            report.bad_file.as_deref().unwrap_or_default()
+        )),
+    };
     Ok(())
 }
 
@@ -249,10 +254,7 @@ impl Told {
             ));
         }
         if let Some(uncounted) = &self.uncounted {
-            text.push_str(&format!(
-                "the trail does not hold, and nothing behind this is counted: {}\n",
-                clean(uncounted)
-            ));
+            text.push_str(&format!("{}\n", clean(uncounted)));
         }
         text
     }
@@ -265,7 +267,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::verify::Demands;
-    use super::super::verify_tests::chain_of;
+    use super::super::verify_tests::{chain_of, ledger};
     use super::*;
     use crate::cli::{Audit, Cli, Command};
 
@@ -346,6 +348,25 @@ mod tests {
         std::fs::write(&path, br#"{"digest":"ab","salt":"07","name":"adam"#).unwrap();
         let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
         assert_eq!((told.erased, told.odd), (false, 1));
+    }
+
+    #[test]
+    fn an_erasure_with_the_open_file_alone_says_that_closed_ones_are_not_counted() {
+        let (_folder, trail) = folder(&["ada"]);
+        let digest = Person::named("ada", [1; 16]).digest().to_owned();
+        let record = |n| format!(r#""id":"{n}","persons":{{"submitter":"{digest}"}}"#);
+        let records = chain_of((0..5).map(record), false);
+        let files = ledger("0f", &records, 9, 2, None);
+        std::fs::write(&trail, files[2].concat()).unwrap();
+        let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
+        assert_eq!((told.erased, told.records), (true, 1));
+        let text = told.text();
+        assert!(
+            text.contains(
+                "records of other files are not counted: files 1 to 2 of the ledger were not given"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

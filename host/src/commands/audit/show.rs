@@ -106,6 +106,9 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
         let left_out = found.left_out;
         eprintln!("{left_out} older records are left out: ask for less, or raise --limit");
     }
+    if let Some(elsewhere) = report.elsewhere().filter(|_| report.ok) {
+        eprintln!("records of other files are not shown: {elsewhere}");
+    }
     if report.ok {
         return Ok(End::Fine);
     }

@@ -114,7 +114,9 @@ impl Ledger {
             return Err(Broken::NoHead);
         }
         self.open += 1;
-        self.records = self.records.map(|records| records + 1);
+        if let Some(records) = &mut self.records {
+            *records = records.checked_add(1).ok_or(Broken::Miscounted)?;
+        }
         self.count(line)
     }
 

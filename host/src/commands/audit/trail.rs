@@ -78,7 +78,7 @@ impl Chain {
         if !self.ids.insert(half) {
             return Err(Broken::Twice(line.id));
         }
-        self.next = line.n + 1;
+        self.next = line.n.checked_add(1).ok_or(Broken::Number(line.n))?;
         self.head = Some(own);
         self.records += 1;
         self.signed += u64::from(signed);

@@ -56,7 +56,8 @@ struct Numbered {
 pub fn verify(paths: &[PathBuf], demands: &Demands, each: &mut dyn FnMut(&[u8])) -> Result<Report> {
     let mut report = Report { ok: true, head: trail::START.to_owned(), ..Report::default() };
     let files = in_order(paths)?;
-    let is_whole = files.first().is_none_or(|file| file.number <= 1);
+    report.first_file = files.first().map_or(1, |file| file.number);
+    let is_whole = report.first_file <= 1;
     let mut proof = Proof {
         chain: Chain::new(is_whole),
         ledger: Ledger::default(),

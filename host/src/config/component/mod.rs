@@ -139,7 +139,7 @@ pub async fn find(
         }
         (None, Some(key)) => parsed.entry.binary.get(key).cloned().ok_or_else(|| {
             let keys: Vec<_> = parsed.entry.binary.keys().map(String::as_str).collect();
-            let message = format!("the ConfigMap's binaryData has no `{key}`; it has [{}]", keys.join(", "));
+            let message = format!("the ConfigMap's binaryData has no `{key}`; it has {}", keys.join(", "));
             parsed.problems(vec![Fault { field: "spec.module.configMapKey".into(), message }])
         })?,
         (None, None) => Bytes::new(),

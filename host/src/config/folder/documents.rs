@@ -5,16 +5,19 @@ use std::path::Path;
 
 use bytes::Bytes;
 use kubewitness_core::config::{
-    HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL, is_name,
+    API_VERSION, HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL, is_name,
 };
+use kubewitness_core::{nearest, shortened};
 
 use super::problem;
-use crate::config::manifest::{Entry, Origin, Problem, is_rule};
+use crate::config::manifest::{Entry, Origin, Problem, VALUE, is_rule};
 use crate::config::tree::Tree;
 use crate::config::{Snapshot, decode_base64};
 
 /// Of a document that is in no ConfigMap: it is one of ours, whatever its version.
-const GROUP: &str = "kubewitness.dev/";
+const GROUP: &str = "kubewitness.dev";
+const KINDS: [&str; 3] = ["Host", "Plugin", "JobTemplate"];
+const CONFIG_MAP: &str = "ConfigMap";
 
 /// A file's text, which its documents are parts of.
 struct Source<'a> {
@@ -43,14 +46,15 @@ pub fn read(path: &Path, text: &str, snapshot: &mut Snapshot) {
 impl Source<'_> {
     fn read(&self, document: &Tree, is_whole: bool, snapshot: &mut Snapshot) {
         let text = |field: &str| document.get(field).and_then(Tree::text);
-        let is_ours = text("apiVersion").is_none_or(|version| version.starts_with(GROUP));
+        let version = text("apiVersion");
+        let is_ours = version.is_none_or(|version| group_of(version) == GROUP);
         match text("kind") {
             _ if is_rule(document) => {
                 let told =
                     "a status rule works as an item of spec.statusRules in the host's settings, and not here";
                 snapshot.problems.push(self.problem(document.line, told.to_owned()));
             }
-            Some("ConfigMap") => {
+            Some(CONFIG_MAP) => {
                 if let Err(found) = self.read_config_map(document, snapshot) {
                     snapshot.problems.push(found);
                 }
@@ -60,7 +64,10 @@ impl Source<'_> {
             Some("JobTemplate") if is_ours => {
                 snapshot.templates.push(self.bare("JobTemplate", document, is_whole));
             }
-            Some(kind) if is_ours && let Some(meant) = meant(kind) => {
+            Some(kind) if KINDS.contains(&kind) => {
+                self.of_another_version(document, kind, version.unwrap_or_default(), snapshot);
+            }
+            Some(kind) if let Some(meant) = meant(kind, is_ours, version) => {
                 let told = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
                 snapshot.slips.push(self.problem(document.line_of("kind"), told));
             }
@@ -76,6 +83,20 @@ impl Source<'_> {
                 );
                 snapshot.pass_over(self.problem(document.line, told));
             }
+        }
+    }
+
+    /// Another program may have a kind of the same name.
+    fn of_another_version(&self, document: &Tree, kind: &str, version: &str, snapshot: &mut Snapshot) {
+        let group = group_of(version);
+        let is_slip = group.is_empty() || nearest(group, [GROUP]).is_some();
+        let version = shortened(version, VALUE);
+        let ours = format!("a {kind} of Kubewitness has `{API_VERSION}`");
+        if is_slip {
+            let told = format!("apiVersion: is `{version}`: {ours}");
+            snapshot.slips.push(self.problem(document.line_of("apiVersion"), told));
+        } else {
+            snapshot.pass_over(self.problem(document.line, format!("is a {kind} of `{version}`: {ours}")));
         }
     }
 
@@ -188,9 +209,15 @@ impl Source<'_> {
     }
 }
 
-/// A kind of ours that is written otherwise.
-fn meant(kind: &str) -> Option<&'static str> {
-    ["Host", "Plugin", "JobTemplate", "ConfigMap"].into_iter().find(|ours| kind.eq_ignore_ascii_case(ours))
+fn group_of(version: &str) -> &str {
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// A kind of ours, or a ConfigMap, that is written otherwise.
+fn meant(kind: &str, is_ours: bool, version: Option<&str>) -> Option<&'static str> {
+    let kinds = KINDS.into_iter().filter(|_| is_ours);
+    let config_map = (is_ours || version == Some("v1")).then_some(CONFIG_MAP);
+    nearest(kind, kinds.chain(config_map)).filter(|_| !kind.ends_with("List"))
 }
 
 /// As the API server wants it: it becomes part of other names.
@@ -270,7 +297,8 @@ mod tests {
         let other = read_one(&PLUGIN.replace("kubewitness.dev/v1alpha1", "getambassador.io/v2"));
         assert!(other.plugins.is_empty());
         assert!(
-            passed_over(&other)[0].starts_with("dir/a.yaml:1: is a Plugin: Kubewitness reads"),
+            passed_over(&other)[0]
+                .starts_with("dir/a.yaml:1: is a Plugin of `getambassador.io/v2`: a Plugin of Kubewitness"),
             "{other:?}"
         );
     }

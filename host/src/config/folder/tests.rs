@@ -224,7 +224,37 @@ fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text
     };
     assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
     assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
+    assert_eq!(told("Plugni"), "p.yaml:2: kind: is `Plugni`, which is nothing here: write `Plugin`");
     assert!(told("5").starts_with("p.yaml:1: kind: YAML reads `5` as a number"), "{}", told("5"));
     assert!(told("[a]").starts_with("p.yaml:1: kind: is a list: Kubewitness reads"), "{}", told("[a]"));
     assert!(told("Secret").starts_with("p.yaml:1: is a Secret: Kubewitness reads"), "{}", told("Secret"));
+}
+
+#[test]
+fn a_version_that_is_nearly_ours_is_told_with_the_right_one_and_one_of_another_program_as_such() {
+    let told = |version: &str, kind: &str| {
+        let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p}}\n");
+        let snapshot = of_text(Path::new("p.yaml"), &text);
+        (snapshot.slips.iter().map(ToString::to_string).collect::<Vec<_>>(), snapshot.untaken())
+    };
+    for (version, kind) in
+        [("v1", "Plugin"), ("v1alpha1", "Host"), ("kubewitnes.dev/v1alpha1", "JobTemplate")]
+    {
+        let expected = format!(
+            "p.yaml:1: apiVersion: is `{version}`: a {kind} of Kubewitness has `kubewitness.dev/v1alpha1`"
+        );
+        assert_eq!(told(version, kind), (vec![expected], vec![]));
+    }
+    let (slips, untaken) = told("argoproj.io/v1", "Plugin");
+    assert!(
+        slips.is_empty() && untaken[0].contains("a Plugin of Kubewitness has `kubewitness.dev/v1alpha1`"),
+        "{untaken:?}"
+    );
+    assert_eq!(
+        told("v1", "ConfigMpa").0,
+        ["p.yaml:2: kind: is `ConfigMpa`, which is nothing here: write `ConfigMap`"]
+    );
+    for kind in ["Secret", "ConfigMapList", "Pod", "Node"] {
+        assert!(told("v1", kind).0.is_empty(), "{kind}");
+    }
 }

@@ -50,6 +50,13 @@ impl Hours {
         };
         begun.is_some_and(|day| self.days.is_empty() || self.days.contains(&weekday(day)))
     }
+
+    /// When they end that hold at this time.
+    pub fn end_ms(&self, at_ms: u64) -> u64 {
+        let minute = at_ms / 60_000;
+        let local = minute.saturating_add_signed(self.offset.0) % DAY;
+        (minute + (self.to.0 + DAY - local) % DAY) * 60_000
+    }
 }
 
 /// 1970 began on a Thursday.
@@ -119,6 +126,21 @@ mod tests {
         let weekend = hours(r#"{"from": "22:00", "to": "07:00", "days": ["fri", "sat"]}"#);
         assert!(weekend.contains(friday(22, 0)) && weekend.contains(friday(24 + 6, 0)));
         assert!(!weekend.contains(friday(6, 0)), "it began on Thursday");
+    }
+
+    #[test]
+    fn hours_end_at_their_last_minute_today_or_tomorrow() {
+        for (from, to, offset, at, end) in [
+            ("22:00", "07:00", "+00:00", friday(23, 30), friday(31, 0)),
+            ("22:00", "07:00", "+00:00", friday(6, 59) + 59_999, friday(7, 0)),
+            ("09:00", "18:00", "+00:00", friday(9, 0), friday(18, 0)),
+            ("22:00", "07:00", "+08:00", friday(15, 0), friday(23, 0)),
+            ("22:00", "00:00", "-03:30", friday(2, 0), friday(3, 30)),
+        ] {
+            let hours = hours(&format!(r#"{{"from": "{from}", "to": "{to}", "offset": "{offset}"}}"#));
+            assert!(hours.contains(at) && hours.contains(end - 1) && !hours.contains(end), "{from} {to}");
+            assert_eq!(hours.end_ms(at), end, "{from} {to} {offset}");
+        }
     }
 
     #[test]

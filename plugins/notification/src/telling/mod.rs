@@ -11,6 +11,7 @@ mod note;
 pub mod outbox;
 mod outbox_limits;
 mod parts;
+mod told;
 
 use std::collections::BTreeSet;
 
@@ -34,6 +35,8 @@ const TAKEN_A_TICK: u32 = 128;
 /// Messages of one tick, and how long it goes on sending: states wait meanwhile, and a tick has a time-out.
 const SENDS: usize = 50;
 const SENDING_MS: u64 = 3000;
+/// The rates of services make a message wait for up to a minute. A longer pause is one that people hear of.
+const RATE_MS: u64 = 60_000;
 
 pub fn tick(config: &Config) -> Result<(), String> {
     if config.is_direct() {
@@ -143,8 +146,8 @@ fn told(config: &Config, sending: &Sending) -> Answer {
         log::warn(why, &[("recipient", recipient), ("title", &sending.message.title), ("why", text)]);
     };
     match &answer {
-        Answer::Taken | Answer::Later { after_ms: Some(_), .. } => {}
-        Answer::Later { after_ms: None, why } | Answer::AddressLater(why) => {
+        Answer::Taken | Answer::Later { after_ms: Some(..=RATE_MS), .. } => {}
+        Answer::Later { why, .. } | Answer::AddressLater(why) => {
             fields("a message was not taken, and is sent again later", why);
         }
         Answer::Refused(why) => {

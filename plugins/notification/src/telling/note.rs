@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kubewitness_sdk::time::rfc3339;
 use kubewitness_sdk::{Error, State, Verdict, clock, documents, kv, log};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -142,13 +143,13 @@ impl Call<'_> {
         if !to.is_empty() && self.keep(note, full.as_ref())? {
             let (held, told): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
-            self.report(&facts, held, ("waiting", "until quiet hours end"), now_ms);
-            self.report(
-                &facts,
-                told,
-                ("waiting", "until it has settled and its recipient's turn has come"),
-                now_ms,
-            );
+            let quiet = config.quiet.as_ref().map_or(now_ms, |quiet| quiet.hours.end_ms(now_ms));
+            let quiet = format!("until quiet hours end, at {}", rfc3339(quiet));
+            self.report(&facts, held, ("waiting", &quiet), now_ms);
+            let settled = rfc3339(now_ms.saturating_add(config.settle.ms));
+            let settled =
+                format!("until it has settled, at {settled} or later, and its recipient's turn has come");
+            self.report(&facts, told, ("waiting", &settled), now_ms);
         }
         match full {
             Some(program) => Err(Verdict::retry_after(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use kubewitness_sdk::time::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -76,7 +77,7 @@ pub(super) struct Outgoing {
     pub message: Message,
     /// Who is still to be told.
     pub to: BTreeSet<String>,
-    since_ms: u64,
+    pub since_ms: u64,
 }
 
 /// How often one recipient was told within a window, and when it may be asked again.
@@ -96,7 +97,7 @@ pub struct Sending {
     pub message: Message,
     /// The ids of the messages that it tells.
     pub tells: Vec<String>,
-    is_digest: bool,
+    pub is_digest: bool,
 }
 
 impl Book {
@@ -146,7 +147,7 @@ impl Book {
             let Some(at_ms) = self.covered(config, &key, lead, now_ms) else {
                 return self.take_led(config, now_ms, (group, key), lead, &notes);
             };
-            let why = format!("the same was told at {}", kubewitness_sdk::time::rfc3339(at_ms));
+            let why = format!("the same was told at {}", rfc3339(at_ms));
             let covered = notes.extract_if(.., |note| is_own(&note.facts, group) == own);
             self.report_notes(config, covered, ("suppressed", &why), now_ms);
         }
@@ -215,20 +216,6 @@ impl Book {
         }
     }
 
-    fn report_notes<'n>(
-        &mut self,
-        config: &Config,
-        notes: impl Iterator<Item = &'n Note>,
-        what: (&'static str, &str),
-        now_ms: u64,
-    ) {
-        for note in notes {
-            let of =
-                |to: &String| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
-            self.reports.extend(note.to.iter().map(of));
-        }
-    }
-
     fn pace(&mut self, recipient: &str) -> &mut Pace {
         let place = self.paces.iter().position(|pace| pace.recipient == recipient).unwrap_or_else(|| {
             self.paces.push(Pace { recipient: recipient.to_string(), ..Pace::default() });
@@ -240,6 +227,7 @@ impl Book {
     /// What is to be sent now: each message, or one about all where there are too many for a person. Recipients take turns.
     /// Those of a channel that has failed come last, because waiting for its answer takes the time of the others.
     pub fn due(&mut self, config: &Config, now_ms: u64) -> Vec<Sending> {
+        self.release(config, now_ms);
         if !config.is_quiet("", now_ms) {
             self.held.drain(..).for_each(|(recipient, count)| note::add(&mut self.more, recipient, count));
         }
@@ -261,11 +249,26 @@ impl Book {
                 (pace.since_ms, pace.sent) = (now_ms, 0);
             }
             let left = config.digest.above.saturating_sub(pace.sent) as usize;
+            let window_ms = pace.since_ms.saturating_add(config.digest.every.ms);
             let queues = if failed { &mut last } else { &mut first };
-            queues.push(self.due_to(config, &recipient, left, now_ms).into_iter());
+            let due = self.due_to(config, &recipient, left, now_ms);
+            if due.is_empty() && left == 0 {
+                self.report_pause(config, &recipient, window_ms, now_ms);
+            }
+            queues.push(due.into_iter());
         }
         first.append(&mut last);
         in_turn(first)
+    }
+
+    /// For what quiet hours have held, the day begins when they end.
+    fn release(&mut self, config: &Config, now_ms: u64) {
+        for one in &mut self.outbox {
+            let (phase, times) = (text(&one.message.facts, "phase"), [one.since_ms, now_ms]);
+            if one.to.iter().any(|to| times.iter().any(|at_ms| config.is_held(to, phase, *at_ms))) {
+                one.since_ms = now_ms;
+            }
+        }
     }
 
     fn due_to(&self, config: &Config, recipient: &str, left: usize, now_ms: u64) -> Vec<Sending> {
@@ -298,24 +301,25 @@ impl Book {
 
     /// Notes what a sending came to.
     pub fn answered(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        self.report_answer(config, sending, answer, now_ms);
         let pace = self.pace(&sending.recipient);
         match answer {
             Answer::Later { after_ms: Some(after_ms), .. } => {
                 pace.next_ms = now_ms.saturating_add((*after_ms).min(LONGEST_PAUSE_MS));
-                return;
+                let next_ms = pace.next_ms;
+                return self.report_answer(config, sending, answer, next_ms, now_ms);
             }
             Answer::Later { after_ms: None, .. } | Answer::AddressLater(_) => {
                 let is_for_people = config.is_for_people(&sending.recipient);
                 let most = if is_for_people { BACKOFF_MOST_MS } else { BACKOFF_OF_PROGRAMS_MS };
                 let pause = BACKOFF_MS.saturating_mul(1 << pace.tries.min(16)).min(most);
                 (pace.next_ms, pace.tries) = (now_ms + pause, pace.tries.saturating_add(1));
-                return;
+                return self.report_answer(config, sending, answer, now_ms + pause, now_ms);
             }
             Answer::Taken | Answer::Refused(_) => (pace.next_ms, pace.tries) = (0, 0),
         }
         // After a digest the recipient hears nothing until the window ends.
         pace.sent = if sending.is_digest { config.digest.above } else { pace.sent.saturating_add(1) };
+        self.report_answer(config, sending, answer, 0, now_ms);
         if sending.is_digest {
             self.more.retain(|(recipient, _)| *recipient != sending.recipient);
         }
@@ -325,33 +329,8 @@ impl Book {
         self.outbox.retain(|one| !one.to.is_empty());
     }
 
-    fn report_answer(&mut self, config: &Config, sending: &Sending, answer: &Answer, now_ms: u64) {
-        // Its turn has not come.
-        if matches!(answer, Answer::Later { after_ms: Some(_), .. }) {
-            return;
-        }
-        // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
-        let (result, why) = match Report::result(answer) {
-            ("sent", _) if sending.is_digest => ("sent", "within a digest"),
-            (result, _) if sending.is_digest => (result, "the digest was not taken: the log says why"),
-            alone => alone,
-        };
-        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
-            let (facts, title) = (&one.message.facts, one.message.title.clone());
-            let report = Report::of(config, facts, &sending.recipient, (result, why), title, now_ms);
-            self.reports.push(report);
-        }
-    }
-
     /// Lets go of what is told or too old. Returns the recipients that were never told, with the titles.
     pub fn forget(&mut self, config: &Config, now_ms: u64) -> Vec<(String, String)> {
-        for one in &mut self.outbox {
-            let phase = text(&one.message.facts, "phase");
-            // Its day begins when quiet hours end.
-            if one.to.iter().any(|to| config.is_held(to, phase, now_ms)) {
-                one.since_ms = now_ms;
-            }
-        }
         self.forget_parts(config, now_ms);
         self.more.retain(|(recipient, _)| config.is_for_people(recipient));
         let is_fresh = |one: &Outgoing| now_ms.saturating_sub(one.since_ms) < GIVE_UP_MS;

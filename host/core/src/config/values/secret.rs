@@ -7,6 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::config::SecretRef;
 use crate::model::fault::{Fault, fault};
+use crate::model::nearest::nearest;
 
 impl<'de> Deserialize<'de> for SecretRef {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -28,6 +29,8 @@ pub(in crate::config) fn check_secret(field: &str, reference: &SecretRef, faults
         ));
     }
 }
+
+const FORMS: [&str; 2] = ["env", "file"];
 
 struct Reference;
 
@@ -57,15 +60,19 @@ impl<'de> Visitor<'de> for Reference {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SecretRef, A::Error> {
-        let form = || A::Error::custom("takes one of `env` and `file`, such as `{env: VARIABLE}`");
-        let key: String = map.next_key()?.ok_or_else(form)?;
+        // The key is not told: it may be the secret.
+        let form = |key: &str| {
+            let near = nearest(key, FORMS).map(|near| format!(": is `{near}` meant?")).unwrap_or_default();
+            A::Error::custom(format!("takes one of `env` and `file`, such as `{{env: VARIABLE}}`{near}"))
+        };
+        let key: String = map.next_key()?.ok_or_else(|| form(""))?;
         let reference = match key.as_str() {
             "env" => SecretRef::Env(map.next_value()?),
             "file" => SecretRef::File(map.next_value()?),
-            _ => return Err(form()),
+            other => return Err(form(other)),
         };
         if map.next_key::<String>()?.is_some() {
-            return Err(form());
+            return Err(form(""));
         }
         Ok(reference)
     }
@@ -86,11 +93,14 @@ mod tests {
             json!("nats://joe:hush@host"),
             json!({"url": "nats://joe:hush@host"}),
             json!({"env": "A", "file": "hush"}),
+            json!({"hush": "A"}),
             json!({}),
             json!(4711),
         ] {
             let error = read(wrong).unwrap_err().to_string();
             assert!(!error.contains("hush") && !error.contains("4711") && error.contains("env"), "{error}");
         }
+        let error = read(json!({"evn": "URL"})).unwrap_err().to_string();
+        assert!(error.ends_with("such as `{env: VARIABLE}`: is `env` meant?"), "{error}");
     }
 }

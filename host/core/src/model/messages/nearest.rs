@@ -2,27 +2,44 @@
 
 /// Characters of a name that are compared.
 const COMPARED: usize = 64;
+/// Names of a list that are compared. A component may write any list.
+const KNOWN: usize = 256;
 
 /// The known name that is nearest, if few characters are to be changed, added, removed or exchanged with their neighbour.
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
-    let near = known.into_iter().map(|one| (distance(&name, &one.to_lowercase()), one)).min()?;
-    // Of a short name, half has to be right: else it is near to everything.
-    let most = 2.max(name.len() / 3).min(name.chars().count() / 2);
+    let known = known.into_iter().filter(|one| !one.is_empty());
+    let near = known.map(|one| (distance(&name, &one.to_lowercase()), one)).min()?;
+    // Of a short name, more than half has to be right: else it is near to everything.
+    let length = name.chars().take(COMPARED).count();
+    let most = 2.max(length / 3).min(length.saturating_sub(1) / 2);
     (near.0 <= most).then_some(near.1)
 }
 
-/// Adds which name is probably meant to the message of serde about an unknown field or word.
+/// Adds which name is probably meant to the message about one that is not known. It is of serde, or it is ours or a
+/// component's and ends with `; there are A, B` or `; it has A, B`.
 pub fn with_nearest(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let near = match quoted.split_first() {
-        Some((name, known)) if message.starts_with("unknown ") => nearest(name, known.iter().copied()),
-        _ => None,
-    };
-    match near {
-        Some(near) => format!("{message}: is `{near}` meant?"),
-        None => message.to_owned(),
-    }
+    of_serde(message).or_else(|| of_list(message)).unwrap_or_else(|| message.to_owned())
+}
+
+/// Such as ``unknown field `rotat`, expected `path` or `rotate` ``. The first name may have any character, and the known
+/// ones are those of types.
+fn of_serde(message: &str) -> Option<String> {
+    let (told, known) = message.strip_prefix("unknown ")?.rsplit_once("`, expected ")?;
+    let (_, name) = told.split_once('`')?;
+    let near = nearest(name, known.split('`').skip(1).step_by(2))?;
+    Some(format!("{message}: is `{near}` meant?"))
+}
+
+/// Such as `` `slak` is no channel; there are mail, slack ``. Of a placeholder the braces are no part of its name.
+fn of_list(message: &str) -> Option<String> {
+    let (told, known) = message.rsplit_once("; there are ").or_else(|| message.rsplit_once("; it has "))?;
+    let (_, quoted) = told.split_once('`')?;
+    let (quoted, _) = quoted.rsplit_once('`')?;
+    let name = quoted.trim_matches(['{', '}']);
+    let (known, _) = known.split_once(", and ").unwrap_or((known, ""));
+    let near = nearest(name, known.split(", ").take(KNOWN))?;
+    Some(format!("{told}: is `{}` meant?", quoted.replace(name, near)))
 }
 
 fn distance(one: &str, other: &str) -> usize {
@@ -58,6 +75,11 @@ mod tests {
         );
         assert_eq!(nearest("zzzzzz", known), None);
         assert_eq!(nearest("quiet", []), None);
+        assert_eq!(
+            nearest(&"x".repeat(1000), ["quiet"]),
+            None,
+            "of a long name no more than the beginning is compared"
+        );
     }
 
     #[test]
@@ -67,5 +89,42 @@ mod tests {
         for other in ["unknown field `zzzzzz`, expected `path`", "missing field `path`", "`a` is no `b`"] {
             assert_eq!(with_nearest(other), other);
         }
+    }
+
+    #[test]
+    fn a_list_of_what_there_is_becomes_the_name_that_is_meant() {
+        for (told, expected) in [
+            ("`slak` is no channel; there are slack, mail", "`slak` is no channel: is `slack` meant?"),
+            ("the host has no key `sael`; it has seal", "the host has no key `sael`: is `seal` meant?"),
+            (
+                "`{{nmae}}` is not known; there are name, kind, and JSON Pointers such as `{{/a}}`",
+                "`{{nmae}}` is not known: is `{{name}}` meant?",
+            ),
+        ] {
+            assert_eq!(with_nearest(told), expected);
+        }
+        for other in [
+            "`Great` is no phase; there are Queued, Failed",
+            "the host has no source `pods`; it has jobs",
+            "`` is no channel; there are ",
+            "there are a, b",
+            "the field ` is odd; it has ",
+        ] {
+            assert_eq!(with_nearest(other), other);
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_backtick_is_no_list_of_known_names() {
+        for name in ["rot`at", "`rotat`", "` or `", "a`, expected `b`, `"] {
+            let told = format!("unknown field `{name}`, expected `path` or `rotate`");
+            assert!(!with_nearest(&told).contains("is `` meant"), "{}", with_nearest(&told));
+        }
+        let told = "unknown field `rot`ate`, expected `path` or `rotate`";
+        assert_eq!(with_nearest(told), format!("{told}: is `rotate` meant?"));
+        assert_eq!(
+            with_nearest("`sl`ack` is no channel; there are slack"),
+            "`sl`ack` is no channel: is `slack` meant?"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Ledgers that are changed in every way, and what the proof says of each.
 
 mod changes;
+mod parts;
 
 use std::path::PathBuf;
 
@@ -51,7 +52,7 @@ fn public(key: &Ed25519KeyPair) -> Keys {
 }
 
 /// A ledger as the host writes it: a root after each `every` records, a seal after each `each_file`.
-fn ledger(
+pub fn ledger(
     id: &str,
     records: &[String],
     every: usize,

@@ -189,5 +189,36 @@ fn an_address_that_is_to_wait_holds_up_no_other_of_its_channel() {
     world.after(0);
     let told: Vec<_> = world.host.letters.take().into_iter().flat_map(|letter| letter.to).collect();
     assert_eq!(told, ["ada@example.com", "zoe@example.com"]);
-    assert_eq!(world.reports("uid-a")[1], "mail:grey@example.com|waiting|later");
+    assert_eq!(
+        world.reports("uid-a")[1],
+        "mail:grey@example.com|waiting|until 2026-12-31T12:00:05.000Z: later"
+    );
+}
+
+#[test]
+fn one_webhook_at_its_rate_holds_up_no_other_within_a_tick() {
+    let channels: Vec<_> = (0..5).map(|n| json!({"name": format!("team-{n}"), "kind": "slack"})).collect();
+    let world = world(json!({"settle": "0s", "channels": channels}));
+    world.host.status.borrow_mut().insert("team-1".into(), Err(Error::RateLimited(900)));
+    world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
+    let told = world.after(0);
+    for n in [0, 2, 3, 4] {
+        let of = told.iter().filter(|(to, _)| *to == format!("team-{n}")).count();
+        assert_eq!(of, 2, "{told:?}");
+    }
+    world.host.status.borrow_mut().clear();
+    assert_eq!(world.titles(900, "team-1").len(), 2, "its own messages wait for its rate alone");
+}
+
+#[test]
+fn a_service_that_asks_for_a_long_pause_is_told_with_the_end_of_it_and_a_short_one_by_its_end_alone() {
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["ops"]}]}));
+    for (pause, until, lines) in [(900, "12:00:00.900", 0), (7_200_000, "13:00:01.000", 1)] {
+        world.host.status.borrow_mut().insert("ops".into(), Err(Error::RateLimited(pause)));
+        world.hear(&[moved(pause, &format!("after-{pause}"), "Failed")]);
+        world.after(if lines == 0 { 0 } else { 1_000 });
+        let waiting = format!("ops|waiting|until 2026-12-31T{until}Z: rate limited");
+        assert_eq!(world.reports("uid-after-900"), [waiting]);
+        assert_eq!(world.host.logged.borrow().len(), lines, "{:?}", world.host.logged.borrow());
+    }
 }

@@ -17,15 +17,16 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     world.host.status.borrow_mut().insert("ops".into(), Ok(404));
     world.host.status.borrow_mut().insert("hook".into(), Err(Error::Unavailable("away".into())));
     world.hear(&[moved(1, "a", "Cancelled"), moved(2, "a", "Failed")]);
-    assert_eq!(
-        world.reports("uid-a")[0],
-        "hook|waiting|until it has settled and its recipient's turn has come"
-    );
+    assert_eq!(world.reports("uid-a")[0], format!("hook|{}", settles("12:00:10")));
     world.after(10_000);
     let merged = "merged|the message on `Job default/a: Failed` tells it";
     let refused = "ops|refused|the destination answered 404: ";
-    let expected =
-        [&format!("hook|{merged}"), &format!("ops|{merged}"), "hook|waiting|unavailable: away", refused];
+    let expected = [
+        &format!("hook|{merged}"),
+        &format!("ops|{merged}"),
+        "hook|waiting|until 2026-12-31T12:00:15.000Z: unavailable: away",
+        refused,
+    ];
     assert_eq!(world.reports("uid-a"), expected);
     world.host.status.borrow_mut().clear();
     world.after(10_000);
@@ -38,18 +39,50 @@ fn what_became_of_each_message_is_reported_by_recipient() {
     );
     assert_eq!(
         world.reports("uid-b"),
-        ["hook|sent|", "ops|waiting|until it has settled and its recipient's turn has come"]
+        [
+            "hook|sent|",
+            "ops|waiting|until 2026-12-31T13:00:10.000Z: its recipient has had as many messages as `digest` allows"
+        ]
     );
     world.hear(&[moved(5, "c", "Failed")]);
     world.host.status.borrow_mut().insert("ops".into(), Ok(503));
     world.after(3_600_000);
-    assert_eq!(world.reports("uid-b")[1], "ops|waiting|the digest was not taken: the log says why");
+    assert_eq!(
+        world.reports("uid-b")[1],
+        "ops|waiting|until 2026-12-31T13:00:35.000Z: the digest was not taken, and the log says why"
+    );
     world.host.status.borrow_mut().clear();
     world.after(10_000);
     assert_eq!(world.reports("uid-b")[1], "ops|sent|within a digest");
     let entry = world.host.kv.borrow()["report/uid-b/00000000000000000004/ops"].clone();
     let entry: Value = serde_json::from_slice(&entry).unwrap();
     assert_eq!((&entry["via"], &entry["title"]), (&json!("slack"), &json!("Job default/b: Failed")));
+}
+
+fn settles(at: &str) -> String {
+    format!(
+        "waiting|until it has settled, at 2026-12-31T{at}.000Z or later, and its recipient's turn has come"
+    )
+}
+
+#[test]
+fn what_waits_for_a_digest_says_until_when_also_once_quiet_hours_are_over() {
+    let quiet = json!({"hours": {"from": "12:30", "to": "13:00"}, "except": ["Failed"]});
+    let digest = json!({"above": 1, "every": "90m"});
+    let world = world(json!({"settle": "0s", "routes": [{"to": ["ops"]}], "digest": digest, "quiet": quiet}));
+    world.hear(&[moved(1, "a", "Failed")]);
+    assert_eq!(world.titles(0, "ops").len(), 1);
+    world.after(1_800_000);
+    world.hear(&[moved(2, "b", "Succeeded"), moved(3, "c", "Failed")]);
+    world.after(0);
+    let held = "ops|waiting|until quiet hours end, at 2026-12-31T13:00:00.000Z";
+    let digested = "ops|waiting|until 2026-12-31T13:30:00.000Z: its recipient has had as many messages as `digest` allows";
+    assert_eq!((&*world.reports("uid-b")[0], &*world.reports("uid-c")[0]), (held, digested));
+    world.after(1_800_000);
+    assert_eq!(world.reports("uid-b")[0], digested);
+    let kept = world.host.kv.borrow().clone();
+    world.after(1_000);
+    assert_eq!(*world.host.kv.borrow(), kept, "it is said once");
 }
 
 #[test]
@@ -67,7 +100,8 @@ fn what_is_muted_refused_quiet_or_given_up_is_reported_too() {
     let [bcc, nobody, ops] = &world.reports("uid-a")[..] else { panic!("{:?}", world.reports("uid-a")) };
     assert!(bcc.starts_with("Bcc:x@example.com|refused|`Bcc` is no channel"), "{bcc}");
     assert!(
-        nobody.starts_with("nobody|refused|") && ops == "ops|waiting|until quiet hours end",
+        nobody.starts_with("nobody|refused|")
+            && ops == "ops|waiting|until quiet hours end, at 2026-12-31T13:00:00.000Z",
         "{nobody} {ops}"
     );
     assert_eq!(world.reports("uid-b"), ["ops|muted|the configuration mutes the namespace"]);
@@ -87,10 +121,7 @@ fn what_a_person_mutes_is_not_told_also_where_it_waits_already() {
     world.hear(&[moved(1, "a", "Failed"), moved(2, "b", "Failed")]);
     assert_eq!(
         world.reports("uid-a"),
-        [
-            "hook|waiting|until it has settled and its recipient's turn has come",
-            "ops|muted|ada muted it at noon"
-        ]
+        [format!("hook|{}", settles("12:00:10")), "ops|muted|ada muted it at noon".to_string()]
     );
     world.host.status.borrow_mut().insert("ops".into(), Err(Error::Unavailable("away".into())));
     assert_eq!(world.titles(10_000, "hook"), ["Job default/a: Failed", "Job default/b: Failed"]);

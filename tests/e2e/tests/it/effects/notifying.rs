@@ -423,6 +423,28 @@ async fn check_names_the_path_of_what_is_misspelt_in_a_configuration_and_what_is
             ),
             ("        portal:", "        portl:", "is `portal` meant?"),
             ("to: [ops]", "to: [nobody]", "`nobody` is no channel"),
+            ("to: [ops]", "to: [opps]", "spec.config.routes[0].to[0]: `opps` is no channel: is `ops` meant?"),
+            (
+                "        portal:",
+                "        title: \"{{nmae}}\"\n        portal:",
+                "spec.config.title: `{{nmae}}` is not known: is `{{name}}` meant?",
+            ),
+            (
+                "destination: slack",
+                "destination: slak",
+                "spec.grants.http[0].destination: the host has no destination `slak`: is `slack` meant?",
+            ),
+            (
+                "source: jobs",
+                "source: jbos",
+                "spec.subscribe[0].source: the host has no source `jbos`: is `jobs` meant?",
+            ),
+            (
+                "phases: [Failed]",
+                "phases: [Faild]",
+                "spec.config.routes[0].phases: `Faild` is no phase: is `Failed` meant?",
+            ),
+            ("kind: Plugin", "kind: Plugni", "kind: is `Plugni`, and `Plugin` is expected here"),
             ("        kv: true\n", "", "spec.grants.kv"),
             ("      tick: {every: 10s}\n", "", "spec.tick"),
         ] {

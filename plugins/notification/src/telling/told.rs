@@ -1,0 +1,63 @@
+//! What the book reports of each message, by recipient: what became of it, or until when it waits.
+
+use kubewitness_sdk::time::rfc3339;
+
+use super::note::Note;
+use super::outbox::{Book, Sending};
+use crate::answer::Answer;
+use crate::config::Config;
+use crate::facts::text;
+use crate::report::{self, Report};
+
+impl Book {
+    pub(super) fn report_notes<'n>(
+        &mut self,
+        config: &Config,
+        notes: impl Iterator<Item = &'n Note>,
+        what: (&'static str, &str),
+        now_ms: u64,
+    ) {
+        for note in notes {
+            let of =
+                |to: &String| Report::of(config, &note.facts, to, what, report::title(&note.facts), now_ms);
+            self.reports.extend(note.to.iter().map(of));
+        }
+    }
+
+    /// Says once of each message until when a recipient hears nothing. What quiet hours hold is said already.
+    pub(super) fn report_pause(&mut self, config: &Config, to: &str, until_ms: u64, now_ms: u64) {
+        let why =
+            format!("until {}: its recipient has had as many messages as `digest` allows", rfc3339(until_ms));
+        for one in self.outbox.iter().filter(|one| one.since_ms == now_ms && one.to.contains(to)) {
+            let facts = &one.message.facts;
+            if !config.is_held(to, text(facts, "phase"), now_ms) {
+                let title = one.message.title.clone();
+                self.reports.push(Report::of(config, facts, to, ("waiting", &why), title, now_ms));
+            }
+        }
+    }
+
+    /// `next_ms` is when it is sent again, where it is.
+    pub(super) fn report_answer(
+        &mut self,
+        config: &Config,
+        sending: &Sending,
+        answer: &Answer,
+        next_ms: u64,
+        now_ms: u64,
+    ) {
+        // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
+        let (result, why) = match Report::result(answer) {
+            ("sent", _) if sending.is_digest => ("sent", "within a digest"),
+            (result, _) if sending.is_digest => (result, "the digest was not taken, and the log says why"),
+            alone => alone,
+        };
+        let again = if result == "waiting" { format!("until {}: ", rfc3339(next_ms)) } else { String::new() };
+        let why = again + why;
+        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
+            let (facts, title) = (&one.message.facts, one.message.title.clone());
+            let report = Report::of(config, facts, &sending.recipient, (result, &why), title, now_ms);
+            self.reports.push(report);
+        }
+    }
+}
