@@ -111,7 +111,7 @@ impl<Spec> Parsed<Spec> {
         faults
             .into_iter()
             .map(|fault| if self.is_shadow { of_shadow(fault) } else { fault })
-            .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, fault.message))
+            .map(|fault| located(&self.entry.origin, &self.tree, &fault.field, &fault.message))
             .collect()
     }
 }
@@ -184,7 +184,7 @@ fn parse<Spec: DeserializeOwned>(entry: &Entry, kind: &str) -> Result<Parsed<Spe
         }
     };
     let json = tree.to_json();
-    let fault = |field: &str, message: String| vec![located(origin, &tree, field, message)];
+    let fault = |field: &str, message: String| vec![located(origin, &tree, field, &message)];
     if json["apiVersion"] != API_VERSION {
         return Err(fault(
             "apiVersion",
@@ -239,9 +239,9 @@ pub(super) fn is_rule(tree: &Tree) -> bool {
 }
 
 /// Adds the line of a fault, and the name that is probably meant. Faults of components pass here, too.
-pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: String) -> Problem {
+pub(super) fn located(origin: &Origin, tree: &Tree, field: &str, message: &str) -> Problem {
     let line = Some(origin.first_line + tree.line_of(field) - 1);
-    let told = Problem::of(&origin.place, line, with_nearest(&message));
+    let told = Problem::of(&origin.place, line, with_nearest(message));
     Problem { field: shortened(field, FIELD).into_owned(), ..told }
 }
 

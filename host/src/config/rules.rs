@@ -88,7 +88,7 @@ fn of_trees(origin: manifest::Origin, trees: Vec<Tree>) -> Result<PlacedRules, V
             Err(error) => {
                 let field = error.path().to_string();
                 let field = if field == "." { String::new() } else { field };
-                problems.push(located(&origin, tree, &field, error.into_inner().to_string()));
+                problems.push(located(&origin, tree, &field, &error.into_inner().to_string()));
             }
         }
     }
@@ -106,7 +106,7 @@ fn of_fault(origin: &manifest::Origin, trees: &[Tree], fault: Fault) -> Problem 
     let parts = fault.field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
     let tree = parts.and_then(|(index, _)| trees.get(index.parse::<usize>().ok()?));
     match (parts, tree) {
-        (Some((_, field)), Some(tree)) => located(origin, tree, field, fault.message),
+        (Some((_, field)), Some(tree)) => located(origin, tree, field, &fault.message),
         _ => Problem { place: origin.place.clone(), line: None, field: fault.field, message: fault.message },
     }
 }

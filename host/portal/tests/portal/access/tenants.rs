@@ -339,7 +339,7 @@ impl Views for Tenants {
             self.all().into_iter().filter(|state| uid.is_some() && is_owned(state)).collect();
         let [states, related] = [states, related].map(raw);
         let mut story = RawStory { states, related, reports: query.events, ..RawStory::default() };
-        if self.cuts {
+        if self.cuts && (query.events || query.cursor.is_some()) {
             cut(&mut story, query.cursor.unwrap_or(StoryCursor::NEWEST));
         }
         Ok(story)
