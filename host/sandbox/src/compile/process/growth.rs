@@ -11,14 +11,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Where a container's limit is told, by the second version of cgroups and by the first.
 const CONTAINERS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// From how many bytes on a process is large: a quarter of what it may take, or an eighth of a small container.
+/// From how many bytes on a process is large: an eighth of what it may take, or of a smaller container. Its bound is on
+/// addresses, of which a compiler may fill a quarter alone.
 fn large(limits: &ComponentsSpec) -> u64 {
     let told = CONTAINERS.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
     large_in(limits.compile_memory.0, told)
 }
 
 fn large_in(may_take: u64, container: Option<u64>) -> u64 {
-    (may_take / 4).min(container.unwrap_or(u64::MAX) / 8)
+    may_take.min(container.unwrap_or(u64::MAX)) / 8
 }
 
 /// Returns once the process is large, or where nobody says how large it is.
@@ -54,10 +55,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_large_from_a_quarter_of_what_it_may_take_and_earlier_in_a_small_container() {
+    fn a_process_is_large_from_an_eighth_of_what_it_may_take_and_earlier_in_a_small_container() {
         let gib = 1 << 30;
-        assert_eq!(large_in(gib, None), 256 << 20);
-        assert_eq!(large_in(gib, Some(4 * gib)), 256 << 20);
+        assert_eq!(large_in(gib, None), 128 << 20);
+        assert_eq!(large_in(gib, Some(4 * gib)), 128 << 20);
         assert_eq!(large_in(gib, Some(gib / 2)), 64 << 20);
     }
 
