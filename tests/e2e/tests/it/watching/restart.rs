@@ -18,7 +18,8 @@ const KILLS: u64 = 20;
 /// Every fourth kill comes while it still starts.
 const EARLY: u64 = 4;
 const RATE: f64 = 150.0;
-const CATCH_UP: Duration = Duration::from_secs(180);
+/// How fast it is, benchmarks say: with its journal on a server, on a busy machine, plugins read thousands of documents.
+const CATCH_UP: Duration = Duration::from_secs(360);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_version_is_there_exactly_once_in_order_after_kills_at_twenty_moments_under_load() {
