@@ -72,7 +72,7 @@ impl Sessions {
     /// The same text for the same bytes and purpose: a page that holds it stays what it was.
     pub(super) fn encrypt_steadily(&self, purpose: &[u8], bytes: Vec<u8>) -> Result<String, Unspecified> {
         let mut nonce = [0; NONCE_LEN];
-        nonce.copy_from_slice(&sha256(&[&self.key[..], purpose, &bytes].concat())[..NONCE_LEN]);
+        nonce.copy_from_slice(&sha256(&[&self.key[..], &sha256(purpose), &bytes].concat())[..NONCE_LEN]);
         self.encrypt(purpose, nonce, bytes)
     }
 

@@ -118,6 +118,11 @@ fn removed(after: Seq) -> HeaderValue {
     HeaderValue::try_from(told).expect("a sentence and a number")
 }
 
+/// None where nobody can say: the stream ends.
+fn told<T>(answer: Result<T, Problem>) -> Option<T> {
+    answer.inspect_err(|problem| tracing::debug!(problem.message, "a live stream ends")).ok()
+}
+
 impl Live {
     /// `None` ends the stream; a browser then asks again by itself, from where it was.
     async fn next(&mut self) -> Option<Event> {
@@ -132,7 +137,7 @@ impl Live {
                     Some(false) => continue,
                     None => return None,
                 }
-                let state = self.visible.with_seen_owner(state).await.ok()?;
+                let state = told(self.visible.with_seen_owner(state).await)?;
                 let state = match self.views.shown(state).await {
                     Ok(state) => state,
                     Err(error) => {
@@ -150,13 +155,7 @@ impl Live {
     /// `None`: the stream ends, for what was shown before may no longer be, or nobody can say.
     async fn shows(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK).await?;
-        match self.visible.sees(Verb::List, state.object(), Some(state.seq())).await {
-            Ok(sees) => Some(sees),
-            Err(problem) => {
-                tracing::debug!(problem.message, "a live stream ends");
-                None
-            }
-        }
+        told(self.visible.sees(Verb::List, state.object(), Some(state.seq())).await)
     }
 
     /// Asks again, where it was asked so long ago, whether the viewer is still known and may see what they saw.
