@@ -142,6 +142,19 @@ pub fn tests() -> Result<()> {
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
 }
 
+/// What benchmarks need: built in one command, the host and the benchmarks share every dependency, too.
+pub const BENCHED: [&str; 6] =
+    ["--package", "kubewitness", "--package", "kubewitness-playground", "--package", "kubewitness-bench"];
+
+/// Builds these benchmarks, and the programs that they start.
+pub fn benches(chosen: &[&str]) -> Result<()> {
+    plugins()?;
+    step("building the host and the benchmarks");
+    let mut command = cargo();
+    command.args(["build", "--locked", "--release", "--bins"]).args(BENCHED).args(chosen);
+    check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
 /// Builds the plugins, including those for tests.
 pub fn plugins() -> Result<()> {
     build_plugins(&[SHIPPED.as_slice(), &FOR_TESTS].concat())

@@ -36,6 +36,9 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     step("running the tests");
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(args);
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        command.env("RUST_TEST_THREADS", threads().to_string());
+    }
     // The host's own binary must stay the one that contains the plugins.
     command.env("KUBEWITNESS_EMBED", build::plugins_folder());
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
@@ -57,6 +60,11 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
+/// One more than there are cores: many tests wait for servers and for the time to pass.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from) + 1
+}
+
 pub fn bench(args: &[String]) -> Result<ExitCode> {
     // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
     if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
@@ -65,18 +73,18 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
             programs()?.join(", ")
         );
     }
-    let peer = peer::client_go();
-    build::everything(Host::Release)?;
-    step("running the benchmarks");
-    let mut command = cargo();
-    command.args(["bench", "--locked", "--package", "kubewitness-bench"]);
     // Linking takes minutes a program: `plugins-swap` and `plugins` link that of `plugins` alone.
     let programs = programs()?;
     let asked = args.first().and_then(|name| name.split('-').next());
-    match programs.iter().find(|program| asked == Some(program)) {
-        Some(program) => command.args(["--bench", program]),
-        None => command.arg("--benches"),
+    let chosen = match programs.iter().find(|program| asked == Some(program)) {
+        Some(program) => ["--bench", program].as_slice(),
+        None => ["--benches"].as_slice(),
     };
+    let peer = peer::client_go();
+    build::benches(chosen)?;
+    step("running the benchmarks");
+    let mut command = cargo();
+    command.args(["bench", "--locked"]).args(build::BENCHED).args(chosen);
     command.arg("--").args(args);
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
     if let Some(peer) = peer {
