@@ -14,6 +14,15 @@ use crate::answer::{Problem, codes, time};
 /// Rows that a person gets at once; filters find the others.
 pub(super) const ROWS: usize = 500;
 
+/// A text in which names stand between back quotes.
+pub(super) fn with_code(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
 /// A script without a browser has the API. A form comes from a browser, which says from where; that it was not
 /// another site's page has been looked at by then.
 pub(super) fn expect_own_page(headers: &HeaderMap) -> Result<(), Problem> {

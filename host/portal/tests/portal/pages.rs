@@ -446,7 +446,7 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
     let field = "<tr><th scope=\"row\"><code>table</code></th><td data-label=\"Set to\"><code>&quot;kw_states&quot;</code></td>\
                  <td data-label=\"Type\">text</td><td data-label=\"Default\"><code>&quot;states&quot;</code></td>\
-                 <td data-label=\"Meaning\">Where &lt;rows&gt; go.</td></tr>";
+                 <td data-label=\"Meaning\">Where <code>&lt;rows&gt;</code> go.</td></tr>";
     assert!(text.contains(field), "{text}");
     assert!(text.contains("12 ticks, 4 failed, the last at "), "{text}");
     assert!(text.contains("The last failed: the plugin says: the server is away"), "{text}");

@@ -17,6 +17,7 @@ use crate::answer::params::Params;
 use crate::answer::{Problem, Shown};
 use crate::api::OPENAPI;
 use crate::app::App;
+use crate::pages::parts::with_code;
 
 /// It is read once. A test holds that it can be.
 static OPERATIONS: LazyLock<Result<Vec<Operation>, String>> = LazyLock::new(|| described::read(OPENAPI));
@@ -78,7 +79,7 @@ fn section(operation: &Operation) -> Markup {
     html! {
         section.operation aria-labelledby={ "op-" (id) } {
             h2 id={ "op-" (id) } { code { (method) " " (path) } }
-            p.lead { (told(summary)) "." @if !about.is_empty() { " " (told(about)) } }
+            p.lead { (with_code(summary)) "." @if !about.is_empty() { " " (with_code(about)) } }
             @if !parameters.is_empty() { (fields(parameters, "Parameters")) }
             @if !body.is_empty() { (fields(body, "Fields of the body")) }
             div.scroll {
@@ -89,7 +90,7 @@ fn section(operation: &Operation) -> Markup {
                         @for answer in answers {
                             tr {
                                 th.keep scope="row" { (answer.status) }
-                                td { (told(&answer.about)) @if !answer.media.is_empty() { " " code { (answer.media) } } }
+                                td { (with_code(&answer.about)) @if !answer.media.is_empty() { " " code { (answer.media) } } }
                                 td { @for code in codes_of(&answer.status, id) { a href={ "#" (code.name) } { code { (code.name) } } " " } }
                             }
                         }
@@ -117,15 +118,6 @@ fn codes_of(status: &str, operation: &str) -> impl Iterator<Item = &'static Code
     codes::ALL.iter().copied().filter(move |code| code.status.as_str() == status && is_its_own(code))
 }
 
-/// A text in which names stand between back quotes.
-fn told(text: &str) -> Markup {
-    html! {
-        @for (index, part) in text.split('`').enumerate() {
-            @if index % 2 == 1 { code { (part) } } @else { (part) }
-        }
-    }
-}
-
 fn fields(fields: &[Field], caption: &str) -> Markup {
     html! {
         div.scroll {
@@ -141,7 +133,7 @@ fn fields(fields: &[Field], caption: &str) -> Markup {
                                 @if !field.place.is_empty() { " " span.note { "in the " (field.place) } }
                             }
                             td data-label="Type" { (field.kind) }
-                            td { (told(&field.about)) }
+                            td { (with_code(&field.about)) }
                         }
                     }
                 }
@@ -166,8 +158,8 @@ fn problems() -> Markup {
                         tr id=(code.name) {
                             th scope="row" { code { (code.name) } }
                             td.num data-label="Status" { (code.status.as_u16()) }
-                            td { (told(code.about)) }
-                            td { (told(code.remedy)) }
+                            td { (with_code(code.about)) }
+                            td { (with_code(code.remedy)) }
                         }
                     }
                 }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use crate::answer::time::span;
-use crate::pages::parts::figure;
+use crate::pages::parts::{figure, with_code};
 
 /// Bytes of a configuration that are shown. The manifest has all of it.
 const SHOWN: usize = 16 * 1024;
@@ -73,9 +73,9 @@ fn fields(plugin: &str, manifest: &ManifestView) -> Markup {
                         tr {
                             th scope="row" { code { (field.field) } }
                             td data-label="Set to" { @if let Some(set) = set(&field.field, manifest.config.as_ref()) { code { (set) } } }
-                            td data-label="Type" { (field.kind.replace('`', "")) }
+                            td data-label="Type" { (with_code(&field.kind)) }
                             td data-label="Default" { @if field.required { "required" } @else if !field.default.is_empty() { code { (field.default) } } }
-                            td data-label="Meaning" { (field.meaning) }
+                            td data-label="Meaning" { (with_code(&field.meaning)) }
                         }
                     }
                 }

@@ -177,7 +177,7 @@ fn plugin(name: &str, state: &str, [delivered, filtered, dead, waiting]: [u64; 4
                 field: "table".into(),
                 kind: "text".into(),
                 default: "\"states\"".into(),
-                meaning: "Where <rows> go.".into(),
+                meaning: "Where `<rows>` go.".into(),
                 ..Default::default()
             }],
             memory_limit: 64 << 20,
