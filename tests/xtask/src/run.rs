@@ -77,14 +77,14 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     let programs = programs()?;
     let asked = args.first().and_then(|name| name.split('-').next());
     let chosen = match programs.iter().find(|program| asked == Some(program)) {
-        Some(program) => ["--bench", program].as_slice(),
-        None => ["--benches"].as_slice(),
+        Some(program) => vec!["--bench", program],
+        None => vec!["--benches"],
     };
     let peer = peer::client_go();
-    build::benches(chosen)?;
+    build::benches(&chosen)?;
     step("running the benchmarks");
     let mut command = cargo();
-    command.args(["bench", "--locked"]).args(build::BENCHED).args(chosen);
+    command.args(["bench", "--locked"]).args(build::BENCHED).args(&chosen);
     command.arg("--").args(args);
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
     if let Some(peer) = peer {

@@ -9,7 +9,8 @@ use rusqlite::types::Value;
 /// Which of the objects that have ended are asked for. Events are not among them.
 #[derive(Clone, Debug, Default)]
 pub struct NamedEndQuery {
-    pub sources: Vec<String>,
+    /// Sources, each in one of its namespaces or in all of them.
+    pub within: Vec<(String, Option<String>)>,
     /// In the order of namespaces, and within one of names. Otherwise of names alone.
     pub by_namespace: bool,
     /// The last name first.
@@ -46,11 +47,12 @@ impl NamedEndQuery {
         NamePlace { namespace, name: end.name.clone(), uid: end.uid.clone() }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, has_namespace: bool) -> String {
         let (columns, marks) = match self.by_namespace {
-            true => ("namespace, name, uid", "?3, ?4, ?5"),
-            false => ("name, uid", "?3, ?4"),
+            true => ("namespace, name, uid", "?, ?, ?"),
+            false => ("name, uid", "?, ?"),
         };
+        let of = if has_namespace { "AND namespace = ?" } else { "" };
         let (sign, way) = if self.descends { ("<", "DESC") } else { (">", "ASC") };
         let behind = match self.beyond {
             Some(_) => format!("AND ({columns}) {sign} ({marks})"),
@@ -58,23 +60,25 @@ impl NamedEndQuery {
         };
         let order = columns.replace(',', &format!(" {way},"));
         format!(
-            "SELECT namespace, name, uid, ended FROM objects WHERE source = ?1 AND ended IS NOT NULL {behind}
-             ORDER BY {order} {way} LIMIT ?2"
+            "SELECT namespace, name, uid, ended FROM objects WHERE source = ? {of} AND ended IS NOT NULL {behind}
+             ORDER BY {order} {way} LIMIT ?"
         )
     }
 }
 
-/// Of each source as many, so that the first of all are among them.
+/// Of each part as many, so that the first of all are among them.
 pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
-    let mut statement = connection.prepare_cached(&query.text())?;
     let mut found = Vec::new();
-    for source in &query.sources {
+    for (source, of) in &query.within {
+        let mut statement = connection.prepare_cached(&query.text(of.is_some()))?;
         let name: Arc<str> = source.as_str().into();
-        let mut values = vec![Value::from(source.clone()), Value::from(query.limit as i64)];
+        let mut values = vec![Value::from(source.clone())];
+        values.extend(of.clone().map(Value::from));
         if let Some(NamePlace { namespace, name, uid }) = query.beyond.clone() {
             values.extend(query.by_namespace.then(|| Value::from(namespace)));
             values.extend([Value::from(name), Value::from(uid)]);
         }
+        values.push(Value::from(query.limit as i64));
         let ends = statement.query_map(rusqlite::params_from_iter(values), |row| {
             let (namespace, uid) = (row.get(0)?, row.get(2)?);
             let ended = row.get::<_, i64>(3)? as Seq;

@@ -4,7 +4,7 @@
 //! name. People get the cursor encrypted, for themselves alone: it tells nothing, and nobody can make one that begins
 //! where they like.
 
-use kubewitness_core::views::ObjectPage;
+use kubewitness_core::views::{ObjectPage, ObjectQuery};
 
 use super::Viewer;
 use super::session::Sessions;
@@ -15,20 +15,42 @@ const PURPOSE: &str = "kubewitness cursor 1";
 /// number, a uid, a namespace and a name.
 const LENGTHS: [usize; 2] = [48, 512];
 
+/// A list that has cursors.
+pub(crate) struct List {
+    /// What is the same in all its pages: its cursors open for it alone. With one of another list, somebody would choose
+    /// where this one begins.
+    same: String,
+    /// What the page was asked for. The same place gives another text on another page: else whoever begins at two
+    /// places would learn whether something hidden lies between them.
+    page: String,
+}
+
+impl List {
+    pub(crate) fn of(query: &ObjectQuery) -> Self {
+        let ObjectQuery { source, kind, namespace, name, was, gone, at, sort, .. } = query;
+        let page = ObjectQuery { within: None, ..query.clone() };
+        Self {
+            same: format!("{:?}", (source, kind, namespace, name, was, gone, at, sort)),
+            page: format!("{page:?}"),
+        }
+    }
+}
+
 impl Viewer {
     /// What a cursor of theirs says.
-    pub(crate) fn open_cursor(&self, text: Option<&str>) -> Result<Option<String>, Problem> {
+    pub(crate) fn open_cursor(&self, list: &List, text: Option<&str>) -> Result<Option<String>, Problem> {
         let (Some(text), Self::Person(person)) = (text, self) else { return Ok(text.map(str::to_owned)) };
-        match open(&person.control.sessions, &person.known.person.user, text) {
+        match open(&person.control.sessions, &purpose(&person.known.person.user, list), text) {
             Some(plain) => Ok(Some(plain)),
             None => Err(Problem::no_cursor(text)),
         }
     }
 
-    /// The page with a cursor that only they can use.
-    pub(crate) fn seal_cursor(&self, page: ObjectPage) -> ObjectPage {
+    /// The page with a cursor that only they can use, for its list alone.
+    pub(crate) fn seal_cursor(&self, list: &List, page: ObjectPage) -> ObjectPage {
         let (Some(plain), Self::Person(person)) = (&page.next, self) else { return page };
-        let next = seal(&person.control.sessions, &person.known.person.user, plain);
+        let purpose = purpose(&person.known.person.user, list);
+        let next = seal(&person.control.sessions, &purpose, &list.page, plain);
         if next.is_none() {
             tracing::error!("the cursor of a list can't be encrypted, so the list ends early");
         }
@@ -36,24 +58,26 @@ impl Viewer {
     }
 }
 
-fn purpose(user: &str) -> Vec<u8> {
-    [PURPOSE.as_bytes(), user.as_bytes()].concat()
+fn purpose(user: &str, list: &List) -> Vec<u8> {
+    format!("{PURPOSE} {user:?} {}", list.same).into_bytes()
 }
 
-fn seal(sessions: &Sessions, user: &str, plain: &str) -> Option<String> {
+fn seal(sessions: &Sessions, purpose: &[u8], page: &str, plain: &str) -> Option<String> {
     let length = LENGTHS.into_iter().find(|length| plain.len() <= *length)?;
     let mut bytes = plain.as_bytes().to_vec();
     bytes.resize(length, 0);
-    sessions.encrypt_steadily(&purpose(user), bytes).ok()
+    sessions.encrypt_steadily(purpose, page, bytes).ok()
 }
 
-fn open(sessions: &Sessions, user: &str, text: &str) -> Option<String> {
-    let plain = String::from_utf8(sessions.decrypt(&purpose(user), text)?).ok()?;
+fn open(sessions: &Sessions, purpose: &[u8], text: &str) -> Option<String> {
+    let plain = String::from_utf8(sessions.decrypt(purpose, text)?).ok()?;
     Some(plain.trim_end_matches('\0').to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use kubewitness_core::views::Gone;
+
     use super::super::{EndedSessions, SESSION_KEY_BYTES};
     use super::*;
 
@@ -61,25 +85,52 @@ mod tests {
         Sessions::new(&[key; SESSION_KEY_BYTES], EndedSessions::default())
     }
 
+    fn sealed(user: &str, query: &ObjectQuery, plain: &str) -> String {
+        let list = List::of(query);
+        seal(&sessions(1), &purpose(user, &list), &list.page, plain).unwrap()
+    }
+
+    fn opened(key: u8, user: &str, query: &ObjectQuery, text: &str) -> Option<String> {
+        open(&sessions(key), &purpose(user, &List::of(query)), text)
+    }
+
     #[test]
     fn a_cursor_opens_for_its_person_alone_and_its_length_tells_no_name() {
+        let query = ObjectQuery::default();
         let longest = format!("{}/{}/{}", u64::MAX, "u".repeat(36), "n".repeat(63 + 1 + 253));
-        let short = seal(&sessions(1), "ann", "0/u-1/a").unwrap();
-        let sealed = seal(&sessions(1), "ann", &longest).unwrap();
-        assert_eq!(open(&sessions(1), "ann", &short).as_deref(), Some("0/u-1/a"));
-        assert_eq!(open(&sessions(1), "ann", &sealed).as_deref(), Some(&*longest));
-        assert_eq!(
-            seal(&sessions(1), "ann", "0/u-1/a").unwrap(),
-            short,
-            "a page that holds it stays what it was"
-        );
-        assert_eq!(open(&sessions(1), "bob", &short), None);
-        assert_eq!(open(&sessions(2), "ann", &short), None);
+        let (short, long) = (sealed("ann", &query, "0/u-1/a"), sealed("ann", &query, &longest));
+        assert_eq!(opened(1, "ann", &query, &short).as_deref(), Some("0/u-1/a"));
+        assert_eq!(opened(1, "ann", &query, &long).as_deref(), Some(&*longest));
+        assert_eq!(sealed("ann", &query, "0/u-1/a"), short, "a page that holds it stays what it was");
+        assert_eq!(opened(1, "bob", &query, &short), None);
+        assert_eq!(opened(2, "ann", &query, &short), None);
         for made in ["0//a", "17", "", "ended-7", &short[1..]] {
-            assert_eq!(open(&sessions(1), "ann", made), None, "{made}");
+            assert_eq!(opened(1, "ann", &query, made), None, "{made}");
         }
-        let long = format!("0/{}/team-z train-1", "u".repeat(36));
-        assert_eq!(seal(&sessions(1), "ann", &long).unwrap().len(), sealed.len());
-        assert_eq!(seal(&sessions(1), "ann", "7").unwrap().len(), short.len());
+        let one = format!("0/{}/team-z train-1", "u".repeat(36));
+        assert_eq!(sealed("ann", &query, &one).len(), long.len());
+        assert_eq!(sealed("ann", &query, "7").len(), short.len());
+    }
+
+    #[test]
+    fn a_cursor_opens_for_its_list_alone_and_the_same_place_has_another_text_on_another_page() {
+        let living = ObjectQuery { sort: Some("name".into()), limit: Some(1), ..ObjectQuery::default() };
+        let cursor = sealed("ann", &living, "0/u-1/a");
+        let others = [
+            ObjectQuery { gone: Gone::Only, ..living.clone() },
+            ObjectQuery { was: Some("Failed".into()), ..living.clone() },
+            ObjectQuery { at: Some("2026-11-24T03:00:00Z".into()), ..living.clone() },
+            ObjectQuery { namespace: Some("team-z".into()), ..living.clone() },
+        ];
+        for other in &others {
+            assert_eq!(opened(1, "ann", other, &cursor), None, "{other:?}");
+        }
+        let behind = |start: &str| {
+            let page = ObjectQuery { cursor: Some(start.into()), ..living.clone() };
+            let text = sealed("ann", &page, "0/u-9/z");
+            assert_eq!(opened(1, "ann", &living, &text).as_deref(), Some("0/u-9/z"));
+            text
+        };
+        assert_ne!(behind("a"), behind("b"));
     }
 }

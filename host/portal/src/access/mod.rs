@@ -6,7 +6,7 @@
 pub(crate) mod ages;
 mod answers;
 pub(crate) mod codes;
-mod cursors;
+pub(crate) mod cursors;
 mod ended_sessions;
 pub(crate) mod gate;
 mod known_tokens;

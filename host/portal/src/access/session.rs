@@ -69,10 +69,16 @@ impl Sessions {
         self.encrypt(AAD, nonce, [&id[..], &ends_ms.to_be_bytes(), token.as_bytes()].concat())
     }
 
-    /// The same text for the same bytes and purpose: a page that holds it stays what it was.
-    pub(super) fn encrypt_steadily(&self, purpose: &[u8], bytes: Vec<u8>) -> Result<String, Unspecified> {
+    /// The same text for the same bytes, purpose and page: a page that holds it stays what it was.
+    pub(super) fn encrypt_steadily(
+        &self,
+        purpose: &[u8],
+        page: &str,
+        bytes: Vec<u8>,
+    ) -> Result<String, Unspecified> {
         let mut nonce = [0; NONCE_LEN];
-        nonce.copy_from_slice(&sha256(&[&self.key[..], &sha256(purpose), &bytes].concat())[..NONCE_LEN]);
+        let about = [&self.key[..], &sha256(purpose), &sha256(page.as_bytes()), &bytes].concat();
+        nonce.copy_from_slice(&sha256(&about)[..NONCE_LEN]);
         self.encrypt(purpose, nonce, bytes)
     }
 

@@ -10,7 +10,7 @@ use super::{Verb, Visibility};
 use crate::answer::Problem;
 
 /// Rows that are read for one part, for those who may not see all of them.
-const MOST_READ: usize = 10_000;
+pub(super) const MOST_READ: usize = 10_000;
 
 impl Visibility {
     /// Rows to read for so many that are shown. One more tells whether there are more.

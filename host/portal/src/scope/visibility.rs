@@ -18,9 +18,10 @@ use kubewitness_core::views::{
 use kubewitness_core::{Change, Gap, ObjectRef, Seq};
 
 use crate::access::ages::Ages;
-use crate::access::{Act, Unanswered, Viewer};
+use crate::access::{Act, Unanswered, Viewer, cursors};
 use crate::answer::{Problem, codes};
 use crate::app::App;
+use crate::scope::lists::MOST_READ;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
 const NAMESPACES: usize = 256;
@@ -55,6 +56,15 @@ struct Spot {
     group: String,
     kind: String,
     namespace: String,
+}
+
+/// What an object owns, as far as somebody may see it.
+struct Owned {
+    states: Vec<RawState>,
+    /// Where the next part of it begins.
+    next: StoryCursor,
+    /// There is some, and nothing of it is hidden.
+    is_all: bool,
 }
 
 pub(crate) struct Visibility {
@@ -268,7 +278,11 @@ impl Visibility {
         let mut within = VisibleObjects::default();
         let mut looked = BTreeSet::new();
         let past = query.gone != Gone::No || query.at.is_some();
-        for known in self.witnessed.iter().filter(is_asked) {
+        // The owner of an Event's object is found by the controller, so to look it up is for who may get every owner.
+        let by_owner = query.index.as_ref().is_some_and(|index| index.trim_start().starts_with("owner"))
+            && !self.sees_all_kinds().await?;
+        let is_hidden = |known: &&Watched| by_owner && kinds::is_event(&known.group, &known.kind);
+        for known in self.witnessed.iter().filter(is_asked).filter(|known| !is_hidden(known)) {
             let shown = match self.right(Verb::List, &known.group, &known.kind, "").await? {
                 Right::Everywhere => Shown::Everything,
                 _ => Shown::Namespaces(
@@ -369,9 +383,10 @@ impl Visibility {
 
     /// A page of a list, [within](Self::within) what they may see.
     pub(crate) async fn objects(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
-        query.cursor = self.viewer.open_cursor(query.cursor.as_deref())?;
+        let list = cursors::List::of(&query);
+        query.cursor = self.viewer.open_cursor(&list, query.cursor.as_deref())?;
         let page = self.views.objects(&query).await?;
-        Ok(self.viewer.seal_cursor(self.of_page(page).await?))
+        Ok(self.viewer.seal_cursor(&list, self.of_page(page).await?))
     }
 
     /// How far plugins are is for operators, and so are their names.
@@ -428,42 +443,97 @@ impl Visibility {
         if self.is_whole() {
             return Ok(self.views.told(story).await?);
         }
-        let oldest = story.states.first().map(RawState::seq);
-        let (has_related, next) = (story.related.len(), story.next);
-        let states = self.of_states(story.states, true).await?;
-        let related = self.of_states(story.related, false).await?;
+        let RawStory { states, related, events, reports, next, owns_more } = story;
+        let oldest = states.first().map(RawState::seq);
+        let states = self.of_states(states, true).await?;
         // What is older than a state that they may not see is none of theirs.
         let is_theirs = states.first().map(RawState::seq) == oldest;
-        let is_all_seen = is_theirs && related.len() == has_related;
-        let next = match next.filter(|_| is_theirs) {
-            Some(next) if self.goes_on(query, next).await? => {
-                // The position of a state that they may not see tells when it was.
-                let seen = related.first().map_or(0, RawState::seq);
-                Some(StoryCursor { related: if is_all_seen { next.related } else { seen }, ..next })
-            }
+        let owned = self.owned(query, related, next).await?;
+        let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
+        let next = next.filter(|next| next.states > 0 || next.related > 0);
+        let next = match next {
+            Some(next) if self.sees_all_kinds().await? || self.goes_on(query, next).await? => Some(next),
             _ => None,
         };
-        let owns_more = story.owns_more && is_all_seen && !(states.is_empty() && related.is_empty());
         let events = match states.is_empty() {
             true => Vec::new(),
-            false => self.of_states(story.events, false).await?,
+            false => self.of_states(events, false).await?,
         };
         let theirs: HashSet<_> =
-            states.iter().chain(&related).map(|state| state.object().uid.clone()).collect();
-        let reports = story.reports && !states.is_empty();
-        let seen = RawStory { states, related, events, reports, next, owns_more };
+            states.iter().chain(&owned.states).map(|state| state.object().uid.clone()).collect();
+        let owns_more = owns_more && is_theirs && owned.is_all;
+        let reports = reports && !states.is_empty();
+        let seen = RawStory { states, related: owned.states, events, reports, next, owns_more };
         let mut told = self.views.told(seen).await?;
         told.events = self.of_events(told.events).await?;
         told.reports.retain(|report| theirs.contains(&report.uid));
         Ok(told)
     }
 
+    /// What the object owns. Where they may not see all of it, as many states are read as there may be: a part that is
+    /// cut by what is hidden would tell where that is, and leave out what is theirs.
+    async fn owned(
+        &self,
+        query: &TimelineQuery,
+        related: Vec<RawState>,
+        next: Option<StoryCursor>,
+    ) -> Result<Owned, Problem> {
+        let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
+        let count = related.len();
+        let mut states = self.of_states(related, false).await?;
+        let is_all = states.len() == count && count > 0;
+        let mut rest = next;
+        let mut is_cut = false;
+        if let Some(limit) = query.limit.filter(|_| states.len() < count) {
+            let whole = TimelineQuery {
+                cursor: Some(StoryCursor { states: 0, ..here }),
+                limit: Some(MOST_READ),
+                events: false,
+                ..query.clone()
+            };
+            let whole = self.views.story(&whole).await?;
+            states = self.of_states(whole.related, false).await?;
+            rest = whole.next;
+            is_cut = states.len() > limit;
+            states.drain(..states.len().saturating_sub(limit));
+        }
+        let next = match (states.first(), rest) {
+            (Some(oldest), _) if is_cut => StoryCursor { related: oldest.seq(), ..here },
+            // After the last states of these objects come those of the next ones.
+            (Some(_), Some(rest)) if is_all || rest.related == Seq::MAX => rest,
+            // The position of a state that they may not see tells when it was.
+            (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
+            _ => StoryCursor { related: 0, ..here },
+        };
+        Ok(Owned { states, next, is_all })
+    }
+
+    /// Whether they may get all that is witnessed, in every namespace.
+    async fn sees_all_kinds(&self) -> Result<bool, Problem> {
+        for known in &self.witnessed {
+            if self.right(Verb::Get, &known.group, &known.kind, "").await? != Right::Everywhere {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether behind the cursor is anything that they may see. A story that is cut tells that there is more.
     async fn goes_on(&self, query: &TimelineQuery, cursor: StoryCursor) -> Result<bool, Problem> {
-        let query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
-        let behind = self.views.story(&query).await?;
-        Ok(!self.of_states(behind.states, true).await?.is_empty()
-            || !self.of_states(behind.related, false).await?.is_empty())
+        let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
+        loop {
+            let behind = self.views.story(&query).await?;
+            let is_last = behind.next.is_none() || query.limit.is_none_or(|limit| limit >= MOST_READ);
+            if !self.of_states(behind.states, true).await?.is_empty()
+                || !self.of_states(behind.related, false).await?.is_empty()
+            {
+                return Ok(true);
+            }
+            if is_last {
+                return Ok(false);
+            }
+            query.limit = Some(MOST_READ);
+        }
     }
 
     /// Events that they may get, about objects that they may get.

@@ -1,5 +1,6 @@
 //! Objects as they were at a moment, from the journal.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kubewitness_capability::Party;
@@ -74,7 +75,7 @@ impl HostViews {
         };
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let mut after = query.cursor.as_deref().map(cursor).transpose()?;
-        let mut documents = DOCUMENTS;
+        let (mut documents, mut told) = (DOCUMENTS, HashSet::new());
         for _ in 0..ROUNDS {
             let limit = selection.limit - page.objects.len();
             let asked = ThenQuery {
@@ -93,8 +94,10 @@ impl HostViews {
             })?;
             drop(turn);
             for then in found.rows {
-                let is_again = page.objects.iter().any(|view| view.object.uid == then.state.object.uid);
-                if !is_again && self.is_meant(&then.state, query, selection, &mut documents).await? {
+                let uid = &then.state.object.uid;
+                if !told.contains(uid) && self.is_meant(&then.state, query, selection, &mut documents).await?
+                {
+                    told.insert(uid.clone());
                     let state = self.without_secrets(&then.state).await?;
                     page.objects.push(view(Then { state, ..then }));
                 }
@@ -178,7 +181,7 @@ fn cursor(text: &str) -> Result<ThenCursor, ViewError> {
         Some(("living", number_of)) => number(number_of).map(ThenCursor::Living),
         _ => None,
     };
-    found.ok_or_else(|| wrong_cursor(text))
+    found.ok_or_else(wrong_cursor)
 }
 
 fn view(Then { state, next, known }: Then) -> ObjectView {

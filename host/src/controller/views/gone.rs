@@ -1,7 +1,8 @@
 //! Objects that have ended, from the journal's index over their ends, or by their names from the index of phases.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use kubewitness_core::document::unpack;
 use kubewitness_core::kinds::is_event;
@@ -29,7 +30,34 @@ const SORTED: usize = 2_000;
 
 /// Names that are looked at together, and so often by one page.
 const NAMES: usize = 2_000;
+/// The same of each namespace, where a person may see some of them.
+const FEWEST_NAMES: usize = 100;
 const ROUNDS_OF_NAMES: usize = 10;
+
+/// Namespaces of what has ended that are found, and how long they are kept.
+const NAMESPACES: usize = 1_000;
+const KEPT: Duration = Duration::from_secs(2);
+
+/// The namespaces of what has ended, by source. They are the same for everybody. To find them holds one of the journal's
+/// few readers for long, so one request does that at a time, and the others have what it finds.
+#[derive(Default)]
+pub(super) struct EndedIn {
+    looks: tokio::sync::Mutex<()>,
+    kept: Mutex<HashMap<String, (Instant, Arc<BTreeSet<String>>)>>,
+}
+
+impl EndedIn {
+    fn known(&self, source: &str) -> Option<Arc<BTreeSet<String>>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|_, (found, _)| found.elapsed() < KEPT);
+        kept.get(source).map(|(_, names)| names.clone())
+    }
+
+    fn keep(&self, source: &str, names: Arc<BTreeSet<String>>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(source.to_owned(), (Instant::now(), names));
+    }
+}
 
 /// Which ends a page looks at.
 struct Range {
@@ -99,12 +127,13 @@ impl HostViews {
             part.notices.push(INCOMPLETE.into());
         }
         let by_namespace = order.by == By::Namespace;
+        let within = self.named_within(query);
         let mut asked = NamedEndQuery {
-            sources: self.asked(query),
+            limit: NAMES.checked_div(within.len()).unwrap_or(NAMES).max(FEWEST_NAMES),
+            within,
             by_namespace,
             descends: order.descends(),
             beyond: selection.beyond.as_ref().map(|place| name_place(place, by_namespace)),
-            limit: NAMES,
         };
         let mut documents = DOCUMENTS;
         for _ in 0..ROUNDS_OF_NAMES {
@@ -138,6 +167,23 @@ impl HostViews {
             }
         }
         Ok(part)
+    }
+
+    /// Where names are looked up: what may not be shown is not looked at, so nothing depends on it.
+    fn named_within(&self, query: &ObjectQuery) -> Vec<(String, Option<String>)> {
+        let mut within = Vec::new();
+        for source in self.asked(query) {
+            match query.within.as_ref().and_then(|within| within.sources.get(&source)) {
+                None | Some(Shown::Everything) => within.push((source, query.namespace.clone())),
+                Some(Shown::Namespaces(names)) => {
+                    let is_asked = |name: &&String| query.namespace.as_ref().is_none_or(|it| it == *name);
+                    within.extend(
+                        names.keys().filter(is_asked).map(|name| (source.clone(), Some(name.clone()))),
+                    );
+                }
+            }
+        }
+        within
     }
 
     /// The index of names leaves Events out.
@@ -246,11 +292,30 @@ impl HostViews {
         most: usize,
         names: &mut BTreeSet<String>,
     ) -> Result<(), ViewError> {
+        let _looks = self.ended_in.looks.lock().await;
+        let ended = match self.ended_in.known(source) {
+            Some(known) => known,
+            None => {
+                let found = Arc::new(self.find_ended(source).await?);
+                self.ended_in.keep(source, found.clone());
+                found
+            }
+        };
+        for name in ended.iter() {
+            if names.len() >= most {
+                break;
+            }
+            names.insert(name.clone());
+        }
+        Ok(())
+    }
+
+    async fn find_ended(&self, source: &str) -> Result<BTreeSet<String>, ViewError> {
         let sources = [source.to_owned()];
-        let found = Mutex::new(names);
+        let found = Mutex::new(BTreeSet::new());
         let fits = |_: &str, namespace: &str, _: &str| {
             let mut names = found.lock().unwrap_or_else(PoisonError::into_inner);
-            if names.len() < most && !names.contains(namespace) {
+            if names.len() < NAMESPACES && !names.contains(namespace) {
                 names.insert(namespace.to_owned());
             }
             // What is looked at is all that is wanted: no state of it is read.
@@ -264,7 +329,8 @@ impl HostViews {
             limit: 1,
             fits: &fits,
         };
-        self.journal.ended(&query).await.map(drop).map_err(unavailable)
+        self.journal.ended(&query).await.map_err(unavailable)?;
+        Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The sources that a question is about, and that may be shown.

@@ -35,6 +35,7 @@ use kubewitness_journal::{Journal, PhaseIndex, ReplayRecord};
 use tokio::sync::watch;
 
 use self::at_moment::Walks;
+use self::gone::EndedIn;
 use self::shapes::*;
 use super::election::Election;
 use super::mutes::Mutes;
@@ -52,6 +53,7 @@ pub struct HostViews {
     mutes: Arc<Mutes>,
     phases: PhaseIndex,
     walks: Walks,
+    ended_in: EndedIn,
 }
 
 impl HostViews {
@@ -70,6 +72,7 @@ impl HostViews {
             mutes,
             phases,
             walks: Walks::default(),
+            ended_in: EndedIn::default(),
         }
     }
 

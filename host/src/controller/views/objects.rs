@@ -166,13 +166,13 @@ impl HostViews {
 }
 
 fn place(cursor: &str) -> Result<Place, ViewError> {
-    Place::parse(cursor).ok_or_else(|| wrong_cursor(cursor))
+    Place::parse(cursor).ok_or_else(wrong_cursor)
 }
 
-pub(super) fn wrong_cursor(cursor: &str) -> ViewError {
-    ViewError::Invalid(format!(
-        "`{cursor}` is no cursor of this list: take it from the header `Link` of the page before"
-    ))
+/// It does not tell the cursor, which may name what the person may not see.
+pub(super) fn wrong_cursor() -> ViewError {
+    let told = "the cursor is none of this list: take it from the header `Link` of the page before";
+    ViewError::Invalid(told.into())
 }
 
 /// The moment of a parameter, in milliseconds.

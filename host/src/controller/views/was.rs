@@ -105,7 +105,7 @@ impl HostViews {
 
     async fn asked_of_index(&self, query: &ObjectQuery, phase: &str) -> Result<PhaseQuery, ViewError> {
         let (after, before) = self.range(query).await?;
-        let cursor = query.cursor.as_deref().map(|text| text.parse().map_err(|_| wrong_cursor(text)));
+        let cursor = query.cursor.as_deref().map(|text| text.parse().map_err(|_| wrong_cursor()));
         Ok(PhaseQuery {
             sources: self.asked(query),
             phase: phase.to_owned(),

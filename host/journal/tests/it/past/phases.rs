@@ -59,8 +59,7 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
     desk.append(vec![is(4, "Running", 10)]).await;
     let index = index(&desk).await;
     let all = async |query: NamedEndQuery| {
-        let (mut query, mut names) =
-            (NamedEndQuery { sources: vec![SOURCE.into()], limit: 2, ..query }, vec![]);
+        let (mut query, mut names) = (NamedEndQuery { limit: 2, ..query }, vec![]);
         loop {
             let page = index.ended(query.clone()).await.unwrap();
             names.extend(page.iter().map(|end| end.name.clone()));
@@ -68,7 +67,7 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
             query.beyond = Some(query.place(last));
         }
     };
-    let query = NamedEndQuery::default();
+    let query = NamedEndQuery { within: vec![(SOURCE.into(), None)], ..NamedEndQuery::default() };
     assert_eq!(all(query.clone()).await, ["train-1", "train-2", "train-3"]);
     assert_eq!(
         all(NamedEndQuery { descends: true, ..query.clone() }).await,
@@ -78,8 +77,16 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
     assert_eq!(all(by_namespace.clone()).await, ["train-3", "train-1", "train-2"]);
     let descends = NamedEndQuery { descends: true, ..by_namespace };
     assert_eq!(all(descends).await, ["train-2", "train-1", "train-3"]);
+    let of_one = vec![(SOURCE.into(), Some("team-1".into()))];
+    let of_two = vec![(SOURCE.into(), Some("team-2".into())), (SOURCE.into(), Some("team-1".into()))];
+    for (within, names) in [(of_one, vec!["train-1"]), (of_two, vec!["train-1", "train-2"])] {
+        for by_namespace in [false, true] {
+            let query = NamedEndQuery { within: within.clone(), by_namespace, ..NamedEndQuery::default() };
+            assert_eq!(all(query).await, names, "what others have is not looked at");
+        }
+    }
     let ends = index.ended(NamedEndQuery {
-        sources: vec![SOURCE.into(), "pods".into()],
+        within: vec![(SOURCE.into(), None), ("pods".into(), None)],
         limit: 9,
         ..NamedEndQuery::default()
     });

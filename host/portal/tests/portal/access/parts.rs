@@ -69,6 +69,45 @@ async fn who_may_get_a_job_and_not_its_pods_is_not_told_where_the_pods_have_stat
 }
 
 #[tokio::test]
+async fn what_is_hidden_of_what_a_job_owns_cuts_nothing_and_tells_no_position() {
+    let portal = cut(&["configmaps"]);
+    let hidden = portal.views.push_owned("ConfigMap", "red", "red");
+    let part = async |before: u64| {
+        let address = format!("/api/v1/timeline?uid=uid-red&limit=1&cursor=0/{before}");
+        let answer = portal.as_token("red", &address).await;
+        let positions: Vec<_> =
+            answer.json()["related"].as_array().unwrap().iter().map(|state| state["seq"].clone()).collect();
+        (positions, next(&answer))
+    };
+    let seen = part(hidden + 1).await;
+    assert_eq!(seen, (vec![serde_json::json!(2)], None), "the pod, which is all that they may see");
+    assert_eq!(part(hidden).await, seen);
+    assert_eq!(part(hidden - 1).await, seen);
+    let whole = portal.as_token("boss", "/api/v1/timeline?uid=uid-red&limit=1&cursor=0/99").await;
+    assert!(whole.text.contains("uid-red-configmap") && next(&whole).is_some(), "{}", whole.text);
+}
+
+#[tokio::test]
+async fn a_cursor_of_one_list_is_none_of_another_and_no_answer_says_what_it_holds() {
+    let portal = Portal::new();
+    let first = portal.as_token("red", "/api/v1/objects?namespace=red&sort=name").await;
+    let cursor = next(&first).expect("a link to the next part");
+    let cursor = cursor.split_once("cursor=").expect("a cursor").1;
+    let looked = portal.views.begun.lock().unwrap().len();
+    for other in
+        ["gone=only&sort=name", "was=Failed", "at=2026-11-20T00:00:00Z", "sort=-name", "kind=Pod&sort=name"]
+    {
+        for path in ["/api/v1/objects", "/"] {
+            let address = format!("{path}?namespace=red&{other}&cursor={cursor}");
+            let answer = portal.as_token("red", &address).await;
+            assert_eq!(answer.status, 400, "{address}");
+            assert!(!answer.text.contains("secret"), "{}", answer.text);
+        }
+    }
+    assert_eq!(portal.views.begun.lock().unwrap().len(), looked, "nothing was looked up");
+}
+
+#[tokio::test]
 async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_get_it() {
     let portal = Portal::new();
     portal.views.push_event("red", "blue");

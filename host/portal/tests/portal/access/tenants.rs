@@ -138,10 +138,15 @@ impl Tenants {
 
     /// An Event of this tenant, of which the controller has found that the job of another one is the owner.
     pub fn push_event(&self, tenant: &str, owner: &str) -> Seq {
+        self.push_owned("Event", tenant, owner)
+    }
+
+    /// Of an object of this kind that the job of a tenant owns.
+    pub fn push_owned(&self, kind: &str, tenant: &str, owner: &str) -> Seq {
         let mut states = self.states.lock().unwrap();
         let seq = states.last().unwrap().seq + 1;
-        let object =
-            fake::object("Event", tenant, &format!("{tenant}-event"), &format!("uid-{tenant}-event"));
+        let name = format!("{tenant}-{}", kind.to_lowercase());
+        let object = fake::object(kind, tenant, &name, &format!("uid-{name}"));
         let mut state = fake::state(seq, &object, Change::Present, seq, fake::status("Unknown", "", ""));
         state.owner = Some(Arc::new(job(owner)));
         states.push(Arc::new(state));
@@ -177,11 +182,11 @@ fn letter(tenant: &str) -> DeadLetterView {
 }
 
 /// The newest state of the object and the newest of what it owns, before the cursor. There may be more.
-fn cut(story: &mut RawStory, cursor: StoryCursor) {
+fn cut(story: &mut RawStory, cursor: StoryCursor, most: usize) {
     let newest = |states: &mut Vec<RawState>, before: Seq| {
         states.retain(|state| state.seq() < before);
-        states.drain(..states.len().saturating_sub(1));
-        states.first().map_or(0, RawState::seq)
+        states.drain(..states.len().saturating_sub(most));
+        states.first().filter(|_| most == 1).map_or(0, RawState::seq)
     };
     let states = newest(&mut story.states, cursor.states);
     let related = newest(&mut story.related, cursor.related);
@@ -340,7 +345,9 @@ impl Views for Tenants {
         let [states, related] = [states, related].map(raw);
         let mut story = RawStory { states, related, reports: query.events, ..RawStory::default() };
         if self.cuts && (query.events || query.cursor.is_some()) {
-            cut(&mut story, query.cursor.unwrap_or(StoryCursor::NEWEST));
+            // Nothing has so many.
+            let most = if query.limit >= Some(10_000) { usize::MAX } else { 1 };
+            cut(&mut story, query.cursor.unwrap_or(StoryCursor::NEWEST), most);
         }
         Ok(story)
     }
