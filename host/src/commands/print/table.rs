@@ -236,11 +236,12 @@ fn shortened(cell: &str, width: usize) -> Cow<'_, str> {
 
 /// A text in lines that are no wider, broken between words where that is possible.
 fn wrapped(text: &str, within: usize) -> Vec<String> {
+    let within = within.max(1);
     let mut lines = Vec::<String>::new();
     let mut room = 0;
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         let signs: Vec<char> = word.chars().collect();
-        for (index, part) in signs.chunks(within.max(1)).enumerate() {
+        for (index, part) in signs.chunks(within).enumerate() {
             let takes = part.len() + 1;
             match lines.last_mut().filter(|_| index == 0 && takes <= room) {
                 Some(line) => {

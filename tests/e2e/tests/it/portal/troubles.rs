@@ -61,7 +61,7 @@ impl<'a> Troubles<'a> {
         let older = format!("{story}?limit=2&cursor=9999%2F9999");
         [
             ("/deadletters".into(), "Choose position"),
-            ("/deadletters?plugin=probe&error=trapped".into(), "1 dead letter that fit the filter"),
+            ("/deadletters?plugin=probe&error=trapped".into(), "1 dead letter that fits the filter"),
             ("/gaps".into(), "Compacted"),
             (story, "Created pod: train-1-x7k2p"),
             (older, "This part of the story has"),
