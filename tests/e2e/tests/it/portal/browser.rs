@@ -130,6 +130,8 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
     ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
 
+    let seq = job["seq"].as_u64().context("a position")?;
+    document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
     rows_stay(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
@@ -139,8 +141,6 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
         ensure!(text.contains(plugin), "{plugin} is missing: {text}");
     }
     folds_by_its_own_width(&browser).await?;
-    let seq = job["seq"].as_u64().context("a position")?;
-    document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
     browser.close().await
 }
 
