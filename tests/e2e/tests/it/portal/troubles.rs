@@ -77,6 +77,8 @@ impl<'a> Troubles<'a> {
         ensure!(letters.as_array().is_some_and(|all| all.len() == 3), "{letters}");
         let story = self.get(&format!("timeline?uid={}", self.uid)).await?;
         ensure!(story["events"][0].is_object(), "no Event: {story}");
+        let told = self.get("timeline?kind=Event&namespace=default&name=train-1.1").await?;
+        ensure!(told["events"][0]["about"]["uid"] == self.uid, "an Event says nothing itself: {told}");
         let gaps = self.get("gaps").await?;
         ensure!(gaps.as_array().is_some_and(|all| all.len() >= 2), "{gaps}");
         let plugins = self.get("plugins").await?;
