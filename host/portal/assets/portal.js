@@ -48,7 +48,9 @@
     if (!isOwn) return;
     part.querySelectorAll("time[datetime]").forEach(tell);
     for (const text of part.querySelectorAll("svg [data-ms]")) {
-      text.textContent = own(new Date(Number(text.dataset.ms))).slice(11);
+      const ms = Number(text.dataset.ms);
+      const tenths = text.hasAttribute("data-tenths") ? `.${Math.floor(ms / 100) % 10}` : "";
+      text.textContent = own(new Date(ms)).slice(11) + tenths;
     }
     for (const text of part.querySelectorAll("svg title, svg desc")) {
       const told = (time) => own(new Date(`${time.replace(" ", "T")}Z`));

@@ -243,7 +243,7 @@ fn audits(sources: &[SourceView]) -> Markup {
     }
     html! {
         div.scroll tabindex="0" role="group" aria-label="Audits" { table.dense.folds {
-            caption { "An audit compares a full list with what was witnessed. Audits are counted since the start of the process" }
+            caption { "An audit compares a full list with what was witnessed. Audits are counted since the start of the process." }
             thead { tr {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
                 th.num scope="col" { "Objects that differed" }

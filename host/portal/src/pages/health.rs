@@ -56,11 +56,11 @@ fn verdict(status: &StatusView, not_ready: Option<&str>) -> Markup {
         @if !status.restricted {
             p.verdict.wrong[!is_well] {
                 @if is_well { "✓ Every source is up to date, and each plugin accounts for every state." }
-                @else { "✗ Something needs attention. The list below says what to do." }
+                @else { "✗ Something needs attention." }
             }
             ul.summary {
-                @if behind > 0 { li { (figure(behind)) " of " (status.sources.len()) " sources not up to date" } }
-                @if ill > 0 { li { (figure(ill)) " of " (status.plugins.len()) " plugins failed or degraded" } }
+                @if behind > 0 { li { a href="/sources" { (figure(behind)) " of " (status.sources.len()) " sources" } " not up to date" } }
+                @if ill > 0 { li { a href="/plugins" { (figure(ill)) " of " (status.plugins.len()) " plugins" } " failed or degraded" } }
                 @if dead > 0 { li { a href="/deadletters" { (figure(dead)) " " (plural(dead, "dead letter", "dead letters")) } } }
                 @if gaps > 0 { li { a href="/gaps" { (figure(gaps)) " " (plural(gaps, "gap", "gaps")) } ", each with its bounds" } }
             }

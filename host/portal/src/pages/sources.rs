@@ -218,8 +218,8 @@ fn journal(journal: &JournalView) -> Markup {
 pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..10_240 => format!("{bytes} bytes"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        10_240..10_485_760 => format!("{} KiB", figure(bytes >> 10)),
+        10_485_760..10_737_418_240 => format!("{} MiB", figure(bytes >> 20)),
         _ => format!("{} GiB", bytes >> 30),
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::bail;
-use kubewitness_core::State;
+use kubewitness_core::kinds::is_event;
 use kubewitness_core::views::{EventView, ReportView, TimelineView};
+use kubewitness_core::{State, Status};
 
 use super::client::Client;
+use super::get::events;
 use super::live::poll;
 use super::object_name::{ObjectName, names, namespace, nothing, story};
 use crate::cli::{TimelineArgs, Zone};
@@ -53,10 +55,11 @@ fn owns_more(cut: bool) -> &'static str {
 }
 
 fn text(view: &TimelineView, wide: bool) -> String {
-    let mut text = states_table(&view.states, wide);
+    let is_event = view.states.last().is_some_and(|last| is_event(&last.object.group, &last.object.kind));
+    let mut text = states_table(&view.states, wide, !is_event);
     if !view.related.is_empty() {
         text.push('\n');
-        text.push_str(&states_table(&view.related, wide));
+        text.push_str(&states_table(&view.related, wide, true));
     }
     if !view.events.is_empty() {
         text.push('\n');
@@ -75,7 +78,7 @@ fn events_table(events: &[EventView], wide: bool) -> String {
     if wide {
         header.extend(["FROM", "FIRST SEEN", "SEQ"]);
     }
-    let mut table = Table::new(&header).spare(&["COUNT", "TYPE"]).above("OBJECT").whole(wide);
+    let mut table = events::fitting(Table::new(&header)).whole(wide);
     for event in events {
         let repeated = event.repeated();
         let mut row = vec![
@@ -112,11 +115,18 @@ fn reports_table(reports: &[ReportView], wide: bool) -> String {
     table.render()
 }
 
-fn states_table(states: &[Arc<State>], wide: bool) -> String {
-    let mut header = vec!["SEQ", "OBSERVED", "OBJECT", "CHANGE", "VERSION", "PHASE", "REASON", "MESSAGE"];
+/// An Event has no status: what it tells stands in the table of Events.
+fn states_table(states: &[Arc<State>], wide: bool, has_status: bool) -> String {
+    let mut header = vec!["SEQ", "OBSERVED", "OBJECT", "CHANGE", "VERSION"];
+    if has_status {
+        header.extend(["PHASE", "REASON", "MESSAGE"]);
+    }
     let spare = &["VERSION", "CHANGE", "MESSAGE", "REASON", "OBJECT"];
+    if wide && has_status {
+        header.extend(["ATTEMPT", "READY", "EXIT"]);
+    }
     if wide {
-        header.extend(["ATTEMPT", "READY", "EXIT", "SOURCE", "UID"]);
+        header.extend(["SOURCE", "UID"]);
     }
     let mut table = Table::new(&header).spare(spare).above("OBJECT").whole(wide);
     for state in states {
@@ -131,23 +141,30 @@ fn states_table(states: &[Arc<State>], wide: bool) -> String {
                 state.change.as_str().into()
             },
             state.resource_version.to_string(),
-            status.phase.clone(),
-            status.reason.clone(),
-            match wide {
-                true => status.message.clone(),
-                false => status.message.chars().take(80).collect::<String>().replace('\n', " "),
-            },
         ];
+        if has_status {
+            row.extend(told(status, wide));
+        }
         if wide {
-            row.extend([
-                status.attempt.to_string(),
-                format!("{}/{}", status.ready, status.total),
-                status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
-                state.source.to_string(),
-                object.uid.clone(),
-            ]);
+            row.extend([state.source.to_string(), object.uid.clone()]);
         }
         table.row(row);
     }
     table.render()
+}
+
+fn told(status: &Status, wide: bool) -> Vec<String> {
+    let message = match wide {
+        true => status.message.clone(),
+        false => status.message.chars().take(80).collect::<String>().replace('\n', " "),
+    };
+    let mut told = vec![status.phase.clone(), status.reason.clone(), message];
+    if wide {
+        told.extend([
+            status.attempt.to_string(),
+            format!("{}/{}", status.ready, status.total),
+            status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+        ]);
+    }
+    told
 }

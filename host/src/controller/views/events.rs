@@ -1,15 +1,24 @@
 //! The Events of one object's story, as their documents tell them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_capability::Patience;
 use kubewitness_core::events;
 use kubewitness_core::ports::{Documents, RawState};
 use kubewitness_core::views::{EventView, ViewError};
+use kubewitness_core::{Change, State};
 
 use super::redacted::party;
 use super::{HostViews, unavailable};
+
+/// The state of an Event that tells what it says: the document of its deletion may tell nothing. `None`: of any other
+/// object.
+pub(super) fn itself(states: &[Arc<State>]) -> Option<Arc<State>> {
+    let last = states.last().filter(|last| events::is_event(&last.object.group, &last.object.kind))?;
+    Some(states.iter().rfind(|state| state.change == Change::Present).unwrap_or(last).clone())
+}
 
 impl HostViews {
     /// Of these newest states of Events, what people may read of them.

@@ -233,6 +233,9 @@ impl Views for HostViews {
             _ => next,
         };
         let next = Some(next).filter(|next| next.states > 0 || next.related > 0);
+        if query.events {
+            found.events.extend(events::itself(&found.states));
+        }
         let [states, related, events] = [found.states, found.related, found.events].map(raw);
         Ok(RawStory { states, related, events, reports: query.events, next, owns_more: found.owns_more })
     }

@@ -109,7 +109,7 @@ pub struct TimelineView {
     /// States of objects that this one owns (a Job's pods), oldest first.
     pub related: Vec<Arc<State>>,
     /// Events of Kubernetes about this object and those that it owns, oldest first. Those that say the same are
-    /// one, with a count.
+    /// one, with a count. If this object is an Event: what it says itself.
     #[serde(default)]
     pub events: Vec<EventView>,
     /// What plugins report of these objects, such as who was told; oldest first.

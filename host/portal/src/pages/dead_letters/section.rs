@@ -110,7 +110,7 @@ impl Section {
             @if self.is_cut && !self.is_behind && !narrows && count > 0 { "More than " }
             @if self.is_cut && !self.is_behind && !narrows && count == 0 { "Of the first " (figure(self.looked as u64)) ": " }
             (figure(count)) " " (plural(count, "dead letter", "dead letters"))
-            @if narrows { " that fit the filter" }
+            @if narrows { (plural(count, " that fits the filter", " that fit the filter")) }
             @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked as u64)) }
             @if self.is_behind { " on this page" }
             @else if shown < count { ", " (figure(shown)) " of them on this page" }

@@ -43,6 +43,8 @@ impl Scale {
     }
 }
 
+/// An axis that is shorter, in ms, tells tenths of a second: else several of its times would be the same.
+const TENTHS: u64 = 10_000;
 /// Marks of one plugin; the newest states.
 const MARKS: usize = 400;
 
@@ -82,9 +84,12 @@ fn grid(scale: &Scale, step: u64, height: f64) -> Markup {
         4 => "end",
         _ => "middle",
     };
+    let is_short = scale.to - scale.from < TENTHS;
     html! {
         line.grid x1=(round(x)) x2=(round(x)) y1=(TOP - 6.0) y2=(height) {}
-        text.axis x=(round(x)) y="12" text-anchor=(anchor) data-ms=(ms) { (time::clock(ms)) }
+        text.axis x=(round(x)) y="12" text-anchor=(anchor) data-ms=(ms) data-tenths[is_short] {
+            (time::clock(ms)) @if is_short { "." (ms / 100 % 10) }
+        }
     }
 }
 

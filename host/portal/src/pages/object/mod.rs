@@ -25,8 +25,10 @@ use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
+use self::event::Versions;
 use self::lanes::Lane;
 use self::not_witnessed::SUBMITTED;
+use self::quiet::Quiet;
 use self::states::Table;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
@@ -67,6 +69,24 @@ impl Asked<'_> {
 /// What is known of the gaps of a story, by their positions.
 type Holes = BTreeMap<Seq, Gap>;
 
+/// What the rows of a page tell that no state has.
+struct Notes {
+    holes: Holes,
+    quiet: Quiet,
+    /// Of an Event, what its versions tell. They have no phase.
+    versions: Option<Versions>,
+}
+
+impl Notes {
+    async fn read(app: &App, visible: &Visibility, view: &TimelineView, all: bool) -> Result<Self, Shown> {
+        Ok(Self {
+            holes: holes(app, view.states.iter().chain(&view.related)).await?,
+            quiet: quiet::quiet(app, view, all).await,
+            versions: event::versions(visible, &view.states).await?,
+        })
+    }
+}
+
 pub(super) async fn page(
     State(app): State<App>,
     viewer: Viewer,
@@ -99,29 +119,19 @@ pub(super) async fn page(
         return Ok(Redirect::to(&format!("/objects/{}", encode(&uid))).into_response());
     }
     let object = &last.object;
-    let holes = holes(&app, view.states.iter().chain(&view.related)).await?;
     let missing = view.states.iter().filter(|state| state.change == Change::Gap).count();
     let shown = lanes_of(&view.states, &view.related);
-    let versions = event::versions(&visible, &view.states).await?;
     let name = format!("{}/{}", object.kind, object.name);
-    let (other, quiet) = (asked.address(!all), quiet::quiet(&app, &view, all).await);
-    let table = Table {
-        caption: &name,
-        named: false,
-        all,
-        quiet: &quiet,
-        chosen,
-        holes: &holes,
-        other: &other,
-        versions: versions.as_ref(),
-    };
+    let notes = Notes::read(&app, &visible, &view, all).await?;
+    let table = Table { caption: &name, named: false, asked, other: &asked.address(!all), notes: &notes };
     let moment = moment::look(&view.states, params.text("at"), &uid)?;
+    // Above the heading, whose line has room: what comes covers no words.
     let newer = html! { div.over { a #newer.fresh data-after=(after) data-uid=(uid) href="" hidden {} } };
-    if let Some(versions) = &versions {
+    if let Some(versions) = &notes.versions {
         let content = html! {
-            (crumbs(object))
+            (crumbs(object)) (newer)
             div.head { h1 { (object.name) } (event::kind(versions)) (left(last)) }
-            (event::said(versions)) (moment) (cut(&view, asked)) (newer)
+            (event::said(versions)) (moment) (cut(&view, asked))
             (event::facts(&view, versions)) (commands(last)) (tables(&view, table))
         };
         return Ok(Page::new(name.clone(), "/", content).into_response());
@@ -133,16 +143,16 @@ pub(super) async fn page(
     let told = told(&visible, last, &view.states).await;
     let words = story::words(&view.states, &view.related, told.known, SystemClock::default().now_ms());
     let content = html! {
-        (crumbs(object))
+        (crumbs(object)) (newer)
         div.head { h1 { (object.name) } (how(last)) }
         @if !words.is_empty() { p.story { (words) "." } }
         p.lead { (why(&story::told(last))) }
-        (moment) (cut(&view, asked)) (newer)
+        (moment) (cut(&view, asked))
         (facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
         (commands(last))
         section aria-labelledby="lanes" {
             h2 #lanes { "Phases over time" @if !deliveries.is_empty() { ", and which plugin is done with each state" } }
-            (lanes::svg(&shown, &deliveries, &holes))
+            (lanes::svg(&shown, &deliveries, &notes.holes))
         }
         @if !view.events.is_empty() {
             section aria-labelledby="events" {

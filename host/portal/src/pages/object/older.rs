@@ -6,9 +6,8 @@ use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::views::{Deliveries, TimelineQuery, TimelineView};
 use maud::{Markup, html};
 
-use super::quiet::quiet;
 use super::states::Table;
-use super::{Asked, event, holes, lanes, lanes_of, owns_more, tables};
+use super::{Asked, Notes, lanes, lanes_of, owns_more, tables};
 use crate::access::Viewer;
 use crate::answer::Shown;
 use crate::answer::frame::Page;
@@ -43,27 +42,15 @@ pub(super) async fn page(
     };
     let visible = Visibility::new(app, viewer);
     let view = visible.story(&query).await?;
-    let holes = holes(app, view.states.iter().chain(&view.related)).await?;
     let title = match view.states.first().map(|state| &state.object) {
         Some(object) => format!("{}/{}, older states", object.kind, object.name),
         // What it owns has parts of its own.
         None if !view.related.is_empty() => "What else the object owns".to_owned(),
         None => "Older states".to_owned(),
     };
-    let (all, chosen) = (asked.all, asked.chosen);
-    let other = address(Asked { all: !all, ..asked }, cursor);
-    let quiet = quiet(app, &view, all).await;
-    let versions = event::versions(&visible, &view.states).await?;
-    let table = Table {
-        caption: "The object",
-        named: false,
-        all,
-        quiet: &quiet,
-        chosen,
-        holes: &holes,
-        other: &other,
-        versions: versions.as_ref(),
-    };
+    let other = address(Asked { all: !asked.all, ..asked }, cursor);
+    let notes = Notes::read(app, &visible, &view, asked.all).await?;
+    let table = Table { caption: "The object", named: false, asked, other: &other, notes: &notes };
     let content = html! {
         p.crumbs { a href=(asked.address(asked.all)) { "The object now" } }
         div.head { h1 { (title) } }
@@ -92,10 +79,10 @@ fn told(view: &TimelineView) -> Markup {
 
 fn story(view: &TimelineView, table: Table<'_>) -> Markup {
     html! {
-        @if table.versions.is_none() {
+        @if table.notes.versions.is_none() {
             section aria-labelledby="lanes" {
                 h2 #lanes { "Phases over time" }
-                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), table.holes))
+                (lanes::svg(&lanes_of(&view.states, &view.related), &Deliveries::new(), &table.notes.holes))
             }
         }
         (tables(view, table))

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use kubewitness_core::{Change, Gap, Seq, State as Witnessed};
 use maud::{Markup, html};
 
-use super::Holes;
-use super::event::Versions;
-use super::quiet::Quiet;
+use super::{Asked, Notes};
 use crate::pages::gaps::bound;
 use crate::pages::parts::{at, badge, event_type, event_words, figure, object_link, plural, why};
 
@@ -20,16 +18,10 @@ pub(super) struct Table<'a> {
     pub caption: &'a str,
     /// Of several objects.
     pub named: bool,
-    /// Without folding.
-    pub all: bool,
-    pub quiet: &'a Quiet,
-    /// The position that the address is about.
-    pub chosen: Option<Seq>,
-    pub holes: &'a Holes,
+    pub asked: Asked<'a>,
     /// The address of the same page with every version, or with those folded that tell nothing new.
     pub other: &'a str,
-    /// Of an Event, what its versions tell. They have no phase.
-    pub versions: Option<&'a Versions>,
+    pub notes: &'a Notes,
 }
 
 enum Row<'a> {
@@ -43,7 +35,7 @@ fn rows<'a>(states: &'a [Arc<Witnessed>], table: &Table<'_>) -> Vec<Row<'a>> {
     let mut newest: HashMap<&str, &Witnessed> = HashMap::new();
     for state in states {
         let before = newest.insert(&state.object.uid, state);
-        if table.quiet.seqs.contains(&state.seq) && table.chosen != Some(state.seq) {
+        if table.notes.quiet.seqs.contains(&state.seq) && table.asked.chosen != Some(state.seq) {
             quiet.push((state, before));
             continue;
         }
@@ -88,14 +80,14 @@ impl Table<'_> {
                 table.dense.folds {
                     caption {
                         (self.caption) ": " (figure(count)) " " (plural(count, "state", "states")) ", oldest first"
-                        @if self.quiet.is_cut { ". Some versions were not compared with the one before, and stand alone" }
-                        @if self.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
+                        @if self.notes.quiet.is_cut { ". Some versions were not compared with the one before, and stand alone" }
+                        @if self.asked.all { " · " a href={ (self.other) "#states" } { "fold those that tell nothing new" } }
                     }
                     thead { tr {
                         th.num scope="col" { "Position" }
                         th scope="col" { "Observed" }
                         @if self.named { th scope="col" { "Object" } }
-                        @if self.versions.is_some() { th scope="col" { "Type" } }
+                        @if self.notes.versions.is_some() { th scope="col" { "Type" } }
                         @else {
                             th scope="col" { "Phase" }
                             th.num scope="col" { "Ready" }
@@ -120,7 +112,7 @@ impl Table<'_> {
     }
 
     fn folded(&self, first: &Witnessed, last: &Witnessed, count: usize, choice: bool) -> Markup {
-        let of_phase = if self.versions.is_some() { 1 } else { 3 };
+        let of_phase = if self.notes.versions.is_some() { 1 } else { 3 };
         let columns = 5 + of_phase + usize::from(self.named) + usize::from(choice);
         html! {
             tr.folded {
@@ -139,16 +131,16 @@ impl Table<'_> {
         choice: Option<(Option<Seq>, Option<Seq>)>,
     ) -> Markup {
         let status = &state.status;
-        let hole = self.holes.get(&state.seq);
+        let hole = self.notes.holes.get(&state.seq);
         let same = before.is_some_and(|before| before.status.phase == status.phase)
             && state.change == Change::Present;
         html! {
-            tr.gap[state.change == Change::Gap].chosen[self.chosen == Some(state.seq)] id={ "state-" (state.seq) } {
+            tr.gap[state.change == Change::Gap].chosen[self.asked.chosen == Some(state.seq)] id={ "state-" (state.seq) } {
                 td.num data-label="Position" { a href={ "/objects/" (state.object.uid) "?state=" (state.seq) "#state-" (state.seq) } title="The address of this state" { (state.seq) } }
                 td.when data-label="Observed" { (at(state.observed_ms)) }
                 @if self.named { td.object data-label="Object" { (object_link(&state.object)) } }
-                td.keep data-label=(if self.versions.is_some() { "Type" } else { "Phase" }) {
-                    @match self.versions {
+                td.keep data-label=(if self.notes.versions.is_some() { "Type" } else { "Phase" }) {
+                    @match &self.notes.versions {
                         Some(versions) => { @if let Some(event) = versions.get(&state.seq) { (event_type(event)) } }
                         None => { span.same[same] { (badge(&status.phase)) } }
                     }
@@ -158,7 +150,7 @@ impl Table<'_> {
                     }
                     @if state.late { " " span.mark title="It arrived after a newer version." { "late" } }
                 }
-                @if self.versions.is_none() {
+                @if self.notes.versions.is_none() {
                     td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } }
                     td.num data-label="Attempt" { @if status.attempt > 0 { (status.attempt) } }
                 }
@@ -178,7 +170,7 @@ impl Table<'_> {
     }
 
     fn reason(&self, state: &Witnessed, hole: Option<&Gap>) -> Markup {
-        let event = self.versions.map(|versions| versions.get(&state.seq));
+        let event = self.notes.versions.as_ref().map(|versions| versions.get(&state.seq));
         html! {
             @match (hole, event) {
                 (Some(gap), _) => {

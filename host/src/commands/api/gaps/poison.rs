@@ -50,7 +50,7 @@ pub(super) fn poison_text(poison: &[PoisonView], wide: bool, source: Option<&str
     if wide {
         header.extend(["EPOCH", "BEGINS"]);
     }
-    let mut table = Table::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]);
+    let mut table = Table::new(&header).spare(&["BYTES", "SOURCE", "OBSERVED"]).below("ERROR");
     for view in poison {
         let mut row = vec![
             view.number.to_string(),

@@ -5,10 +5,12 @@ use kubewitness_core::views::{EventView, ObjectView};
 
 use super::query::{When, in_phase};
 use crate::cli::Zone;
-use crate::commands::print::age;
+use crate::commands::print::{Table, age};
 
-/// What is left out of a narrow terminal, the first first.
-pub(super) const SPARE: &[&str] = &["NAMESPACE", "TYPE"];
+/// On a narrow terminal. The object is what the next command is about, and the message is what people read.
+pub(in crate::commands::api) fn fitting(table: Table) -> Table {
+    table.spare(&["NAMESPACE", "COUNT", "TYPE", "OBJECT"]).above("OBJECT").below("MESSAGE")
+}
 
 pub(super) fn header(when: When, wide: bool) -> Vec<&'static str> {
     let mut header = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];

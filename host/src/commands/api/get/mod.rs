@@ -1,7 +1,7 @@
 //! `kubewitness get` and `kubewitness jobs`: the objects of watched kinds, as they are, as they ended, or as they were
 //! at a moment. They change nothing.
 
-mod events;
+pub(super) mod events;
 mod follow;
 mod query;
 

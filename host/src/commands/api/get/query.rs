@@ -148,7 +148,7 @@ impl GetQuery {
     pub fn table(&self) -> Table {
         if is_of_events(&self.kind) {
             let header = events::header(self.when, self.is_wide());
-            return Table::new(&header).spare(events::SPARE).whole(self.is_wide());
+            return events::fitting(Table::new(&header)).whole(self.is_wide());
         }
         let mut header = vec!["NAMESPACE", "NAME", "PHASE", "READY", "ATTEMPT", "REASON"];
         header.extend(match self.when {

@@ -91,7 +91,7 @@ async fn list(client: &Client, chosen: &Chosen, output: GetOutput) -> Result<Str
     };
     print::shown(output, &letters, |letters, _| {
         let header = ["PLUGIN", "SEQ", "OBJECT", "PHASE", "ATTEMPTS", "LAST", "ERROR"];
-        let mut table = Table::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]);
+        let mut table = Table::new(&header).spare(&["ATTEMPTS", "LAST", "PHASE"]).below("ERROR");
         for view in letters {
             let letter = &view.letter;
             table.row([
@@ -158,7 +158,7 @@ fn letter_text(view: &DeadLetterView) -> String {
         clean(&letter.error),
     );
     if !letter.tries.is_empty() {
-        let mut table = Table::new(&["TRY", "AT", "TOOK", "ERROR"]);
+        let mut table = Table::new(&["TRY", "AT", "TOOK", "ERROR"]).below("ERROR");
         for tried in &letter.tries {
             table.row([
                 tried.attempt.to_string(),
@@ -306,8 +306,9 @@ async fn records(plugin: Option<&str>, args: &QueryArgs) -> Ended {
     let client = Client::reach(&args.reach).await?;
     let records: Vec<LetterRecordView> = all_of(&client, "api/v1/deadletters/records", plugin).await?;
     print::value(args.output, &records, |records| {
-        let mut table =
-            Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"]).spare(&["STATES", "AT"]);
+        let mut table = Table::new(&["AT", "WHAT", "PLUGIN", "STATES", "WHO", "WHY"])
+            .spare(&["STATES", "AT"])
+            .below("WHY");
         for record in records {
             table.row([
                 Zone::here().shown(&record.at),

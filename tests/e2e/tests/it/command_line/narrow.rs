@@ -1,4 +1,4 @@
-//! What commands print on terminals of 40 and 60 columns and into a pipe, of a controller whose answers never change.
+//! What commands print on terminals of 40, 60 and 80 columns and into a pipe, of a controller whose answers never change.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use kubewitness_core::events::EventView;
 use kubewitness_core::ports::DeadLetter;
 use kubewitness_core::views::{
-    DeadLetterView, JournalView, LetterRecordView, ObjectView, PluginView, PoisonView, SourceView,
-    StatusView, TimelineView,
+    DeadLetterView, DetailsView, JournalView, LetterRecordView, ObjectView, PluginView, PoisonView,
+    SourceView, StatusView, TimelineView,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, State, StateId, Status, Version, calendar};
 use kubewitness_harness::{command_in, generated, skip};
@@ -21,9 +21,11 @@ const GOLDEN: &str = "tests/e2e/tests/it/command_line/narrow.txt";
 const AT_MS: u64 = 1_795_182_311_000;
 const NAME: &str = "llama-70b-finetune-with-a-long-name-r7k2x";
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 11] = [
     "jobs --gone=too",
     "get jobs -A",
+    "get events -A",
+    "timeline event/llama.17a -n team-vision",
     "timeline job/llama -n team-vision",
     "gaps",
     "poison",
@@ -52,7 +54,7 @@ async fn all(server: &str) -> Result<Option<String>> {
     let mut text = String::new();
     for command in COMMANDS {
         let line = format!("{command} --server {server}");
-        for columns in ["40", "60"] {
+        for columns in ["40", "60", "80"] {
             let env = [("COLUMNS", columns), ("TZ", "UTC"), ("NO_COLOR", "1")];
             let Some(told) = on_a_terminal(&line, &env).await? else { return Ok(None) };
             let told = told.replace("\r\n", "\n");
@@ -75,15 +77,18 @@ async fn answer(listener: TcpListener) -> std::io::Result<()> {
         let read = stream.read(&mut request).await?;
         let request = String::from_utf8_lossy(&request[..read]).into_owned();
         let path = request.split([' ', '?']).nth(1).unwrap_or_default();
-        let body = body(path.trim_start_matches("/api/v1/")).to_string();
+        let of_event = request.lines().next().is_some_and(|line| line.contains("kind=event"));
+        let body = body(path.trim_start_matches("/api/v1/"), of_event).to_string();
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
         let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
         stream.write_all(answer.as_bytes()).await?;
     }
 }
 
-fn body(path: &str) -> Value {
+fn body(path: &str, of_event: bool) -> Value {
     match path {
+        "objects" if of_event => json!([witnessed(backed_off()), witnessed(failed_event())]),
+        "timeline" if of_event => json!(timeline_of(backed_off())),
         "objects" => json!([object("team-vision", NAME, "Failed"), object("a", "größe-完了", "Running")]),
         "timeline" => json!(timeline()),
         "gaps" => json!([gap(Some(train())), gap(None)]),
@@ -133,22 +138,9 @@ fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
     }
 }
 
-fn timeline() -> TimelineView {
-    let state = |seq: u64, status: Status| State {
-        id: StateId::of("jobs", 0, &train(), Change::Present, &Version::new("1007"), None),
-        seq,
-        source: "jobs".into(),
-        epoch: 0,
-        change: Change::Present,
-        object: train().into(),
-        owner: None,
-        resource_version: Version::new("184467440737095"),
-        status: status.into(),
-        previous: None,
-        observed_ms: AT_MS + seq,
-        late: false,
-    };
-    let event = EventView {
+fn failed_event() -> EventView {
+    EventView {
+        object: event_named("llama.17b"),
         about: train(),
         kind: "Warning".into(),
         reason: "BackoffLimitExceeded".into(),
@@ -157,11 +149,67 @@ fn timeline() -> TimelineView {
         first_ms: AT_MS,
         last_ms: AT_MS + 5_000,
         ..EventView::default()
-    };
+    }
+}
+
+fn backed_off() -> EventView {
+    let message = "Back-off restarting failed container trainer in pod \
+        llama-70b-finetune-with-a-long-name-r7k2x-0_team-vision(5b0c5a52-6a2b-4c39-9f3e-0d6a3c1d2e4f)";
+    let pod = ObjectRef { kind: "Pod".into(), name: "llama-70b-r7k2x-0".into(), ..train() };
+    EventView {
+        object: event_named("llama.17a"),
+        about: pod,
+        reason: "BackOff".into(),
+        message: message.into(),
+        from: "kubelet".into(),
+        ..failed_event()
+    }
+}
+
+fn event_named(name: &str) -> ObjectRef {
+    let (kind, name, uid) = ("Event".into(), name.into(), "9d1e7c40-1f02-4b7e-8f66-3c9f0a7a4e55".into());
+    ObjectRef { group: String::new(), kind, name, uid, ..train() }
+}
+
+fn witnessed(event: EventView) -> ObjectView {
+    let object = event.object.clone();
+    let details = Some(DetailsView { event: Some(event), ..DetailsView::default() });
+    let now = self::object("team-vision", NAME, "Unknown");
+    ObjectView { source: "events".into(), object, details, ..now }
+}
+
+fn state(source: &str, object: ObjectRef, seq: u64, status: Status) -> State {
+    State {
+        id: StateId::of(source, 0, &object, Change::Present, &Version::new("1007"), None),
+        seq,
+        source: source.into(),
+        epoch: 0,
+        change: Change::Present,
+        object: object.into(),
+        owner: None,
+        resource_version: Version::new("184467440737095"),
+        status: status.into(),
+        previous: None,
+        observed_ms: AT_MS + seq,
+        late: false,
+    }
+}
+
+fn timeline_of(event: EventView) -> TimelineView {
+    let unknown = || Status { phase: "Unknown".into(), ..Status::default() };
+    let version = |seq| state("events", event.object.clone(), seq, unknown()).into();
+    TimelineView {
+        states: vec![version(5), version(6)],
+        events: vec![event.clone()],
+        ..TimelineView::default()
+    }
+}
+
+fn timeline() -> TimelineView {
     let running = Status { phase: "Running".into(), ready: 2, total: 2, ..Status::default() };
     TimelineView {
-        states: vec![state(7, running).into(), state(8, failed()).into()],
-        events: vec![event],
+        states: vec![state("jobs", train(), 7, running).into(), state("jobs", train(), 8, failed()).into()],
+        events: vec![failed_event()],
         ..TimelineView::default()
     }
 }

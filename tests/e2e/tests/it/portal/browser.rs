@@ -130,6 +130,8 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
     ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
 
+    let seq = job["seq"].as_u64().context("a position")?;
+    document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
     rows_stay(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
@@ -138,7 +140,32 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     for plugin in ["audit", "notification", "persistence"] {
         ensure!(text.contains(plugin), "{plugin} is missing: {text}");
     }
+    folds_by_its_own_width(&browser).await?;
     browser.close().await
+}
+
+/// The table of a plugin's grants stands in a card: its rows are cards where the card is narrow, however wide the window.
+async fn folds_by_its_own_width(browser: &Browser) -> Result<()> {
+    browser.resize(1400, 1000).await?;
+    let layouts = "const table = document.querySelector('table.grants'); table.closest('details').open = true; \
+        const [place, row] = [table.closest('.scroll'), table.querySelector('tbody tr')]; \
+        return [400, 1000].map((width) => { place.style.width = `${width}px`; return getComputedStyle(row).display; })";
+    let layouts = browser.script(layouts).await?;
+    ensure!(layouts == json!(["block", "table-row"]), "{layouts}");
+    Ok(())
+}
+
+/// The page of a document tells its times in the reader's zone, with UTC where one is pointed at.
+async fn document_elsewhere(browser: &Browser, page: &str) -> Result<()> {
+    browser.zone("Asia/Tokyo").await?;
+    browser.open(page).await?;
+    let told = "return [...document.querySelectorAll('main time')].map((time) => { \
+        const own = new Date(Date.parse(time.dateTime) + 9 * 3600e3).toISOString().slice(0, 19).replace('T', ' '); \
+        return time.textContent === own && /^2.* UTC$/.test(time.title); })";
+    let told = browser.script(told).await?;
+    let all = told.as_array().context("times")?;
+    ensure!(!all.is_empty() && all.iter().all(|is| *is == true), "{told}");
+    browser.zone("UTC").await
 }
 
 /// What is gone, what was there, and what a reader does by key and by choice.

@@ -61,7 +61,7 @@ impl<'a> Troubles<'a> {
         let older = format!("{story}?limit=2&cursor=9999%2F9999");
         [
             ("/deadletters".into(), "Choose position"),
-            ("/deadletters?plugin=probe&error=trapped".into(), "1 dead letter that fit the filter"),
+            ("/deadletters?plugin=probe&error=trapped".into(), "1 dead letter that fits the filter"),
             ("/gaps".into(), "Compacted"),
             (story, "Created pod: train-1-x7k2p"),
             (older, "This part of the story has"),
@@ -77,6 +77,8 @@ impl<'a> Troubles<'a> {
         ensure!(letters.as_array().is_some_and(|all| all.len() == 3), "{letters}");
         let story = self.get(&format!("timeline?uid={}", self.uid)).await?;
         ensure!(story["events"][0].is_object(), "no Event: {story}");
+        let told = self.get("timeline?kind=Event&namespace=default&name=train-1.1").await?;
+        ensure!(told["events"][0]["about"]["uid"] == self.uid, "an Event says nothing itself: {told}");
         let gaps = self.get("gaps").await?;
         ensure!(gaps.as_array().is_some_and(|all| all.len() >= 2), "{gaps}");
         let plugins = self.get("plugins").await?;

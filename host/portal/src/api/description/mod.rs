@@ -3,6 +3,8 @@
 //! It is compiled for tests alone, so that what is shipped knows no schemas. The test below compares the
 //! file with what the code says; `cargo xtask docs` has it written.
 
+mod parts;
+
 use std::future::Future;
 use std::path::Path;
 
@@ -10,21 +12,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::Uri;
-use kubewitness_core::views::{
-    GapQuery, LetterQuery, ObjectQuery, PoisonQuery, SubmitRequest, SubmitView, TimelineQuery,
-};
 use kubewitness_harness::generated;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{GAPS, LETTERS, MOST_ROWS, MOST_SEQS, OBJECTS, POISON, REASON_BYTES, ROWS, TIMELINE, WHO_BYTES};
+use super::{MOST_ROWS, MOST_SEQS, REASON_BYTES, ROWS, WHO_BYTES};
 use crate::access::Viewer;
 use crate::answer::paged::Paged;
 use crate::answer::{Problem, codes};
 use crate::app::App;
-use crate::submit::KEY_BYTES;
 
 const SCHEMAS: &str = "/components/schemas";
 const PROBLEM: &str = "application/problem+json";
@@ -398,192 +396,9 @@ fn text() -> Value {
     json!({"type": "string"})
 }
 
-fn describe() -> Value {
-    let mut api = Description::new();
-    api.get("/api/v1/status", "status", "Sources, plugins and the journal in figures").answers(
-        super::status,
-        "The figures. For each plugin observed = delivered + filtered + dead + waiting + taken.",
-    );
-    api.get("/api/v1/objects", "objects", "What is there now, each with its status")
-        .query::<ObjectQuery>(OBJECTS)
-        .refuses(&[403])
-        .answers(
-            super::objects,
-            "Objects, the newest change first. Each `Kubewitness-Notice` is a sentence on what makes the answer less \
-             than all.",
-        );
-    api.get("/api/v1/timeline", "timeline", "The story of one object and of those that it owns")
-        .query::<TimelineQuery>(TIMELINE)
-        .refuses(&[404])
-        .answers(
-            super::timeline,
-            "The newest states, oldest first. The next part has the states before them.",
-        );
-    api.get(
-        "/api/v1/states/{seq}/document",
-        "document",
-        "The document of one state as the server sent it, with a digest in the place of each secret",
-    )
-    .parameter("path", "seq", "The state's position.", &number())
-    .refuses(&[404])
-    .gives(
-        "application/json",
-        &json!({"type": "object"}),
-        "The document. For a gap its description; empty where a deletion was found by comparison.",
-    );
-    api.get("/api/v1/plugins", "plugins", "The plugins, as in the status")
-        .answers(super::plugins, "The plugins.");
-    describe_pauses(&mut api);
-    describe_mutes(&mut api);
-    api.get("/api/v1/gaps", "gaps", "Versions that are known to be missing").query::<GapQuery>(GAPS).refuses(&[403]).answers(
-        super::gaps,
-        "The gaps, newest first. Versions strictly between `after` and `before` were not witnessed; an empty bound is \
-         not known.",
-    );
-    api.get("/api/v1/poison", "poison", "Poison messages: bytes that are no object of their source's kind")
-        .query::<PoisonQuery>(POISON)
-        .refuses(&[403])
-        .answers(super::poison, "Poison messages, newest first, without their bytes.");
-    api.get("/api/v1/poison/{number}/raw", "poisonRaw", "The bytes of one poison message, as they came")
-        .parameter("path", "number", "The poison message's number.", &number())
-        .refuses(&[403, 404])
-        .gives("text/plain", &text(), "The bytes, to be saved and not to be shown.");
-    describe_letters(&mut api);
-    describe_submissions(&mut api);
-    api.get("/api/v1/events", "events", "The live stream of states")
-        .parameter("query", "after", "States after this position; where it is left out, those to come.", &number())
-        .parameter(
-            "header",
-            "Last-Event-ID",
-            "Like `after`, and takes precedence. A browser sends it when it reconnects.",
-            &number(),
-        )
-        .gives(
-            "text/event-stream",
-            &text(),
-            "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
-             where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
-             data is its newest position. `Kubewitness-Notice` tells where retention has removed states behind the position.",
-        );
-    api.operation(
-        "post",
-        "/api/v1/login",
-        "login",
-        "A one-time login for a browser, for whoever has sent a token",
-    )
-    .refuses(&[403])
-    .answers(super::login, "The code. The page `/login/once?code=CODE` takes it once.");
-    describe_itself(&mut api);
-    api.finish()
-}
-
-fn describe_pauses(api: &mut Description) {
-    let name = "The plugin's name.";
-    let told = "Whether that changed anything, and the pause that is in force now.";
-    api.post(
-        "/api/v1/plugins/{name}/pause",
-        "pause",
-        "Pauses a plugin: it gets no states until it is resumed",
-        &on_plugin("pause"),
-    )
-    .parameter("path", "name", name, &text())
-    .changes_named(super::pausing::pause, told);
-    api.post(
-        "/api/v1/plugins/{name}/resume",
-        "resume",
-        "Resumes a plugin: it goes on from where it was",
-        &on_plugin("resume"),
-    )
-    .parameter("path", "name", name, &text())
-    .changes_named(super::pausing::resume, told);
-}
-
-/// The right to change something of one plugin.
-fn on_plugin(verb: &str) -> String {
-    format!("`{verb}` on `plugins` of `kubewitness.dev`, for the plugin's name")
-}
-
-fn describe_mutes(api: &mut Description) {
-    let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
-    api.get("/api/v1/mutes", "mutes", "The mutes: whom no message reaches, and about what")
-        .answers(super::muting::mutes, "The mutes that the person may undo, newest first.");
-    let told = "Whether that changed anything, and the mute.";
-    api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)
-        .refuses(&[404])
-        .changes(super::muting::mute, told);
-    api.post("/api/v1/unmute", "unmute", "Undoes a mute", right)
-        .refuses(&[404])
-        .changes(super::muting::unmute, told);
-}
-
-fn describe_submissions(api: &mut Description) {
-    api.get("/api/v1/templates", "templates", "The templates of which people make Jobs")
-        .refuses(&[404])
-        .answers(super::submitting::templates, "The templates, by name. 404 where nobody submits Jobs.");
-    let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_BYTES, "pattern": "^[!-~]+$"});
-    let mut operation = api
-        .operation("post", "/api/v1/jobs", "submit", "Creates a Job from a template, in the name of the person who asks")
-        .refuses(&[403, 404, 409, 413, 415, 422])
-        .parameter(
-            "header",
-            "Idempotency-Key",
-            "A request with the same key makes no second Job, also at another replica. Without it: a new key.",
-            &key,
-        )
-        .takes::<SubmitRequest>();
-    let told = "The API server decides whether the person may. What it refuses has the parameter in `fields`. 503: it \
-                is not known whether the Job was created; the same request with the same key tells.";
-    operation.told.insert("description".into(), told.into());
-    let schema = operation.of.answers.subschema_for::<SubmitView>();
-    let created = json!({
-        "description": "The Job is created.", "content": {"application/json": {"schema": schema}},
-    });
-    operation.told.insert("responses".into(), json!({"201": created}));
-    let text = "An earlier request with this key has created the Job, or `dry_run` has created none.";
-    operation.gives("application/json", schema.as_value(), text);
-}
-
-fn describe_letters(api: &mut Description) {
-    api.get("/api/v1/deadletters", "deadLetters", "States that were parked after their last try")
-        .query::<LetterQuery>(LETTERS)
-        .refuses(&[404])
-        .answers(super::dead_letters, "The dead letters, by plugin and position.");
-    api.post("/api/v1/deadletters/replay", "replay", "Replays dead letters", &on_plugin("replay"))
-        .changes(super::replay, "The dead letters that were replayed, or with `dry_run` would be.");
-    api.post("/api/v1/deadletters/drop", "drop", "Drops dead letters for good", &on_plugin("drop")).changes(
-        super::drop_letters,
-        "The dead letters that were dropped, or with `dry_run` would be. Dropped letters stay counted as dead.",
-    );
-    api.get(
-        "/api/v1/deadletters/records",
-        "letterRecords",
-        "Who replayed or dropped dead letters, newest first",
-    )
-    .query::<LetterQuery>(LETTERS)
-    .refuses(&[403])
-    .answers(super::letter_records, "The records.");
-}
-
-/// What says how the process is, and what this is.
-fn describe_itself(api: &mut Description) {
-    let mut description = api.get("/api/v1/openapi.json", "openapi", "This description");
-    description.refusals.clear();
-    description.gives("application/json", &json!({"type": "object"}), "OpenAPI 3.1.");
-    api.get("/healthz", "healthz", "Whether the process runs").gives("text/plain", &text(), "It does.");
-    let mut ready = api.get("/readyz", "readyz", "Whether the controller is ready");
-    let not = json!({"description": "It is not, and why.", "content": {"text/plain": {"schema": text()}}});
-    ready.told.insert("responses".into(), json!({"503": not}));
-    ready.gives("text/plain", &text(), "It is.");
-    api.get("/metrics", "metrics", "Figures for Prometheus").refuses(&[403, 503]).gives(
-        "text/plain",
-        &text(),
-        "Text format 0.0.4.",
-    );
-}
-
 #[test]
 fn the_reference_of_the_api_is_what_the_handlers_say() {
-    let made = describe();
+    let made = parts::describe();
     let paths = super::routes().into_iter().chain(crate::health::routes()).map(|(path, _)| path);
     let unsaid: Vec<_> = paths.filter(|path| made["paths"].get(*path).is_none()).collect();
     assert!(unsaid.is_empty(), "describe {unsaid:?} above");
