@@ -43,17 +43,19 @@ const KEPT: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct EndedIn {
     looks: tokio::sync::Mutex<()>,
-    kept: Mutex<HashMap<String, (Instant, Arc<BTreeSet<String>>)>>,
+    kept: Mutex<HashMap<String, (Instant, Names)>>,
 }
 
+type Names = Arc<BTreeSet<String>>;
+
 impl EndedIn {
-    fn known(&self, source: &str) -> Option<Arc<BTreeSet<String>>> {
+    fn known(&self, source: &str) -> Option<Names> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, (found, _)| found.elapsed() < KEPT);
         kept.get(source).map(|(_, names)| names.clone())
     }
 
-    fn keep(&self, source: &str, names: Arc<BTreeSet<String>>) {
+    fn keep(&self, source: &str, names: Names) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(source.to_owned(), (Instant::now(), names));
     }

@@ -198,11 +198,8 @@ fn state(source: &str, object: ObjectRef, seq: u64, status: Status) -> State {
 fn timeline_of(event: EventView) -> TimelineView {
     let unknown = || Status { phase: "Unknown".into(), ..Status::default() };
     let version = |seq| state("events", event.object.clone(), seq, unknown()).into();
-    TimelineView {
-        states: vec![version(5), version(6)],
-        events: vec![event.clone()],
-        ..TimelineView::default()
-    }
+    let states = vec![version(5), version(6)];
+    TimelineView { states, events: vec![event], ..TimelineView::default() }
 }
 
 fn timeline() -> TimelineView {
