@@ -17,7 +17,7 @@ const QUICK: &str = "playground-plugin";
 /// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The plugins with which tests misbehave, and write e-mail.
+/// The plugin that does what a test asks of it, and the one that writes e-mail.
 const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
 
 /// Which host to build.

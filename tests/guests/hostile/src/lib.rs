@@ -8,7 +8,7 @@ mod broken;
 mod costly;
 mod joined;
 
-pub use broken::{core_module, half, text};
+pub use broken::{changed, core_module, half, text};
 pub use costly::{
     bomb, deep_blocks, deep_components, known_bomb, many_data_segments, many_functions, nested_types,
 };
