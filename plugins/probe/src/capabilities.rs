@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use kubewitness_sdk::http::Request;
 use kubewitness_sdk::sql::{OnConflict, TableCopy, TableWrite, Value};
-use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, log, sql};
+use kubewitness_sdk::{Error, State, clock, documents, http, kv, ledger, lister, sql};
 
 use crate::number;
 
@@ -14,10 +14,6 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
         ("kv.set", [key, value]) => tell(kv::set(key, value.as_bytes())),
         ("kv.delete", [key]) => tell(kv::delete(key)),
         ("kv.keys", [prefix]) => tell(kv::keys(prefix, 10)),
-        ("kv.flood", [times]) => flood(number(times)),
-        ("kv.fill", [bytes]) => {
-            tell(kv::set("filled", &vec![7; usize::try_from(number(bytes)).unwrap_or(usize::MAX)]))
-        }
         ("sql.dialect", [database]) => tell(sql::dialect_of(database)),
         ("sql.run", [database, statement @ ..]) => tell(sql::run(database, &statement.join(" "))),
         ("sql.query", [database, statement @ ..]) => tell(sql::query(database, &statement.join(" "), &[])),
@@ -58,10 +54,6 @@ pub fn obey(name: &str, words: &[&str], state: &State) -> Option<String> {
         ("extra", []) => format!("{:?}", state.extra),
         ("envelope", []) => format!("{state:?}"),
         ("clock", []) => clock::now_ms().to_string(),
-        ("log.flood", [lines]) => {
-            (0..number(lines)).for_each(|_| log::debug("flood", &[]));
-            "logged".to_string()
-        }
         _ => return None,
     })
 }
@@ -75,16 +67,6 @@ fn tell<T: Debug>(answer: Result<T, Error>) -> String {
         Ok(value) => format!("ok: {value:?}"),
         Err(error) => error.text(),
     }
-}
-
-/// Calls until one call is refused.
-fn flood(times: u64) -> String {
-    for turn in 0..times {
-        if let Err(error) = kv::get("flood") {
-            return format!("after {turn}: {}", error.text());
-        }
-    }
-    "never refused".to_string()
 }
 
 /// A second table, which has no exit codes.

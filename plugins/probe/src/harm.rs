@@ -1,4 +1,5 @@
-//! Commands that exhaust what the host bounds, and commands that search for what it does not give.
+//! Commands that end the call of the state that has them, and commands that search for what the host does not give. What
+//! a plugin does that means harm is in `tests/guests/hostile`.
 
 use std::hint::black_box;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -9,46 +10,16 @@ use crate::number;
 /// Memory between calls. A plugin must not rely on it, so the host's tests check it.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// The call in which the probe never ends, or what else a version of it does. A test writes its word into the built
-/// component.
-static HANGS: [u8; 28] = *b"the probe hangs in: nothing ";
-
-pub fn hangs_in(call: &str) {
-    if is(call) {
-        spin();
-    }
-}
-
-/// Whether this version of the probe has the word.
-pub fn is(word: &str) -> bool {
-    black_box(&HANGS)[20..].trim_ascii_end() == word.as_bytes()
-}
-
 pub fn obey(name: &str, words: &[&str]) -> Option<String> {
     Some(match (name, words) {
         ("trap", _) => panic!("as commanded"),
-        ("exit", _) => std::process::exit(3),
-        ("trap-after", [calls]) => {
-            assert!(CALLS.fetch_add(1, Ordering::Relaxed) < number(calls), "as commanded");
-            "not yet".to_string()
-        }
         ("loop", _) => spin(),
         ("compute", [turns]) => {
             (0..number(turns)).fold(0, |sum: u64, turn| black_box(sum ^ turn)).to_string()
         }
-        ("recurse", _) => recurse(1).to_string(),
-        ("sleep", [millis]) => {
-            std::thread::sleep(std::time::Duration::from_millis(number(millis)));
-            "slept".to_string()
-        }
         ("eat", [mebibytes]) => eat(number(mebibytes)),
         ("try-eat", [mebibytes]) => try_eat(number(mebibytes)),
         ("count", _) => CALLS.fetch_add(1, Ordering::Relaxed).to_string(),
-        ("stderr", [bytes]) => {
-            eprint!("{}", "x".repeat(usize::try_from(number(bytes)).unwrap_or(usize::MAX)));
-            println!("also to stdout");
-            "written".to_string()
-        }
         ("environment", _) => {
             format!("{} variables, {} arguments", std::env::vars_os().count(), std::env::args_os().count())
         }
@@ -78,14 +49,6 @@ fn spin() -> ! {
     loop {
         turns = black_box(turns.wrapping_add(1));
     }
-}
-
-fn recurse(depth: u64) -> u64 {
-    if black_box(depth) == 0 {
-        return 0;
-    }
-    let frame = black_box([depth; 64]);
-    frame[0] + recurse(black_box(depth + 1))
 }
 
 /// Allocates and writes this much memory, unless the allocator aborts the process first.

@@ -1,4 +1,4 @@
-//! A guest that misbehaves on request, for tests of the host. The `status.message` of each state is a
+//! A guest that does what a test asks of it. The `status.message` of each state is a
 //! command. Its result goes to the log as `command` and `answer`.
 //!
 //! It imports every capability, and its own checks take their faults from the configuration.
@@ -35,7 +35,6 @@ impl Plugin for Probe {
     type Config = Config;
 
     fn about() -> About {
-        harm::hangs_in("describe");
         About {
             config_schema: r#"{"type":"object"}"#,
             needs: vec!["kv".to_string(), "sql:main".to_string()],
@@ -44,22 +43,16 @@ impl Plugin for Probe {
     }
 
     fn check(config: &Config) -> Vec<FieldError> {
-        harm::hangs_in("check");
         config.faults.iter().map(|fault| FieldError::new(&fault.path, &fault.message)).collect()
     }
 
     fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
-        harm::hangs_in("handle");
-        if harm::is("trap") {
-            panic!("as this version does");
-        }
         let mut verdicts = Vec::with_capacity(states.len());
         for state in states {
             let command =
                 if state.status.message.is_empty() { &config.command } else { &state.status.message };
             match command.as_str() {
                 "missing" => {}
-                "double" => verdicts.extend([Verdict::Done, Verdict::Done]),
                 _ => verdicts.push(obey(command, state)),
             }
         }
@@ -120,11 +113,6 @@ fn occasion(due_ms: u64) -> State {
 
 /// Runs a command. Its first word is the command's name.
 fn obey(command: &str, state: &State) -> Verdict {
-    // Another version, whose effects are others.
-    if harm::is("other") {
-        log::info("another version", &[("password", "hunter2")]);
-        capabilities::obey("ledger.append", &["notes", "of-another-version"], state);
-    }
     let mut words = command.split(' ');
     let name = words.next().unwrap_or_default();
     let words: Vec<&str> = words.collect();
@@ -133,9 +121,6 @@ fn obey(command: &str, state: &State) -> Verdict {
         ("retry", [reason]) => return Verdict::retry(*reason),
         ("retry", [reason, after]) => return Verdict::retry_after(number(after), *reason),
         ("reject", [reason]) => return Verdict::reject(*reason),
-        ("reject-giant", [mebibytes]) => {
-            return Verdict::reject("x".repeat((number(mebibytes) << 20) as usize));
-        }
         ("other", [word]) => return Verdict::Other((*word).to_string()),
         _ => {}
     }

@@ -17,7 +17,7 @@ const QUICK: &str = "playground-plugin";
 /// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// The plugins with which tests misbehave, and write e-mail.
+/// The plugin that does what a test asks of it, and the one that writes e-mail.
 const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
 
 /// Which host to build.
@@ -157,7 +157,35 @@ pub fn benches(chosen: &[&str]) -> Result<()> {
 
 /// Builds the plugins, including those for tests.
 pub fn plugins() -> Result<()> {
-    build_plugins(&[SHIPPED.as_slice(), &FOR_TESTS].concat())
+    build_plugins(&[SHIPPED.as_slice(), &FOR_TESTS].concat())?;
+    hostile_guests()
+}
+
+/// Builds the guests that mean harm, each a component of its own. They are many, so each is built fast rather than small:
+/// 23 take 7 s of processor time, and 23 s in the profile of plugins.
+fn hostile_guests() -> Result<()> {
+    step("building the hostile guests");
+    check(plugins_command(&[], QUICK).args(["--package", "kubewitness-hostile", "--examples"]))?;
+    let built = target().join(WASM_TARGET).join(QUICK).join("examples");
+    let folder = plugins_folder().join("hostile");
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    for name in hostile_names()? {
+        let file = format!("{name}.wasm");
+        copy_if_changed(&built.join(&file), &folder.join(&file))?;
+    }
+    Ok(())
+}
+
+/// Each file in a folder of `examples` is one. What its `Cargo.toml` does not name was not built, and is missed.
+fn hostile_names() -> Result<Vec<String>> {
+    let examples = root().join("tests/guests/hostile/examples");
+    let mut names = Vec::new();
+    for folder in examples.read_dir().with_context(|| format!("reading {}", examples.display()))? {
+        for program in folder?.path().read_dir()? {
+            names.extend(program?.path().file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(names)
 }
 
 fn build_plugins(names: &[&str]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use kubewitness_core::config::{ComponentsSpec, PluginSpec};
 use kubewitness_core::ports::CallError;
+use kubewitness_hostile::{changed, core_module, half, text};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions, SandboxError};
 
 use crate::fixture::{engine, probe, probe_bytes};
@@ -21,17 +22,15 @@ async fn refused(bytes: &[u8]) -> String {
 #[tokio::test]
 async fn what_is_not_a_plugin_is_told_what_is_wrong_with_it() {
     for (bytes, word) in [
-        (&b"apiVersion: v1"[..], "not WebAssembly"),
-        (b"\0asm\x01\0\0\0", "core WebAssembly module"),
-        (b"\0asm\x0d\0\x01\0", "exports nothing"),
-        (b"\0asm\x0d\0\x01\0\xff\xff\xff", "can't be read"),
+        (text(), "not WebAssembly"),
+        (core_module(), "core WebAssembly module"),
+        (b"\0asm\x0d\0\x01\0".to_vec(), "exports nothing"),
+        (b"\0asm\x0d\0\x01\0\xff\xff\xff".to_vec(), "can't be read"),
+        (half(&probe_bytes()), "can't be read"),
     ] {
-        let text = refused(bytes).await;
+        let text = refused(&bytes).await;
         assert!(text.contains(word), "{text}");
     }
-    let mut cut = probe_bytes();
-    cut.truncate(cut.len() / 2);
-    assert!(refused(&cut).await.contains("can't be read"));
 }
 
 /// Two interfaces that the host has, each with the functions of the other.
@@ -147,9 +146,7 @@ async fn compiled_code_is_kept_and_what_was_tampered_with_is_replaced() {
     let file = cache.join(format!("{digest}.cwasm"));
     let good = std::fs::read(&file).unwrap();
 
-    let mut bad = good.clone();
-    let middle = bad.len() / 2;
-    bad[middle] ^= 1;
+    let bad = changed(&good);
     std::fs::write(&file, &bad).unwrap();
     let again = engine().load(&bytes, &limits).await.unwrap();
     assert_eq!(again.describe().await.unwrap().name, "probe");

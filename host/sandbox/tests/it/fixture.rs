@@ -1,4 +1,4 @@
-//! The probe, compiled once, and grants whose sessions remember what was asked of them.
+//! The probe, compiled once, the guests that mean harm, and grants whose sessions remember what was asked of them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -16,20 +16,28 @@ use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions, Plugin};
 use tokio::sync::OnceCell;
 
-/// The folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or
-/// the target folder that this test was built in.
-fn probe_path() -> PathBuf {
-    let named =
-        std::env::var_os("KUBEWITNESS_PLUGINS").map(|folder| PathBuf::from(folder).join("probe.wasm"));
+/// A component in the folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or in the
+/// target folder that this test was built in.
+fn component(named: &str, built: &str) -> Vec<u8> {
+    let folder = std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from);
     let test = std::env::current_exe().expect("a running program has a path");
-    let built =
-        test.ancestors().map(|folder| folder.join("wasm32-wasip2/plugin/kubewitness_plugin_probe.wasm"));
-    let found = named.into_iter().chain(built).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("the probe is not built: run `cargo xtask plugins` first"))
+    let beside = test.ancestors().map(|folder| folder.join("wasm32-wasip2").join(built));
+    let found = folder.map(|folder| folder.join(named)).into_iter().chain(beside).find(|path| path.is_file());
+    let found = found.unwrap_or_else(|| panic!("{named} is not built: run `cargo xtask plugins` first"));
+    std::fs::read(found).expect("it was just found")
 }
 
 pub fn probe_bytes() -> Vec<u8> {
-    std::fs::read(probe_path()).expect("the probe was just found")
+    component("probe.wasm", "plugin/kubewitness_plugin_probe.wasm")
+}
+
+/// The program of this name in `tests/guests/hostile`.
+pub fn hostile_bytes(name: &str) -> Vec<u8> {
+    component(&format!("hostile/{name}.wasm"), &format!("playground-plugin/examples/{name}.wasm"))
+}
+
+pub async fn hostile(name: &str) -> Component {
+    engine().load(&hostile_bytes(name).into(), &ComponentsSpec::default()).await.unwrap()
 }
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
@@ -110,6 +118,10 @@ impl Bench {
         Self { plugin, record }
     }
 
+    pub async fn hostile(name: &str, config: &'static str, limits: LimitsSpec) -> Self {
+        Self::of(&hostile(name).await, Fake { config, ..Fake::default() }, &limits)
+    }
+
     pub async fn plain() -> Self {
         Self::new(Fake::default(), LimitsSpec::default()).await
     }
@@ -118,6 +130,11 @@ impl Bench {
     pub async fn run(&self, commands: &[&str]) -> Result<Outcome, CallError> {
         let batch: Vec<_> = (1..).zip(commands).map(|(seq, command)| delivery(seq, command)).collect();
         self.plugin.handle(&batch).await
+    }
+
+    /// So many states, for a plugin that reads no command.
+    pub async fn hand_over(&self, states: usize) -> Result<Outcome, CallError> {
+        self.run(&vec![""; states]).await
     }
 
     /// What one command found out.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubewitness_core::config::{self, ComponentsSpec, LimitsSpec};
-use kubewitness_core::ports::{CallError, Handler};
+use kubewitness_core::ports::{CallError, Handler, Verdict};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions, Plugin};
 use tokio::task::JoinSet;
 
-use crate::fixture::{Bench, Fake, delivery, probe, probe_bytes};
+use crate::fixture::{Bench, Fake, delivery, hostile, hostile_bytes};
 
 fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
@@ -19,7 +19,7 @@ const SHORT: u64 = 400;
 
 #[tokio::test]
 async fn an_endless_loop_ends_and_others_run_meanwhile() {
-    let bench = Bench::new(Fake::default(), call(SHORT)).await;
+    let bench = Bench::hostile("loops", "{}", call(SHORT)).await;
     let mut turns = 0;
     let others = async {
         loop {
@@ -29,19 +29,18 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
     };
     // One thread for both: what computes for ever has to give way.
     let outcome = tokio::select! {
-        outcome = bench.run(&["loop"]) => outcome,
+        outcome = bench.hand_over(1) => outcome,
         () = others => unreachable!("it never ends"),
     };
     assert_eq!(outcome.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
     assert!(turns > 0);
     assert_eq!(bench.plugin.idle(), 0);
-    assert_eq!(bench.ask("count").await, "0");
 }
 
 /// Each computes as much as it may. One with four calls gets a quarter of its share for each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
-    let component = probe().await;
+    let component = hostile("loops").await;
     let plugin = |name: &str| {
         let made = component.plugin(name, &call(SHORT), Arc::new(Fake::default()));
         Arc::new(made.unwrap())
@@ -50,7 +49,7 @@ async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
     let mut compute = |plugin: &Arc<Plugin>| {
         let plugin = plugin.clone();
         calls.spawn(async move {
-            let ended = plugin.handle(&[delivery(1, "loop")]).await;
+            let ended = plugin.handle(&[delivery(1, "")]).await;
             (plugin.name().to_owned(), ended.unwrap_err())
         });
     };
@@ -67,9 +66,10 @@ async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
 
 #[tokio::test]
 async fn a_sleep_is_the_guests_own_time() {
-    let bench = Bench::new(Fake::default(), call(SHORT)).await;
-    assert_eq!(bench.run(&["sleep 600000"]).await.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
-    assert_eq!(bench.ask("sleep 1").await, "slept");
+    let bench = Bench::hostile("sleeps", r#"{"millis": 600000}"#, call(SHORT)).await;
+    assert_eq!(bench.hand_over(1).await.unwrap_err(), CallError::Timeout { limit_ms: SHORT });
+    let bench = Bench::hostile("sleeps", r#"{"millis": 1}"#, call(SHORT)).await;
+    assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
 }
 
 #[tokio::test]
@@ -85,9 +85,10 @@ async fn time_that_the_host_takes_is_not_charged() {
 #[tokio::test]
 async fn memory_past_the_limit_ends_the_call() {
     let limits = LimitsSpec { memory: config::Bytes(16 << 20), ..LimitsSpec::default() };
-    let bench = Bench::new(Fake::default(), limits).await;
-    assert_eq!(bench.ask("eat 4").await, "ate 4");
-    assert_eq!(bench.run(&["eat 64"]).await.unwrap_err(), CallError::Memory { limit_bytes: 16 << 20 });
+    let bench = Bench::hostile("hoards", r#"{"mebibytes": 4}"#, limits.clone()).await;
+    assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
+    let bench = Bench::hostile("allocates", "{}", limits).await;
+    assert_eq!(bench.hand_over(1).await.unwrap_err(), CallError::Memory { limit_bytes: 16 << 20 });
     assert_eq!(bench.plugin.idle(), 0);
 }
 
@@ -112,50 +113,55 @@ async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_
     let engine =
         Engine::new(EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false })
             .unwrap();
-    let component = engine.load(&probe_bytes().into(), &ComponentsSpec::default()).await.unwrap();
-    let plugin =
-        |name: &str| component.plugin(name, &LimitsSpec::default(), Arc::new(Fake::default())).unwrap();
+    let component = engine.load(&hostile_bytes("hoards").into(), &ComponentsSpec::default()).await.unwrap();
+    let plugin = |name: &str, config| {
+        let fake = Fake { config, ..Fake::default() };
+        component.plugin(name, &LimitsSpec::default(), Arc::new(fake)).unwrap()
+    };
     engine.bound_memory(16 << 20);
-    let (one, other) = (plugin("one"), plugin("other"));
-    one.handle(&[delivery(1, "eat 6")]).await.unwrap();
+    let (one, other) = (plugin("one", r#"{"mebibytes": 6}"#), plugin("other", r#"{"mebibytes": 12}"#));
+    one.handle(&[delivery(1, "")]).await.unwrap();
     assert!(engine.memory() > 6 << 20, "an instance that waits keeps what it has");
-    let CallError::Unavailable(told) = other.handle(&[delivery(1, "eat 12")]).await.unwrap_err() else {
+    let CallError::Unavailable(told) = other.handle(&[delivery(1, "")]).await.unwrap_err() else {
         panic!("it is the plugin's fault")
     };
     assert!(told.contains("all plugins together may hold 16Mi"), "{told}");
     drop(one);
-    other.handle(&[delivery(1, "eat 12")]).await.unwrap();
+    other.handle(&[delivery(1, "")]).await.unwrap();
     drop(other);
     assert_eq!(engine.memory(), 0);
 }
 
 #[tokio::test]
 async fn endless_recursion_is_a_trap() {
-    let bench = Bench::plain().await;
+    let bench = Bench::hostile("recurses", "{}", LimitsSpec::default()).await;
     // Compilers keep a stack of their own in the guest's memory: whichever ends first.
-    let error = bench.run(&["recurse"]).await.unwrap_err();
+    let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(_)), "{error:?}");
-    assert_eq!(bench.ask("count").await, "0");
+    assert_eq!(bench.plugin.idle(), 0);
 }
 
 #[tokio::test]
 async fn calls_to_the_host_are_refused_past_their_number() {
     let limits = LimitsSpec { host_calls: 50, ..LimitsSpec::default() };
-    let bench = Bench::new(Fake::default(), limits).await;
-    let flooded = bench.run(&["kv.flood 80", "log.flood 80"]).await;
+    let bench = Bench::hostile("calls_without_end", "{}", limits.clone()).await;
+    let flooded = bench.hand_over(1).await;
     assert!(flooded.is_ok(), "a refusal is an answer: {flooded:?}");
-    assert_eq!(bench.record().lines, 0, "lines past the limit are dropped");
-    // The next batch has all its calls again.
-    assert_eq!(bench.ask("kv.flood 40").await, "never refused");
-    bench.run(&["log.flood 80"]).await.unwrap();
-    assert_eq!(bench.record().lines, 51);
+    assert_eq!(bench.record().lines, 0, "a line past the limit is dropped");
+    let bench = Bench::hostile("floods_the_log", "{}", limits).await;
+    bench.hand_over(1).await.unwrap();
+    assert_eq!(bench.record().lines, 50, "as many as it may call");
+    bench.hand_over(1).await.unwrap();
+    assert_eq!(bench.record().lines, 100, "the next batch has all its calls again");
 }
 
 #[tokio::test]
 async fn bytes_of_one_call_are_refused_past_their_number() {
     let limits = LimitsSpec { host_bytes: config::Bytes(1 << 20), ..LimitsSpec::default() };
-    let bench = Bench::new(Fake::default(), limits).await;
-    assert_eq!(bench.ask("kv.fill 1000000").await, "ok: ()");
-    let answer = bench.ask("kv.fill 2000000").await;
-    assert!(answer.starts_with("too large") && answer.contains("limits.hostBytes"), "{answer}");
+    let bench = Bench::hostile("writes_long_values", r#"{"bytes": 1000000}"#, limits.clone()).await;
+    assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
+    let bench = Bench::hostile("writes_long_values", r#"{"bytes": 2000000}"#, limits).await;
+    let outcome = bench.hand_over(1).await.unwrap();
+    let [Verdict::Reject(reason)] = outcome.verdicts.as_slice() else { panic!("{:?}", outcome.verdicts) };
+    assert!(reason.starts_with("too large") && reason.contains("limits.hostBytes"), "{reason}");
 }

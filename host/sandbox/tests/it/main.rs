@@ -1,4 +1,5 @@
-//! The sandbox against a real guest: the probe of `plugins/probe`, which misbehaves on request.
+//! The sandbox against real guests: the probe of `plugins/probe`, which does what a test asks of it, and those of
+//! `tests/guests/hostile`, which mean harm.
 
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]

@@ -71,31 +71,40 @@ async fn a_batch_of_receipts_alone_calls_nobody() {
 
 #[tokio::test]
 async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
-    let bench = Bench::plain().await;
-    assert_eq!(bench.ask("count").await, "0");
-    assert_eq!(bench.ask("count").await, "1");
-    let error = bench.run(&["kv.set a 1", "trap"]).await.unwrap_err();
+    let bench = Bench::hostile("traps", "{}", LimitsSpec::default()).await;
+    let done = [Verdict::Done, Verdict::Done];
+    assert_eq!(bench.hand_over(2).await.unwrap().verdicts, done);
+    let error = bench.hand_over(1).await.unwrap_err();
     let CallError::Trap(text) = &error else { panic!("{error:?}") };
-    assert!(text.contains("as commanded"), "the panic says why: {text}");
+    assert!(text.contains("one too many"), "the panic says why: {text}");
     assert_eq!((bench.record().rolled_back, bench.plugin.idle()), (1, 0));
-    assert_eq!(bench.ask("count").await, "0");
+    assert_eq!(bench.hand_over(2).await.unwrap().verdicts, done, "the next one counts anew");
+    // In the middle of a batch.
+    bench.hand_over(1).await.unwrap_err();
+    assert!(matches!(bench.hand_over(4).await, Err(CallError::Trap(_))));
+    let record = bench.record();
+    assert_eq!((record.rolled_back, record.committed.len()), (3, 2));
 }
 
 #[tokio::test]
 async fn an_exit_ends_the_call_and_not_the_host() {
-    let error = Bench::plain().await.run(&["exit"]).await.unwrap_err();
+    let bench = Bench::hostile("exits", "{}", LimitsSpec::default()).await;
+    let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(text) if text.contains("exited with")), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_wrong_number_of_verdicts_is_refused_with_both_numbers() {
-    let bench = Bench::plain().await;
-    let error = bench.run(&["done", "missing", "done"]).await.unwrap_err();
-    assert_eq!(error, CallError::Protocol("2 verdicts for 3 states".to_string()));
-    let error = bench.run(&["double"]).await.unwrap_err();
-    assert_eq!(error, CallError::Protocol("2 verdicts for 1 states".to_string()));
-    let record = bench.record();
-    assert_eq!((record.rolled_back, record.committed.len()), (2, 0));
+    for (name, states, told) in [
+        ("too_few_verdicts", 3, "2 verdicts for 3 states"),
+        ("too_few_verdicts", 1, "0 verdicts for 1 states"),
+        ("too_many_verdicts", 1, "2 verdicts for 1 states"),
+    ] {
+        let bench = Bench::hostile(name, "{}", LimitsSpec::default()).await;
+        assert_eq!(bench.hand_over(states).await.unwrap_err(), CallError::Protocol(told.to_string()));
+        let record = bench.record();
+        assert_eq!((record.rolled_back, record.committed.len()), (1, 0));
+    }
 }
 
 #[tokio::test]

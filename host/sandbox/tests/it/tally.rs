@@ -21,27 +21,39 @@ async fn how_a_call_ended_is_told_by_its_kind_and_the_last_good_one_and_the_last
         call: config::Duration(Duration::from_millis(SHORT)),
         ..LimitsSpec::default()
     };
-    let bench = Bench::new(Fake::default(), limits).await;
+    let bench = Bench::new(Fake::default(), limits.clone()).await;
     bench.run(&["done", "retry later", "reject broken"]).await.unwrap();
-    for command in ["eat 64", "missing", "loop", "sleep 600000", "trap", "exit"] {
+    for command in ["eat 64", "missing", "loop", "trap"] {
         bench.run(&[command]).await.unwrap_err();
     }
     let calls = view(&bench);
     let ended = CallEndsView {
         answered: 1,
-        trapped: 2,
-        timed_out: 2,
+        trapped: 1,
+        timed_out: 1,
         out_of_memory: 1,
         invalid: 1,
         ..CallEndsView::default()
     };
     assert_eq!(calls.ended, ended);
-    assert_eq!((calls.states, calls.verdicts), (9, VerdictsView { done: 1, retry: 1, reject: 1 }));
+    assert_eq!((calls.states, calls.verdicts), (7, VerdictsView { done: 1, retry: 1, reject: 1 }));
     let failure = calls.last_failure.unwrap();
     assert_eq!(failure.end, "trapped");
-    assert!(failure.message.contains("exited with") && failure.at >= calls.last_answered_at.unwrap());
-    // The two that ran out of their time took all of it.
-    assert!(calls.guest_seconds >= 2.0 * 0.9 * SHORT as f64 / 1000.0, "{}", calls.guest_seconds);
+    assert!(failure.message.contains("as commanded") && failure.at >= calls.last_answered_at.unwrap());
+    // What ran out of its time took all of it.
+    let all = 0.9 * SHORT as f64 / 1000.0;
+    assert!(calls.guest_seconds >= all, "{}", calls.guest_seconds);
+
+    let bench = Bench::hostile("sleeps", r#"{"millis": 600000}"#, limits.clone()).await;
+    bench.hand_over(1).await.unwrap_err();
+    let calls = view(&bench);
+    assert_eq!(calls.ended, CallEndsView { timed_out: 1, ..CallEndsView::default() });
+    assert!(calls.guest_seconds >= all, "{}", calls.guest_seconds);
+    let bench = Bench::hostile("exits", "{}", limits).await;
+    bench.hand_over(1).await.unwrap_err();
+    let calls = view(&bench);
+    assert_eq!(calls.ended, CallEndsView { trapped: 1, ..CallEndsView::default() });
+    assert!(calls.last_failure.unwrap().message.contains("exited with"));
 }
 
 #[tokio::test]

@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use kubewitness_core::config::{LimitsSpec, PluginSpec};
-use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Tick};
+use kubewitness_core::ports::{CallError, GrantError, Handler, KvWrite, Tick, Verdict};
 
 use crate::fixture::{Bench, Fake, probe};
 
 const DUE: u64 = 1_700_000_000_000;
 
-async fn bench(config: &'static str, fake: Fake) -> Bench {
+fn limits() -> LimitsSpec {
     let call = kubewitness_core::config::Duration(Duration::from_millis(300));
-    Bench::new(Fake { config, ..fake }, LimitsSpec { call, ..LimitsSpec::default() }).await
+    LimitsSpec { call, ..LimitsSpec::default() }
+}
+
+async fn bench(config: &'static str, fake: Fake) -> Bench {
+    Bench::new(Fake { config, ..fake }, limits()).await
 }
 
 async fn tick(bench: &Bench, timeout_ms: u64) -> Result<Vec<KvWrite>, CallError> {
@@ -62,8 +66,8 @@ async fn a_tick_that_says_it_failed_is_rolled_back_and_its_instance_lives() {
 
 #[tokio::test]
 async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_states_go_on() {
-    for (config, trapped) in [(r#"{"tick": ["trap"]}"#, true), (r#"{"tick": ["loop"]}"#, false)] {
-        let bench = bench(config, Fake::default()).await;
+    for (name, trapped) in [("traps_in_tick", true), ("loops_in_tick", false)] {
+        let bench = Bench::hostile(name, "{}", limits()).await;
         let error = tick(&bench, 20_000).await.unwrap_err();
         match trapped {
             true => assert!(matches!(error, CallError::Trap(_)), "{error:?}"),
@@ -74,7 +78,7 @@ async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_state
             (record.open, record.rolled_back)
         };
         assert_eq!((bench.plugin.idle(), open, rolled_back), (0, 0, 1));
-        assert_eq!(bench.ask("clock").await, "1234");
+        assert_eq!(bench.hand_over(1).await.unwrap().verdicts, [Verdict::Done]);
     }
 }
 

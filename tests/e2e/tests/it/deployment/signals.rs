@@ -25,23 +25,10 @@ const STARTS_WITHIN: Duration = Duration::from_secs(120);
 const HEARD: &str = "a second signal stops at once";
 
 /// Its first call takes longer than any drain.
-const STUCK: &str = "module: {file: probe.wasm}
-config: {command: loop}
+const STUCK: &str = "module: {file: hostile/loops.wasm}
 subscribe:
   - {source: jobs, mode: every, start: beginning}
-grants:
-  kv: true
-  lister: [jobs]
-  sql: [{name: main, database: second}]
-  http: [{name: nobody, destination: nobody}]
-  ledger: [{name: notes, ledger: notes}]
 limits: {call: 60s}";
-
-/// What it is granted because its component imports it, and what nobody uses here.
-const FOR_STUCK: &str = "        - {name: notes, path: audit/notes.jsonl}
-      destinations:
-        - {name: nobody, url: 'http://127.0.0.1:9'}
-";
 
 /// SIGTERM's bit in the masks of signals that the kernel tells.
 const TERM: u64 = 1 << 14;
@@ -120,9 +107,6 @@ async fn a_second_signal_ends_run_while_a_plugin_is_stuck_in_its_call_and_its_fo
         let (_simulator, options) = lab(scratch).await?;
         let stuck = scratch.path().join("config").join("stuck.yaml");
         std::fs::write(&stuck, plugin_manifest("stuck", STUCK))?;
-        let host = scratch.path().join("config").join("host.yaml");
-        let text = std::fs::read_to_string(&host)?;
-        std::fs::write(&host, text + FOR_STUCK)?;
         let mut run = Kubewitness::start("twice", &options, scratch.path())?;
         run.status_when(STARTS_WITHIN, "the plugin to be in its call", |status| {
             status.plugins.iter().any(|plugin| plugin.name == "stuck" && plugin.waiting > 0)

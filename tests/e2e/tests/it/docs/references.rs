@@ -12,7 +12,11 @@ use super::page::{Page, pages};
 /// Folders of the root that pages name files in.
 const ROOMS: [&str; 6] = ["host", "plugins", "wit", "deploy", "tests", "docs"];
 /// Pages whose tables name tests.
-const TABLES: [&str; 3] = ["docs/repair.md", "docs/bounds.md", "docs/concepts/hostile-plugins.md"];
+const TABLES: [&str; 3] = ["docs/repair.md", "docs/bounds.md", HOSTILE];
+const HOSTILE: &str = "docs/concepts/hostile-plugins.md";
+/// Guests that mean harm, and where all guests of tests are.
+const HARM: &str = "tests/guests/hostile";
+const GUESTS: &str = "tests/guests/";
 /// A name with at least so many underlines is a test's.
 const UNDERLINES: usize = 3;
 
@@ -112,6 +116,51 @@ fn tests_that_tables_name_exist_and_each_row_of_faults_is_in_one() -> Result<()>
     let rows: BTreeSet<u32> = known.iter().filter_map(|name| row(name)).collect();
     ensure!(rows.len() > 30, "only {} rows have tests", rows.len());
     faults.extend(rows.difference(&told).map(|row| format!("no table tells of row {row}")));
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
+/// The Rust files below a folder of the project, as pages of `docs/concepts` link to them.
+fn linked_files(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            linked_files(&path, found)?;
+        } else {
+            found.insert(format!("../../{}", path.strip_prefix(project_root())?.display()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn each_guest_that_means_harm_is_in_a_row_says_what_the_operator_sees_and_each_row_leads_to_its_guest()
+-> Result<()> {
+    let mut guests = BTreeSet::new();
+    for folder in ["examples", "src"] {
+        linked_files(&project_root().join(HARM).join(folder), &mut guests)?;
+    }
+    guests.remove(&format!("../../{HARM}/src/lib.rs"));
+    ensure!(guests.len() > 20, "only {} guests mean harm", guests.len());
+    let (mut faults, mut told) = (Vec::new(), BTreeSet::new());
+    let page = Page::read(HOSTILE.as_ref())?;
+    for (number, line) in page.text() {
+        let is_row = line.starts_with("| ") && !line.contains("| what the operator sees |");
+        let first = line.split('|').nth(1).unwrap_or_default();
+        let linked: Vec<_> = links(first).into_iter().filter(|link| link.contains(GUESTS)).collect();
+        if is_row && linked.is_empty() {
+            faults.push(format!("{HOSTILE}:{number}: the row leads to no guest"));
+        }
+        told.extend(linked.into_iter().map(str::to_owned));
+    }
+    faults.extend(guests.difference(&told).map(|guest| format!("no row of {HOSTILE} leads to {guest}")));
+    for guest in &guests {
+        let text = std::fs::read_to_string(project_root().join("docs/concepts").join(guest))?;
+        let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//! ")).collect();
+        if !head.join(" ").contains("operator sees") {
+            faults.push(format!("{guest} does not begin with what the operator sees"));
+        }
+    }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
 
-use crate::limits::hostile::{FOR_PROBE, hostile};
+use crate::limits::hostile::{FOR_PROBE, hostile, program};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -85,8 +85,9 @@ async fn a_plugin_that_goes_beyond_the_memory_of_all_waits_is_told_so_and_goes_o
         std::fs::remove_file(config.join("persistence.yaml"))?;
         let host = std::fs::read_to_string(config.join("host.yaml"))? + FOR_PROBE;
         limits(&config, &host, "totalMemory: 40Mi")?;
-        for (name, does) in [("one", "eat 20"), ("other", "eat 24")] {
-            write(&config, &format!("{name}.yaml"), &hostile(name, "probe.wasm", does))?;
+        for (name, mebibytes) in [("one", 20), ("other", 24)] {
+            let config_of = format!("{{mebibytes: {mebibytes}}}");
+            write(&config, &format!("{name}.yaml"), &hostile(name, &program("hoards"), &config_of))?;
         }
         create_job(&simulator, "one").await?;
         let options = RunOptions {

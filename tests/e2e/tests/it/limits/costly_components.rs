@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, command, in_scratch, until};
-use wasm_encoder::{
-    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection,
-    Function, FunctionSection, Instruction, Module, ModuleSection, RawSection, TypeSection, ValType,
-};
+use kubewitness_hostile::{known_bomb, nested_types};
 
 use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
@@ -20,59 +17,6 @@ pub const GROWTH: u64 = 64 << 20;
 const NOISE: u64 = 32 << 20;
 
 const SPEC: &str = "module: {file: bomb.wasm}\nsubscribe: [{source: jobs}]";
-
-/// Each local variable lives through each loop, so that what the compiler keeps is their product.
-pub fn bomb(functions: u32, locals: u32, loops: u32) -> Component {
-    let (mut types, mut of, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
-    types.ty().function([ValType::I32], []);
-    for _ in 0..functions {
-        of.function(0);
-        let mut function = Function::new([(locals, ValType::I32)]);
-        for turn in 0..loops {
-            let local = 1 + turn % locals;
-            function
-                .instruction(&Instruction::Loop(BlockType::Empty))
-                .instruction(&Instruction::LocalGet(local))
-                .instruction(&Instruction::I32Const(1))
-                .instruction(&Instruction::I32Add)
-                .instruction(&Instruction::LocalTee(local))
-                .instruction(&Instruction::BrIf(0))
-                .instruction(&Instruction::End);
-        }
-        function.instruction(&Instruction::End);
-        code.function(&function);
-    }
-    let mut module = Module::new();
-    module.section(&types).section(&of).section(&code);
-    let mut component = Component::new();
-    component.section(&ModuleSection(&module));
-    as_plugin(&mut component);
-    component
-}
-
-/// Looks like a plugin to whoever reads no further than the names.
-pub fn as_plugin(component: &mut Component) {
-    let (mut instances, mut exports) = (ComponentInstanceSection::new(), ComponentExportSection::new());
-    instances.export_items([] as [(&str, ComponentExportKind, u32); 0]);
-    exports.export("kubewitness:plugin/handler@1.0.0", ComponentExportKind::Instance, 0, None);
-    component.section(&instances).section(&exports);
-}
-
-/// The one that drove a controller without bounds beyond 8 GB within a minute.
-pub fn known_bomb() -> Vec<u8> {
-    bomb(4, 20_000, 3000).finish()
-}
-
-/// A type within a type, and so on: to read it takes a stack as deep.
-pub fn nested_types() -> Vec<u8> {
-    let mut types = vec![1];
-    types.extend([0x42, 1, 1].repeat(1 << 20));
-    types.push(0x7f);
-    let mut component = Component::new();
-    component.section(&RawSection { id: 7, data: &types });
-    as_plugin(&mut component);
-    component.finish()
-}
 
 fn component_file(scratch: &Scratch, bytes: &[u8]) -> Result<PathBuf> {
     let path = scratch.path().join("bomb.wasm");

@@ -1,15 +1,15 @@
 //! Plugins that mean harm, one after the other, beside two good ones under load. The operator is told what each did,
-//! and the good ones go on. `docs/concepts/hostile-plugins.md` lists them.
+//! and the good ones go on. `docs/concepts/hostile-plugins.md` lists them; the programs are in `tests/guests/hostile`.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::registry::sha256;
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder};
+use kubewitness_hostile as made;
 
-use super::hostile_files::{Hostile, files, looping};
 use crate::support::{AUDIT, Load, example_copy, plugin_manifest, proofs, same_story, simulator, write};
 
 const WITHIN: Duration = Duration::from_secs(120);
@@ -42,52 +42,96 @@ const LONG_VALUES: &str = "      limits:
         plugins: {kv: 64Mi}
 ";
 const RESTS: &str = "its next call waits: it writes more to `kv` than 1Mi a second";
+const LONGER: &str = "the plugin ran longer than its limit of 300 ms";
+const MEMORY: &str = "more memory than its limit of 67108864 bytes";
 
-/// Each command, and what the plugin's status says of it. Nothing where the host only refuses or cuts what it asks.
-const IN_A_CALL: [(&str, Option<&str>); 17] = [
-    ("loop", Some("the plugin ran longer than its limit of 300 ms")),
-    ("sleep 600000", Some("the plugin ran longer than its limit of 300 ms")),
-    ("recurse", Some("the plugin trapped")),
-    ("eat 512", Some("the plugin wanted more memory than its limit of 33554432 bytes")),
-    ("trap", Some("the plugin trapped")),
-    // In the middle of a batch, and again in each instance that follows.
-    ("trap-after 2", Some("the plugin trapped")),
-    ("exit", Some("it exited with 1")),
-    ("missing", Some("the plugin's answer is invalid: 0 verdicts for")),
-    ("double", Some("the plugin's answer is invalid")),
-    ("kv.flood 20000", None),
-    ("kv.fill 1000000", None),
-    ("kv.fill 4000000", Some(RESTS)),
+/// What the operator is told of a plugin.
+#[derive(Clone, Copy)]
+enum Told {
+    /// A part of its message.
+    Says(&'static str),
+    /// It has dead letters, and goes on.
+    DeadLetters,
+    /// The host only refuses or cuts what it asks.
+    Nothing,
+}
+
+use Told::{DeadLetters, Nothing, Says};
+
+/// Each program with its configuration.
+const PROGRAMS: [(&str, &str, Told); 19] = [
+    ("loops", "{}", Says(LONGER)),
+    ("sleeps", "{millis: 600000}", Says(LONGER)),
+    (
+        "loops_in_describe",
+        "{}",
+        Says("the component failed in `describe`: the plugin ran longer than its limit of 2000 ms"),
+    ),
+    (
+        "loops_in_check",
+        "{}",
+        Says("the component failed in `check`: the plugin ran longer than its limit of 300 ms"),
+    ),
+    ("recurses", "{}", Says("the plugin trapped")),
+    ("allocates", "{}", Says("the plugin wanted more memory than its limit of 33554432 bytes")),
+    ("traps", "{}", Says("the plugin trapped")),
+    ("exits", "{}", Says("it exited with 1")),
+    ("too_few_verdicts", "{}", Says("the plugin's answer is invalid: 0 verdicts for")),
+    ("too_many_verdicts", "{}", Says("the plugin's answer is invalid")),
+    ("giant_reasons", "{mebibytes: 2}", DeadLetters),
+    ("calls_without_end", "{}", Nothing),
+    ("leaks_handles", "{}", Says("the plugin trapped")),
+    ("floods_the_log", "{}", Nothing),
+    ("floods_the_output", "{}", Says("the plugin trapped")),
+    ("asks_for_other_states", "{}", Nothing),
+    ("uses_what_nobody_granted", "{}", Nothing),
+    ("writes_long_values", "{bytes: 4000000}", Says(RESTS)),
     // As much as one call may hand over.
-    ("kv.fill 15000000", Some(RESTS)),
-    ("stderr 10000000", None),
-    ("log.flood 20000", None),
-    ("document.of 1", None),
-    ("sql.run strangers select", None),
+    ("writes_long_values", "{bytes: 15000000}", Says(RESTS)),
 ];
 
-/// What the probe holds in the place of the name of a call in which it is to hang, or of another version.
-const HANGS: &[u8] = b"the probe hangs in: nothing ";
-
-pub fn hanging(config: &Path, call: &str) -> Result<String> {
-    let mut bytes = std::fs::read(plugins_folder()?.join("probe.wasm")).context("the probe")?;
-    let at =
-        bytes.windows(HANGS.len()).position(|window| window == HANGS).context("the probe has no mark")?;
-    let word = at + HANGS.len() - 8;
-    bytes[word..word + 8].copy_from_slice(format!("{call:<8}").as_bytes());
-    let file = format!("{call}.wasm");
-    std::fs::write(config.join(&file), bytes)?;
-    Ok(file)
+/// Files that no compiler makes.
+fn files() -> Result<Vec<(&'static str, Vec<u8>, &'static str)>> {
+    let plugin = |name| std::fs::read(plugins_folder()?.join(name)).context("a plugin");
+    let (audit, probe) = (plugin("audit.wasm")?, plugin("probe.wasm")?);
+    Ok(vec![
+        ("text", made::text(), "this is not WebAssembly"),
+        ("module", made::core_module(), "core WebAssembly module"),
+        ("cut", made::half(&audit), "the component can't be read"),
+        (
+            "start",
+            made::starting_with_a_loop(&audit),
+            "the component failed in `instantiate`: the plugin ran longer than its limit",
+        ),
+        ("bomb", made::known_bomb(), "has 20000 local variables: the limit is 5000"),
+        ("functions", made::many_functions(100_001), "100001 functions: the limit is 100000"),
+        ("blocks", made::deep_blocks(5001), "levels of blocks within each other: the limit is 5000"),
+        ("data", made::many_data_segments(20_001), "20001 data segments: the limit is 20000"),
+        ("levels", made::deep_components(9), "levels of components and modules: the limit is 8"),
+        ("types", made::nested_types(), "the component"),
+        ("memories", made::with_memories(&audit, 1, 8, 20), MEMORY),
+        ("table", made::with_table(&audit, 9_000_000), MEMORY),
+        ("world", made::of_another_world(&probe), "kubewitness:plugin/kw"),
+    ])
 }
 
-pub fn hostile(name: &str, file: &str, command: &str) -> String {
-    granted(name, file, command, GRANTS)
+/// Where the program of this name is below the folder with the plugins.
+pub fn program(name: &str) -> String {
+    format!("hostile/{name}.wasm")
 }
 
-fn granted(name: &str, file: &str, command: &str, grants: &str) -> String {
+fn program_file(name: &str) -> Result<PathBuf> {
+    Ok(plugins_folder()?.join(program(name)))
+}
+
+pub fn hostile(name: &str, file: &str, config: &str) -> String {
+    granted(name, file, config, GRANTS)
+}
+
+fn granted(name: &str, file: &str, config: &str, grants: &str) -> String {
     let spec = format!(
         "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{grants}\nlimits: {{call: 300ms, memory: 32Mi}}\n\
-         delivery: {{batch: 4, retries: 1, backoff: 10ms}}\nconfig: {{command: {command}}}"
+         delivery: {{batch: 4, retries: 1, backoff: 10ms}}\nconfig: {config}"
     );
     plugin_manifest(name, &spec)
 }
@@ -107,7 +151,7 @@ fn came(status: &StatusView) -> u64 {
 
 struct Beside {
     simulator: Simulator,
-    config: std::path::PathBuf,
+    config: PathBuf,
     options: RunOptions,
     run: Kubewitness,
 }
@@ -137,24 +181,21 @@ impl Beside {
 
     /// One plugin does harm until it is told of and so many states have come. Answers the share of them that the good
     /// plugins got meanwhile.
-    async fn suffer(&mut self, name: &str, file: &str, command: &str, told: Option<&str>) -> Result<f64> {
-        self.suffer_from(name, &hostile(name, file, command), command, told).await
+    async fn suffer(&mut self, what: &str, file: &str, config: &str, told: Told) -> Result<f64> {
+        let name = format!("hostile-{}", what.replace('_', "-"));
+        self.suffer_from(&name, &hostile(&name, file, config), told).await
     }
 
-    async fn suffer_from(
-        &mut self,
-        name: &str,
-        manifest: &str,
-        command: &str,
-        told: Option<&str>,
-    ) -> Result<f64> {
+    async fn suffer_from(&mut self, name: &str, manifest: &str, told: Told) -> Result<f64> {
         write(&self.config, "hostile.yaml", manifest)?;
-        let begun = |status: &StatusView| match (plugin(status, name), told) {
-            (Some(it), Some(told)) => it.message.as_deref().is_some_and(|message| message.contains(told)),
-            (Some(it), None) => it.delivered > 0 && it.dead == 0,
-            (None, _) => false,
+        let begun = |status: &StatusView| {
+            plugin(status, name).is_some_and(|it| match told {
+                Says(part) => it.message.as_deref().is_some_and(|message| message.contains(part)),
+                DeadLetters => it.dead > 0,
+                Nothing => it.delivered > 0 && it.dead == 0,
+            })
         };
-        let before = self.run.status_when(WITHIN, &format!("what {command} does to be told"), begun).await?;
+        let before = self.run.status_when(WITHIN, &format!("what {name} does to be told"), begun).await?;
         let mut share = self.share_after(&before).await?;
         for _ in 1..LOOKS {
             if share >= KEPT {
@@ -166,8 +207,18 @@ impl Beside {
         let since = Instant::now();
         let (code, text) = self.run.get("/api/v1/objects?kind=Job").await?;
         ensure!(code == 200, "the API answered {code}: {text}");
-        ensure!(since.elapsed() < ANSWER, "the API took {:?} beside {command}", since.elapsed());
+        ensure!(since.elapsed() < ANSWER, "the API took {:?} beside {name}", since.elapsed());
         Ok(share)
+    }
+
+    /// A good component, with the code of another one in the place of its own in the cache; or a half of it.
+    fn lie_in_the_cache(&self, name: &str, is_whole: bool) -> Result<()> {
+        let of = |bytes: &[u8]| self.options.data.join("cache").join(format!("{}.cwasm", sha256(bytes)));
+        let other = std::fs::read(program_file("asks_for_other_states")?)?;
+        let code = std::fs::read(of(&other)).context("the other one has run before")?;
+        let component = made::renamed(&other, name);
+        std::fs::write(of(&component), if is_whole { code } else { made::half(&code) })?;
+        std::fs::write(self.config.join(format!("{name}.wasm")), component).context("writing the component")
     }
 
     async fn share_after(&mut self, before: &StatusView) -> Result<f64> {
@@ -183,43 +234,29 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
         let mut it = Beside::begin(scratch).await?;
         let load = Load::start(&it.simulator, 7, RATE);
         let mut shares = Vec::new();
-        for (number, (command, told)) in IN_A_CALL.iter().enumerate() {
-            let name = format!("hostile-{number}");
-            shares.push((*command, it.suffer(&name, "probe.wasm", command, *told).await?));
+        for (number, (name, config, told)) in PROGRAMS.iter().enumerate() {
+            let share = it.suffer(&format!("{name}-{number}"), &program(name), config, *told).await?;
+            shares.push((*name, share));
         }
-        for (call, told) in [
-            (
-                "describe",
-                "the component failed in `describe`: the plugin ran longer than its limit of 2000 ms",
-            ),
-            ("check", "the component failed in `check`: the plugin ran longer than its limit of 300 ms"),
-        ] {
-            let file = hanging(&it.config, call)?;
-            shares.push((call, it.suffer(&format!("hostile-{call}"), &file, "done", Some(told)).await?));
-        }
-        for Hostile { name, bytes, told } in files()? {
+        for (name, bytes, told) in files()? {
             let file = format!("{name}.wasm");
             std::fs::write(it.config.join(&file), bytes)?;
-            shares.push((name, it.suffer(&format!("hostile-{name}"), &file, "done", Some(told)).await?));
+            shares.push((name, it.suffer(name, &file, "{}", Says(told)).await?));
         }
-        let ungranted = granted("hostile-ungranted", "probe.wasm", "done", "");
-        let told = Some("the component imports `http` and is granted none");
-        shares.push(("ungranted", it.suffer_from("hostile-ungranted", &ungranted, "done", told).await?));
-        for (word, is_whole) in [("lies", true), ("half", false)] {
-            let file = hanging(&it.config, word)?;
-            lie_in_the_cache(&it.config.join(&file), &it.options.data.join("cache"), is_whole)?;
-            shares.push((word, it.suffer(&format!("hostile-{word}"), &file, "done", None).await?));
+        let ungranted = granted("hostile-ungranted", &program("uses_what_nobody_granted"), "{}", "");
+        let told = Says("the component imports `http` and is granted none");
+        shares.push(("ungranted", it.suffer_from("hostile-ungranted", &ungranted, told).await?));
+        for (name, is_whole) in [("lies", true), ("half", false)] {
+            it.lie_in_the_cache(name, is_whole)?;
+            shares.push((name, it.suffer(name, &format!("{name}.wasm"), "{}", Nothing).await?));
         }
         let log = it.run.process().stderr();
         let untrusted = log.matches("is not what was written: compiling again").count();
         ensure!(untrusted >= 2, "{untrusted} files of the cache were found to be wrong");
         ensure!(log.contains("the plugin logs too much; messages were left out"), "the flood is not told of");
         eprintln!("the share of the states that both good plugins got meanwhile: {shares:?}");
-        for (command, share) in &shares {
-            ensure!(
-                *share >= KEPT,
-                "beside {command} the good plugins got {share} of the states: {shares:?}"
-            );
+        for (name, share) in &shares {
+            ensure!(*share >= KEPT, "beside {name} the good plugins got {share} of the states: {shares:?}");
         }
 
         std::fs::remove_file(it.config.join("hostile.yaml"))?;
@@ -236,24 +273,13 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
     .await;
 }
 
-/// The code of another component, or a part of it, in the place of this one's.
-fn lie_in_the_cache(component: &Path, cache: &Path, is_whole: bool) -> Result<()> {
-    let of = |bytes: &[u8]| cache.join(format!("{}.cwasm", sha256(bytes)));
-    let probe = std::fs::read(plugins_folder()?.join("probe.wasm"))?;
-    let mut code = std::fs::read(of(&probe)).context("the probe has run before")?;
-    if !is_whole {
-        code.truncate(code.len() / 2);
-    }
-    std::fs::write(of(&std::fs::read(component)?), code).context("writing into the cache")
-}
-
 #[tokio::test]
 async fn the_commands_of_an_author_end_also_with_a_component_that_loops() {
     in_scratch("looping", async |scratch| {
-        std::fs::write(scratch.path().join("start.wasm"), looping()?)?;
-        hanging(scratch.path(), "describe")?;
-        for (file, call) in [("start.wasm", "instantiate"), ("describe.wasm", "describe")] {
-            let file = scratch.path().join(file).display().to_string();
+        let start = scratch.path().join("start.wasm");
+        std::fs::write(&start, made::starting_with_a_loop(&std::fs::read(program_file("traps")?)?))?;
+        for (file, call) in [(start, "instantiate"), (program_file("loops_in_describe")?, "describe")] {
+            let file = file.display().to_string();
             for (line, code) in [(&["check", &file][..], 3), (&["plugin", "run", &file, "--tick"], 1)] {
                 let (ended, stdout, stderr) = command(line).await?;
                 let told = stdout + &stderr;

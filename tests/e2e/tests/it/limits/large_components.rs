@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{Kubewitness, RunOptions, in_scratch, plugins_folder};
-use wasm_encoder::{DataSection, Encode, MemorySection, MemoryType, Module, ModuleSection};
+use kubewitness_hostile::with_data;
 
 use super::costly_components::{GROWTH, WITHIN, count_anew, memory, plugin};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
@@ -19,24 +19,8 @@ const REST: Duration = Duration::from_secs(20);
 
 /// The audit plugin, with a module beside it that nobody makes an instance of.
 fn large() -> Result<Vec<u8>> {
-    let mut bytes = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
-    let (mut memories, mut data, mut module) = (MemorySection::new(), DataSection::new(), Module::new());
-    memories.memory(MemoryType {
-        minimum: 1,
-        maximum: None,
-        memory64: false,
-        shared: false,
-        page_size_log2: None,
-    });
-    // What differs from page to page is no page of zeros.
-    let block: Vec<u8> = (0..DATA).map(|at| (at / 64).to_le_bytes()[at % 4]).collect();
-    data.passive(block);
-    module.section(&memories).section(&data);
-    bytes.push(1);
-    let mut section = Vec::new();
-    ModuleSection(&module).encode(&mut section);
-    bytes.extend(section);
-    Ok(bytes)
+    let audit = std::fs::read(plugins_folder()?.join("audit.wasm")).context("the audit plugin")?;
+    Ok(with_data(&audit, DATA))
 }
 
 fn is_active(status: &StatusView) -> bool {

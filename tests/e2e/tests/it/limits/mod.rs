@@ -6,7 +6,6 @@ mod clients;
 pub mod costly_components;
 mod files;
 pub mod hostile;
-mod hostile_files;
 mod large_components;
 mod misuse;
 mod processors;

@@ -34,22 +34,22 @@ const KEPT: f64 = 0.3;
 /// Half of all answers come within this time, on a machine that builds and tests something else too.
 const ANSWER: Duration = Duration::from_millis(250);
 
-fn computing(name: &str, concurrency: u64, command: &str) -> String {
+fn computing(name: &str, concurrency: u64, file: &str, config: &str) -> String {
     let spec = format!(
-        "module: {{file: probe.wasm}}
+        "module: {{file: {file}}}
 subscribe: [{{source: jobs, start: beginning}}]
 grants: {{kv: true, sql: [{{name: main, database: second}}], lister: [jobs],
   http: [{{name: nobody, destination: nobody}}], ledger: [{{name: notes, ledger: notes}}]}}
 limits: {{call: 120s, concurrency: {concurrency}}}
 delivery: {{batch: 1, retries: 1}}
-config: {{command: {command}}}"
+config: {config}"
     );
     plugin_manifest(name, &spec)
 }
 
 /// Each call computes without an end, and many do at once.
 fn greedy(name: &str) -> String {
-    computing(name, CALLS, "loop")
+    computing(name, CALLS, &super::hostile::program("loops"), "{}")
 }
 
 fn plugin<'s>(status: &'s StatusView, name: &str) -> Option<&'s PluginView> {
@@ -150,7 +150,8 @@ impl Lab {
 
     /// States a second of a plugin that computes in one call after the other, and always has more to do.
     async fn steady(&mut self) -> Result<f64> {
-        write(&self.config, "steady.yaml", &computing("steady", 1, &format!("compute {STEADY}")))?;
+        let config = format!("{{command: compute {STEADY}}}");
+        write(&self.config, "steady.yaml", &computing("steady", 1, "probe.wasm", &config))?;
         let done = |status: &StatusView| plugin(status, "steady").map_or(0, |it| it.delivered);
         let before =
             self.run.status_when(WITHIN, "the steady plugin to compute", |status| done(status) > 0).await?;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, in_scratch, until};
+use kubewitness_hostile::bomb;
 
-use crate::limits::costly_components::{WITHIN, bomb, children, plugin};
+use crate::limits::costly_components::{WITHIN, children, plugin};
 use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
 
 /// What a stop may take while a component is compiled. Nothing that ends by itself would end in this time.
@@ -17,7 +18,7 @@ const GRANTED: &str = "subscribe: [{source: jobs}]\ngrants: {sql: [{name: main, 
 
 /// Within the limits, and still compiled for minutes: every function is quick, and there are many.
 fn slow_component(folder: &Path) -> Result<()> {
-    std::fs::write(folder.join("slow.wasm"), bomb(2000, 1000, 500).finish()).context("writing the component")
+    std::fs::write(folder.join("slow.wasm"), bomb(2000, 1000, 500)).context("writing the component")
 }
 
 fn slow(batch: u32) -> String {

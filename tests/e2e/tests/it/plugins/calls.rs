@@ -7,7 +7,7 @@ use kubewitness_core::views::{CallsView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, is_signed_by};
 use serde_json::Value;
 
-use crate::limits::hostile::{FOR_PROBE, hostile};
+use crate::limits::hostile::{FOR_PROBE, hostile, program};
 use crate::plugins::probing::{Lab, manifest};
 use crate::support::{SEAL_KEY, SEAL_PUBLIC, create_job, example_copy, simulator, write};
 
@@ -86,8 +86,12 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
         let config = example_copy(scratch)?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &format!("{host}{FOR_PROBE}"))?;
-        for (name, harm) in [("trapping", "trap"), ("sleeping", "sleep 600000"), ("talking", "clock")] {
-            write(&config, &format!("{name}.yaml"), &hostile(name, "probe.wasm", harm))?;
+        for (name, file, does) in [
+            ("trapping", program("exits"), "{}"),
+            ("sleeping", program("sleeps"), "{millis: 600000}"),
+            ("talking", "probe.wasm".to_owned(), "{command: clock}"),
+        ] {
+            write(&config, &format!("{name}.yaml"), &hostile(name, &file, does))?;
         }
         create_job(&simulator, "one").await?;
         let options = RunOptions {

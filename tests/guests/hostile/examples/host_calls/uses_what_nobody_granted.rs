@@ -1,0 +1,29 @@
+//! Calls what nobody granted it. The operator sees "the component imports `http` and is granted none"; or nothing, where
+//! other names are granted: the host refuses each call. If it answered one, the plugin would trap.
+
+use std::fmt::Debug;
+
+use kubewitness_sdk::{Error, Plugin, State, Verdict, http, ledger, lister, sql};
+use serde::de::IgnoredAny;
+
+struct Uses;
+
+impl Plugin for Uses {
+    const NAME: &'static str = "uses-what-nobody-granted";
+    type Config = IgnoredAny;
+
+    fn handle(_: &IgnoredAny, states: &[State]) -> Vec<Verdict> {
+        is_denied(http::post_json("strangers", "/", "key", &"secrets"));
+        is_denied(ledger::append("strangers", &[b"a record".to_vec()]));
+        is_denied(ledger::sign("strangers", b"a lie"));
+        is_denied(lister::all("strangers", 10));
+        is_denied(sql::query("strangers", "select 1", &[]));
+        vec![Verdict::Done; states.len()]
+    }
+}
+
+fn is_denied<T: Debug>(answer: Result<T, Error>) {
+    assert!(matches!(answer, Err(Error::Denied(_))), "{answer:?}");
+}
+
+kubewitness_sdk::export!(Uses);
