@@ -5,6 +5,7 @@ use axum::extract::rejection::{FormRejection, JsonRejection};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use kubewitness_core::shortened;
 use kubewitness_core::views::ViewError;
 use maud::html;
 use serde::Serialize;
@@ -13,6 +14,8 @@ use serde_json::json;
 use super::codes::Code;
 use super::frame::Page;
 
+/// Bytes of a wrong cursor that are told. An encrypted one has hundreds.
+const CURSOR: usize = 48;
 /// Of RFC 9457.
 const MEDIA: &str = "application/problem+json";
 
@@ -60,7 +63,7 @@ impl Problem {
     }
 
     pub(crate) fn no_cursor(text: &str) -> Self {
-        let told = format!("`{text}` is no cursor of this list.");
+        let told = format!("`{}` is no cursor of this list.", shortened(text, CURSOR));
         Self::invalid(told, "Take it from the header `Link`, or from the link to the next part, as it is.")
     }
 

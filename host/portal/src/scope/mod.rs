@@ -5,6 +5,7 @@ mod lists;
 mod part;
 mod sources;
 mod status;
+mod stories;
 mod visibility;
 
 pub(crate) use part::Part;

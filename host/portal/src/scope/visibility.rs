@@ -3,17 +3,15 @@
 //! A right in the whole cluster shows everything. A right in a namespace shows what belongs to the namespace that
 //! has the name now: an object that is older than it belongs to one that had the name before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, RawState, RawStory, Shown, VisibleObjects, Watched};
+use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
-    EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery,
-    TimelineView, Views,
+    EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq};
 
@@ -21,7 +19,6 @@ use crate::access::ages::Ages;
 use crate::access::{Act, Unanswered, Viewer, cursors};
 use crate::answer::{Problem, codes};
 use crate::app::App;
-use crate::scope::lists::MOST_READ;
 
 /// Namespaces that are asked about for one answer. Whoever may look into more of them, and not into all, names one.
 const NAMESPACES: usize = 256;
@@ -56,15 +53,6 @@ struct Spot {
     group: String,
     kind: String,
     namespace: String,
-}
-
-/// What an object owns, as far as somebody may see it.
-struct Owned {
-    states: Vec<RawState>,
-    /// Where the next part of it begins.
-    next: StoryCursor,
-    /// There is some, and nothing of it is hidden.
-    is_all: bool,
 }
 
 pub(crate) struct Visibility {
@@ -437,103 +425,14 @@ impl Visibility {
         Ok(if is_seen { state } else { state.without_owner() })
     }
 
-    /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
-    pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
-        let story = self.views.story(query).await?;
-        if self.is_whole() {
-            return Ok(self.views.told(story).await?);
-        }
-        let RawStory { states, related, events, reports, next, owns_more } = story;
-        let oldest = states.first().map(RawState::seq);
-        let states = self.of_states(states, true).await?;
-        // What is older than a state that they may not see is none of theirs.
-        let is_theirs = states.first().map(RawState::seq) == oldest;
-        let owned = self.owned(query, related, next).await?;
-        let next = next.filter(|_| is_theirs).map(|next| StoryCursor { states: next.states, ..owned.next });
-        let next = next.filter(|next| next.states > 0 || next.related > 0);
-        let next = match next {
-            Some(next) if self.sees_all_kinds().await? || self.goes_on(query, next).await? => Some(next),
-            _ => None,
-        };
-        let events = match states.is_empty() {
-            true => Vec::new(),
-            false => self.of_states(events, false).await?,
-        };
-        let theirs: HashSet<_> =
-            states.iter().chain(&owned.states).map(|state| state.object().uid.clone()).collect();
-        let owns_more = owns_more && is_theirs && owned.is_all;
-        let reports = reports && !states.is_empty();
-        let seen = RawStory { states, related: owned.states, events, reports, next, owns_more };
-        let mut told = self.views.told(seen).await?;
-        told.events = self.of_events(told.events).await?;
-        told.reports.retain(|report| theirs.contains(&report.uid));
-        Ok(told)
-    }
-
-    /// What the object owns. Where they may not see all of it, as many states are read as there may be: a part that is
-    /// cut by what is hidden would tell where that is, and leave out what is theirs.
-    async fn owned(
-        &self,
-        query: &TimelineQuery,
-        related: Vec<RawState>,
-        next: Option<StoryCursor>,
-    ) -> Result<Owned, Problem> {
-        let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
-        let count = related.len();
-        let mut states = self.of_states(related, false).await?;
-        let is_all = states.len() == count && count > 0;
-        let mut rest = next;
-        let mut is_cut = false;
-        if let Some(limit) = query.limit.filter(|_| states.len() < count) {
-            let whole = TimelineQuery {
-                cursor: Some(StoryCursor { states: 0, ..here }),
-                limit: Some(MOST_READ),
-                events: false,
-                ..query.clone()
-            };
-            let whole = self.views.story(&whole).await?;
-            states = self.of_states(whole.related, false).await?;
-            rest = whole.next;
-            is_cut = states.len() > limit;
-            states.drain(..states.len().saturating_sub(limit));
-        }
-        let next = match (states.first(), rest) {
-            (Some(oldest), _) if is_cut => StoryCursor { related: oldest.seq(), ..here },
-            // After the last states of these objects come those of the next ones.
-            (Some(_), Some(rest)) if is_all || rest.related == Seq::MAX => rest,
-            // The position of a state that they may not see tells when it was.
-            (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
-            _ => StoryCursor { related: 0, ..here },
-        };
-        Ok(Owned { states, next, is_all })
-    }
-
     /// Whether they may get all that is witnessed, in every namespace.
-    async fn sees_all_kinds(&self) -> Result<bool, Problem> {
+    pub(super) async fn sees_all_kinds(&self) -> Result<bool, Problem> {
         for known in &self.witnessed {
             if self.right(Verb::Get, &known.group, &known.kind, "").await? != Right::Everywhere {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Whether behind the cursor is anything that they may see. A story that is cut tells that there is more.
-    async fn goes_on(&self, query: &TimelineQuery, cursor: StoryCursor) -> Result<bool, Problem> {
-        let mut query = TimelineQuery { cursor: Some(cursor), events: false, ..query.clone() };
-        loop {
-            let behind = self.views.story(&query).await?;
-            let is_last = behind.next.is_none() || query.limit.is_none_or(|limit| limit >= MOST_READ);
-            if !self.of_states(behind.states, true).await?.is_empty()
-                || !self.of_states(behind.related, false).await?.is_empty()
-            {
-                return Ok(true);
-            }
-            if is_last {
-                return Ok(false);
-            }
-            query.limit = Some(MOST_READ);
-        }
     }
 
     /// Events that they may get, about objects that they may get.
@@ -560,7 +459,11 @@ impl Visibility {
         Ok(shown)
     }
 
-    async fn of_states(&self, states: Vec<RawState>, by_name: bool) -> Result<Vec<RawState>, Problem> {
+    pub(super) async fn of_states(
+        &self,
+        states: Vec<RawState>,
+        by_name: bool,
+    ) -> Result<Vec<RawState>, Problem> {
         // A state whose document says when its object was created.
         let mut tells: HashMap<&str, &RawState> = HashMap::new();
         for state in &states {

@@ -108,6 +108,22 @@ async fn a_cursor_of_one_list_is_none_of_another_and_no_answer_says_what_it_hold
 }
 
 #[tokio::test]
+async fn to_look_up_events_by_their_owner_takes_the_right_to_every_owner() {
+    let tenants = Tenants { has_events: true, ..Tenants::default() };
+    let portal = Portal::of(tenants, Server::default(), |options| options);
+    let events = "/api/v1/objects?kind=Event";
+    for (person, index, are_asked) in [
+        ("red", "", true),
+        ("red", "&index=owner%3Duid-red", false),
+        ("boss", "&index=owner%3Duid-red", true),
+    ] {
+        assert_eq!(portal.as_token(person, &format!("{events}{index}")).await.status, 200);
+        let looked_in = portal.views.looked_in.lock().unwrap().pop().unwrap();
+        assert_eq!(looked_in.contains("events"), are_asked, "{person}{index}");
+    }
+}
+
+#[tokio::test]
 async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_get_it() {
     let portal = Portal::new();
     portal.views.push_event("red", "blue");

@@ -90,6 +90,10 @@ pub struct Tenants {
     /// The kinds and namespaces in which a story was last looked for.
     /// Whether a source witnesses Jobs of another group, too. No tenant may see those.
     pub volcano: bool,
+    /// Whether there is a source of Events.
+    pub has_events: bool,
+    /// The sources in which each list was looked up, of people who do not see everything.
+    pub looked_in: Mutex<Vec<BTreeSet<String>>>,
     pub within: Mutex<Option<Vec<KindWithin>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
@@ -114,6 +118,8 @@ impl Default for Tenants {
             muted: Mutex::default(),
             lookups: AtomicUsize::default(),
             volcano: false,
+            has_events: false,
+            looked_in: Mutex::default(),
             within: Mutex::default(),
             others: 0,
             redacted: Mutex::default(),
@@ -273,7 +279,8 @@ impl Views for Tenants {
         };
         let volcano = self.volcano.then(|| watched("volcano", "batch.volcano.sh", "Job", "jobs"));
         let sources = [watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")];
-        sources.into_iter().chain(volcano).collect()
+        let events = self.has_events.then(|| watched("events", "", "Event", "events"));
+        sources.into_iter().chain(volcano).chain(events).collect()
     }
 
     async fn namespaces(&self, _source: &str, _: bool, most: usize) -> Result<BTreeSet<String>, ViewError> {
@@ -283,6 +290,8 @@ impl Views for Tenants {
 
     async fn objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         self.begun.lock().unwrap().push(query.cursor.clone());
+        let looked_in = query.within.iter().map(|within| within.sources.keys().cloned().collect());
+        self.looked_in.lock().unwrap().extend(looked_in);
         let source = |object: &ObjectRef| if object.kind == "Job" { "jobs" } else { "pods" };
         let objects = TENANTS.into_iter().flat_map(|tenant| [job(tenant), pod(tenant)]);
         let is_shown = |object: &ObjectRef| match &query.within {
