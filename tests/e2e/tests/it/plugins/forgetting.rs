@@ -34,10 +34,12 @@ async fn what_a_plugin_left_is_told_and_removed_once_it_is_taken_out_and_it_begi
         let mut run = Kubewitness::start("run", &options, scratch.path())?;
         create_job(&simulator, "one").await?;
         let has_left = |status: &StatusView| {
-            let probe = status.plugins.iter().find(|plugin| plugin.name == "probe");
-            probe.is_some_and(|it| it.dead > 0 && it.tick.as_ref().is_some_and(|tick| tick.ticks > 0))
+            let plugin = |name: &str| status.plugins.iter().find(|plugin| plugin.name == name);
+            plugin("probe")
+                .is_some_and(|it| it.dead > 0 && it.tick.as_ref().is_some_and(|tick| tick.ticks > 0))
+                && plugin("persistence").is_some_and(|it| it.delivered > 0)
         };
-        run.status_when(WITHIN, "a dead letter and a tick", has_left).await?;
+        run.status_when(WITHIN, "a dead letter, a tick, and a plugin that stays", has_left).await?;
         let told = forget(data, "probe", &[], 1).await?;
         ensure!(told.contains("the controller has to be stopped"), "{told}");
         run.stop().await?;
