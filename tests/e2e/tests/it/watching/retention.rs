@@ -188,7 +188,9 @@ async fn a_plugin_that_failed_for_good_is_named_on_the_first_screen_with_what_it
         };
         create_job(&simulator, "one").await?;
         let mut kubewitness = start(&options, scratch.path()).await?;
-        kubewitness.caught_up(WITHIN).await?;
+        let has_it =
+            |status: &StatusView| status.plugins.iter().any(|it| it.name == "second" && it.delivered > 0);
+        kubewitness.status_when(WITHIN, "the plugin to have the job", has_it).await?;
         kubewitness.stop().await?;
         // Nothing of the last good version can be started, either.
         write(&config, "host.yaml", &host.replace("name: second, sqlite", "name: other, sqlite"))?;
