@@ -142,7 +142,8 @@ pub fn tests() -> Result<()> {
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
 }
 
-/// What benchmarks need: built in one command, the host and the benchmarks share every dependency, too.
+/// What benchmarks need. Built in one command, the host and the benchmarks share every dependency; so the host has the
+/// features that benchmarks need, such as tokio's `test-util`.
 pub const BENCHED: [&str; 6] =
     ["--package", "kubewitness", "--package", "kubewitness-playground", "--package", "kubewitness-bench"];
 

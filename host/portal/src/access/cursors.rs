@@ -28,10 +28,14 @@ pub(crate) struct List {
 impl List {
     pub(crate) fn of(query: &ObjectQuery) -> Self {
         let ObjectQuery { source, kind, namespace, name, was, gone, at, sort, .. } = query;
-        let page = ObjectQuery { within: None, ..query.clone() };
+        let ObjectQuery { phase, label_selector, index, search, since, until, .. } = query;
+        let ObjectQuery { limit, details, cursor, .. } = query;
         Self {
             same: format!("{:?}", (source, kind, namespace, name, was, gone, at, sort)),
-            page: format!("{page:?}"),
+            page: format!(
+                "{:?}",
+                (phase, label_selector, index, search, since, until, limit, details, cursor)
+            ),
         }
     }
 }

@@ -267,7 +267,7 @@ impl Visibility {
         let mut looked = BTreeSet::new();
         let past = query.gone != Gone::No || query.at.is_some();
         // The owner of an Event's object is found by the controller, so to look it up is for who may get every owner.
-        let by_owner = query.index.as_ref().is_some_and(|index| index.trim_start().starts_with("owner"))
+        let by_owner = query.index.as_ref().is_some_and(|index| index.starts_with("owner="))
             && !self.sees_all_kinds().await?;
         let is_hidden = |known: &&Watched| by_owner && kinds::is_event(&known.group, &known.kind);
         for known in self.witnessed.iter().filter(is_asked).filter(|known| !is_hidden(known)) {

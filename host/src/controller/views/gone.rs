@@ -39,7 +39,8 @@ const NAMESPACES: usize = 1_000;
 const KEPT: Duration = Duration::from_secs(2);
 
 /// The namespaces of what has ended, by source. They are the same for everybody. To find them holds one of the journal's
-/// few readers for long, so one request does that at a time, and the others have what it finds.
+/// few readers for long, so one request does that at a time, and the others have what it finds. A namespace of which
+/// the only object has just ended is found at most two seconds later.
 #[derive(Default)]
 pub(super) struct EndedIn {
     looks: tokio::sync::Mutex<()>,
