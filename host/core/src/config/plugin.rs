@@ -47,6 +47,14 @@ pub struct PluginSpec {
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
+impl PluginSpec {
+    /// A call holds its ledger from its first look to its commit. Others beside it would only wait, each with an instance,
+    /// and be refused in the end.
+    pub fn batches_at_once(&self) -> u32 {
+        if self.grants.ledger.is_empty() { self.limits.concurrency } else { 1 }
+    }
+}
+
 /// A version of a plugin that is compared with the version at work. All but the component is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -368,7 +376,7 @@ pub struct LimitsSpec {
     /// Bytes in one call to the host.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(HOST_BYTES_LEAST)))))]
     pub host_bytes: Bytes,
-    /// Batches at once.
+    /// Batches at once. A plugin with a ledger has one at a time: a call holds its ledger to the end.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub concurrency: u32,
 }
@@ -458,4 +466,21 @@ pub enum OnDeadLetter {
     Continue,
     /// The lane waits until the dead letter is replayed or dropped.
     Hold,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_with_a_ledger_has_one_batch_at_a_time_whatever_it_asks_for() {
+        let with = |grants| -> PluginSpec {
+            let module = serde_json::json!({"file": "audit.wasm"});
+            let spec = serde_json::json!({"module": module, "subscribe": [], "grants": grants, "limits": {"concurrency": 8}});
+            serde_json::from_value(spec).unwrap()
+        };
+        let trail = serde_json::json!({"ledger": [{"name": "trail", "ledger": "trail"}]});
+        assert_eq!(with(serde_json::json!({"kv": true})).batches_at_once(), 8);
+        assert_eq!(with(trail).batches_at_once(), 1);
+    }
 }

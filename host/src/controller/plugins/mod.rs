@@ -304,7 +304,7 @@ impl Plugins {
             plugin: name.clone(),
             subscriptions: subscriptions(spec, &self.journal),
             delivery: spec.delivery.clone(),
-            concurrency: spec.limits.concurrency,
+            concurrency: spec.batches_at_once(),
             tick: spec.tick,
         };
         let calls = Calls::new(&name, handler, self.tasks.clone(), self.election.clone());

@@ -1,8 +1,8 @@
 //! Objects that have ended, from the journal's index over their ends, or by their names from the index of phases.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kubewitness_core::document::unpack;
 use kubewitness_core::kinds::is_event;
@@ -12,6 +12,7 @@ use kubewitness_core::search::About;
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError, Views};
 use kubewitness_core::{Change, Seq, State, Status, calendar};
 use kubewitness_journal::{Ended, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
+use tokio::time::Instant;
 
 use super::objects::{Part, time};
 use super::shapes::is_asked;
@@ -50,15 +51,29 @@ pub(super) struct EndedIn {
 type Names = Arc<BTreeSet<String>>;
 
 impl EndedIn {
+    /// What `look` finds, or what it found a moment ago.
+    async fn of(
+        &self,
+        source: &str,
+        look: impl Future<Output = Result<BTreeSet<String>, ViewError>>,
+    ) -> Result<Names, ViewError> {
+        let _looks = self.looks.lock().await;
+        if let Some(known) = self.known(source) {
+            return Ok(known);
+        }
+        let found = Arc::new(look.await?);
+        self.kept().insert(source.to_owned(), (Instant::now(), found.clone()));
+        Ok(found)
+    }
+
     fn known(&self, source: &str) -> Option<Names> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept();
         kept.retain(|_, (found, _)| found.elapsed() < KEPT);
         kept.get(source).map(|(_, names)| names.clone())
     }
 
-    fn keep(&self, source: &str, names: Names) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.insert(source.to_owned(), (Instant::now(), names));
+    fn kept(&self) -> MutexGuard<'_, HashMap<String, (Instant, Names)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -295,16 +310,7 @@ impl HostViews {
         most: usize,
         names: &mut BTreeSet<String>,
     ) -> Result<(), ViewError> {
-        let _looks = self.ended_in.looks.lock().await;
-        let ended = match self.ended_in.known(source) {
-            Some(known) => known,
-            None => {
-                let found = Arc::new(self.find_ended(source).await?);
-                self.ended_in.keep(source, found.clone());
-                found
-            }
-        };
-        for name in ended.iter() {
+        for name in self.ended_in.of(source, self.find_ended(source)).await?.iter() {
             if names.len() >= most {
                 break;
             }
@@ -452,4 +458,41 @@ pub(super) fn is_named(query: &ObjectQuery, source: &str, namespace: &str, name:
     query.namespace.as_deref().is_none_or(|asked| asked == namespace)
         && query.name.as_deref().is_none_or(|asked| asked == name)
         && since(query, source, namespace) != Some(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
+
+    use super::*;
+
+    /// Counts how often it looks, and finds one namespace.
+    async fn look(looks: &AtomicUsize) -> Result<BTreeSet<String>, ViewError> {
+        let number = looks.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(BTreeSet::from([format!("look-{number}")]))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_at_once_share_one_look_at_what_has_ended_and_a_later_one_looks_again() {
+        let (ended, looks) = (EndedIn::default(), AtomicUsize::new(0));
+        let found = join_all((0..20).map(|_| ended.of("jobs", look(&looks)))).await;
+        assert!(found.iter().all(|names| names.as_ref().is_ok_and(|names| names.contains("look-0"))));
+        assert!(ended.of("pods", look(&looks)).await.unwrap().contains("look-1"), "another source");
+        tokio::time::advance(KEPT).await;
+        assert!(ended.of("jobs", look(&looks)).await.unwrap().contains("look-2"));
+        assert_eq!(looks.into_inner(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_fails_or_is_given_up_leaves_the_next_request_to_look() {
+        let (ended, looks) = (EndedIn::default(), AtomicUsize::new(0));
+        let fails = async { Err(ViewError::Unavailable("the journal is closed".into())) };
+        assert!(ended.of("jobs", fails).await.is_err());
+        let given_up = tokio::time::timeout(Duration::from_millis(10), ended.of("jobs", look(&looks)));
+        assert!(given_up.await.is_err());
+        assert!(ended.of("jobs", look(&looks)).await.unwrap().contains("look-1"));
+    }
 }
