@@ -34,12 +34,15 @@ const KEPT: f64 = 0.3;
 /// Half of all answers come within this time, on a machine that builds and tests something else too.
 const ANSWER: Duration = Duration::from_millis(250);
 
-fn computing(name: &str, concurrency: u64, file: &str, config: &str) -> String {
+/// What the probe asks for. With a ledger it has one call at a time.
+const PROBES: &str = "{kv: true, sql: [{name: main, database: second}], lister: [jobs],
+  http: [{name: nobody, destination: nobody}], ledger: [{name: notes, ledger: notes}]}";
+
+fn computing(name: &str, concurrency: u64, file: &str, grants: &str, config: &str) -> String {
     let spec = format!(
         "module: {{file: {file}}}
 subscribe: [{{source: jobs, start: beginning}}]
-grants: {{kv: true, sql: [{{name: main, database: second}}], lister: [jobs],
-  http: [{{name: nobody, destination: nobody}}], ledger: [{{name: notes, ledger: notes}}]}}
+grants: {grants}
 limits: {{call: 120s, concurrency: {concurrency}}}
 delivery: {{batch: 1, retries: 1}}
 config: {config}"
@@ -49,7 +52,7 @@ config: {config}"
 
 /// Each call computes without an end, and many do at once.
 fn greedy(name: &str) -> String {
-    computing(name, CALLS, &super::hostile::program("loops"), "{}")
+    computing(name, CALLS, &super::hostile::program("loops"), "{}", "{}")
 }
 
 fn plugin<'s>(status: &'s StatusView, name: &str) -> Option<&'s PluginView> {
@@ -151,7 +154,7 @@ impl Lab {
     /// States a second of a plugin that computes in one call after the other, and always has more to do.
     async fn steady(&mut self) -> Result<f64> {
         let config = format!("{{command: compute {STEADY}}}");
-        write(&self.config, "steady.yaml", &computing("steady", 1, "probe.wasm", &config))?;
+        write(&self.config, "steady.yaml", &computing("steady", 1, "probe.wasm", PROBES, &config))?;
         let done = |status: &StatusView| plugin(status, "steady").map_or(0, |it| it.delivered);
         let before =
             self.run.status_when(WITHIN, "the steady plugin to compute", |status| done(status) > 0).await?;
