@@ -36,9 +36,6 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
     step("running the tests");
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(args);
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        command.env("RUST_TEST_THREADS", threads().to_string());
-    }
     // The host's own binary must stay the one that contains the plugins.
     command.env("KUBEWITNESS_EMBED", build::plugins_folder());
     command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
@@ -58,12 +55,6 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
         skipped.lines().for_each(|line| eprintln!("  SKIPPED {line}"));
     }
     result.map(|()| ExitCode::SUCCESS)
-}
-
-/// One more than there are cores: many tests wait for servers and for the time to pass. Of two cores, two at a time leave
-/// a third idle.
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from) + 1
 }
 
 pub fn bench(args: &[String]) -> Result<ExitCode> {
