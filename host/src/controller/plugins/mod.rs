@@ -238,11 +238,14 @@ impl Plugins {
         let version = made.await?.beside(self.shadow_of(&candidate));
         let Some(running) = self.running.get_mut(&name) else { return Ok(()) };
         let Version { plugin, handler, probation, manifest, shadow } = version;
+        // A call that begins meanwhile waits for it.
+        let begun = Instant::now();
         running.grants.begin_version(candidate.component.digest());
         running.calls.replace(handler);
+        let took = begun.elapsed();
         self.shared.set_plugin(&name, active(&candidate, manifest, PluginState { shadow, ..state }));
         (running.candidate, running.plugin, running.probation) = (candidate, plugin, probation);
-        info!(plugin = name, "replaced: calls from now on go to the new version");
+        info!(plugin = name, ?took, "replaced: calls from now on go to the new version");
         Ok(())
     }
 

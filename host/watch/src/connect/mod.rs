@@ -11,6 +11,7 @@ mod kubeconfig;
 mod liveness;
 mod login;
 mod pool;
+mod provider;
 pub(crate) mod request;
 pub(crate) mod resource;
 mod signed_in;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use kubewitness_core::clock::{Clock, SystemClock};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -159,11 +161,10 @@ async fn signing_in<T: Send + 'static>(
 ) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
     let fault = |why: String| ConnectError::Client { server: server.clone(), why };
-    let provider = config.auth_info.auth_provider.as_ref();
-    if provider.is_some_and(|provider| provider.config.contains_key("cmd-path")) {
-        return Err(fault(
-            "the kubeconfig names a command in `auth-provider`, which Kubernetes has removed: name one in `exec`".into(),
-        ));
+    let now_ms = SystemClock::default().now_ms();
+    let refused = config.auth_info.auth_provider.as_ref().and_then(|by| provider::refusal(by, now_ms));
+    if let Some(why) = refused {
+        return Err(fault(why));
     }
     let login = match Exec::take_from(&mut config.auth_info) {
         Some(exec) => Some(logged_in(exec, &mut config, &server, limit).await?),

@@ -153,6 +153,11 @@ async fn the_token_is_the_one_that_requests_carry() {
     let exec = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo",
         "args": [credential], "interactiveMode": "Never"}});
     assert_eq!(token(exec).await.as_deref(), Some("made"));
+    // It ends in the year 2100.
+    let claims = "eyJleHAiOiA0MTAyNDQ0ODAwfQ";
+    let provider =
+        json!({"auth-provider": {"name": "oidc", "config": {"id-token": format!("e30.{claims}.c2ln")}}});
+    assert_eq!(token(provider).await, Some(format!("e30.{claims}.c2ln")));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/examples/access` alone. The
 //! controller has the rights that the manifests give its account.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
@@ -208,13 +209,18 @@ async fn an_operator_sees_how_it_works_and_no_object() {
 }
 
 #[tokio::test]
-async fn over_https_a_command_knows_the_portal_by_its_certificate() {
-    let test = "access::over_https_a_command_knows_the_portal_by_its_certificate";
+async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_mounted_secret_has_another() {
+    let test = "access::over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_mounted_secret_has_another";
     if !tls::is_installed() {
         return skip(test, "openssl is not on the PATH");
     }
     in_scratch("access", async |scratch| {
-        let made = tls::make(&scratch.folder("tls")?)?;
+        let (first, second) = (tls::make(&scratch.folder("first")?)?, tls::make(&scratch.folder("second")?)?);
+        let mounted = scratch.folder("mounted")?;
+        mount(&mounted, &first)?;
+        for name in ["tls.crt", "tls.key"] {
+            symlink(Path::new("..data").join(name), mounted.join(name))?;
+        }
         let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
         let file = |path: &Path| path.to_string_lossy().into_owned();
         let key = scratch.path().join("session-key");
@@ -222,9 +228,9 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate() {
         let mut args = vec!["--auth".to_owned(), "kubernetes".to_owned()];
         args.extend([
             "--tls-cert".to_owned(),
-            file(&made.certificate),
+            file(&mounted.join("tls.crt")),
             "--tls-key".to_owned(),
-            file(&made.key),
+            file(&mounted.join("tls.key")),
         ]);
         args.extend(["--session-key-file".to_owned(), file(&key)]);
         let options = RunOptions {
@@ -236,20 +242,42 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate() {
         let mut kubewitness = Kubewitness::start("kubewitness", &options, scratch.path())?;
         let url = format!("https://{}", kubewitness.address());
         let token = ("KUBEWITNESS_TOKEN".to_owned(), simulator.token().to_owned());
-        let known = ("SSL_CERT_FILE".to_owned(), file(&made.authority));
-        until_ok(WITHIN, "an answer over HTTPS", async || {
-            let (code, _, stderr) =
-                command_in(&["status", "--server", &url], &[token.clone(), known.clone()]).await?;
-            ensure!(code == Some(0), "{code:?}: {stderr}");
-            Ok(())
-        })
-        .await?;
-        refused(&command_in(&["status", "--server", &url], &[known]).await?, "KUBEWITNESS_TOKEN=")?;
-        let (code, _, stderr) = command_in(&["status", "--server", &url], &[token]).await?;
-        ensure!(code == Some(1) && stderr.contains("certificate"), "{code:?}: {stderr}");
+        let knows = |made: &tls::Certificates| ("SSL_CERT_FILE".to_owned(), file(&made.authority));
+        let status = async |env: &[(String, String)]| command_in(&["status", "--server", &url], env).await;
+        let answers = async |known: (String, String)| {
+            until_ok(WITHIN, "an answer over HTTPS", async || {
+                let (code, _, stderr) = status(&[token.clone(), known.clone()]).await?;
+                ensure!(code == Some(0), "{code:?}: {stderr}");
+                Ok(())
+            })
+            .await
+        };
+        let distrusted = async |env: &[(String, String)]| {
+            let (code, _, stderr) = status(env).await?;
+            ensure!(code == Some(1) && stderr.contains("certificate"), "{code:?}: {stderr}");
+            anyhow::Ok(())
+        };
+        answers(knows(&first)).await?;
+        refused(&status(&[knows(&first)]).await?, "KUBEWITNESS_TOKEN=")?;
+        distrusted(&[token.clone()]).await?;
+
+        mount(&mounted, &second)?;
+        answers(knows(&second)).await?;
+        distrusted(&[token.clone(), knows(&first)]).await?;
         kubewitness.stop().await
     })
     .await;
+}
+
+/// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`.
+fn mount(folder: &Path, made: &tls::Certificates) -> Result<()> {
+    let version = folder.join(format!("..{}", std::fs::read_dir(folder)?.count()));
+    std::fs::create_dir(&version)?;
+    std::fs::copy(&made.certificate, version.join("tls.crt"))?;
+    std::fs::copy(&made.key, version.join("tls.key"))?;
+    let next = folder.join("..data_tmp");
+    symlink(&version, &next)?;
+    Ok(std::fs::rename(&next, folder.join("..data"))?)
 }
 
 #[tokio::test]

@@ -1,10 +1,17 @@
 //! Requests of plugins' calls, each noted in the journal before it is sent, and its answer behind it. The peer is the
 //! same without notes. Receivers answer at once, which no receiver beyond loopback does, or after a few milliseconds.
+//!
+//! First the way of a state from the journal through the dispatcher and the notification plugin to the receiver, then the
+//! requests of calls alone.
 
-#[path = "../fixtures/granted.rs"]
+#[path = "../../fixtures/granted.rs"]
 mod granted;
+mod plugin;
+#[path = "../../fixtures/support.rs"]
+mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -39,15 +46,29 @@ fn main() -> Result<()> {
 }
 
 async fn run() -> Result<()> {
-    println!("posts: {CALLS} calls at once, {BATCH} requests each, journal in SQLite");
+    let plugin = plugin::Plugin::load().await?;
+    println!("posts: the notification plugin with {} new Jobs, journal in SQLite", plugin::JOBS);
     for millis in ANSWERS {
-        let (noted, bare) = (rate(millis, true).await?, rate(millis, false).await?);
-        let share = 100.0 * noted / bare;
-        println!(
-            "  answer after {millis:>2} ms  noted {noted:>6.0} posts/s  not noted {bare:>6.0} posts/s  {share:>4.0} % (goal: 80)"
-        );
+        // In turn, since machines are noisy.
+        let (mut noted, mut bare) = (0.0_f64, 0.0_f64);
+        for _ in 0..plugin::ROUNDS {
+            noted = noted.max(plugin.rate(millis, true).await?);
+            bare = bare.max(plugin.rate(millis, false).await?);
+        }
+        report(millis, noted, bare, " (goal: 80)");
+    }
+    println!("posts: requests alone, {CALLS} calls at once, {BATCH} requests each");
+    for millis in ANSWERS {
+        report(millis, rate(millis, true).await?, rate(millis, false).await?, "");
     }
     Ok(())
+}
+
+fn report(millis: u64, noted: f64, bare: f64, goal: &str) {
+    let share = 100.0 * noted / bare;
+    println!(
+        "  answer after {millis:>2} ms  noted {noted:>6.0} posts/s  not noted {bare:>6.0} posts/s  {share:>4.0} %{goal}"
+    );
 }
 
 /// Posts a second.
@@ -55,7 +76,7 @@ async fn rate(millis: u64, is_noted: bool) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
     let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
-    let url = receive(Duration::from_millis(millis)).await?;
+    let url = receive(Duration::from_millis(millis), Arc::default()).await?;
     let destinations = json!({"destinations": [{"name": "people", "url": url}]});
     let plugin = json!({"grants": {"http": [{"name": "people", "destination": "people"}]}});
     let backing = Backing { notes, ..backing() };
@@ -108,20 +129,20 @@ async fn save_until(until: Instant, journal: &Journal, owed: &Mutex<Vec<KvWrite>
     Ok(())
 }
 
-/// A receiver of HTTP/1.1 that does nothing but answer.
+/// A receiver of HTTP/1.1 that does nothing but count and answer.
 #[allow(clippy::disallowed_methods)]
-async fn receive(after: Duration) -> Result<String> {
+async fn receive(after: Duration, count: Arc<AtomicUsize>) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, after));
+            tokio::spawn(answer(stream, after, count.clone()));
         }
     });
     Ok(format!("http://{address}"))
 }
 
-async fn answer(mut stream: TcpStream, after: Duration) -> Result<()> {
+async fn answer(mut stream: TcpStream, after: Duration, count: Arc<AtomicUsize>) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut read = Vec::new();
     loop {
@@ -138,6 +159,7 @@ async fn answer(mut stream: TcpStream, after: Duration) -> Result<()> {
             stream.read_buf(&mut read).await?;
         }
         read.drain(..head + 4 + length);
+        count.fetch_add(1, Ordering::SeqCst);
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }

@@ -1,0 +1,85 @@
+//! Judges the `auth-provider` of a kubeconfig, the older way of logging in, before its token is used.
+//!
+//! The token is used as it is, and never renewed: an identity provider may end a refresh token with its first use, and
+//! kubectl, which keeps it, would be locked out. So a token that is too old is refused with the way to a new one.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kube::config::AuthProviderConfig;
+use serde::Deserialize;
+
+const LOG_IN: &str = "Let kubectl renew it, for instance by `kubectl auth whoami`, or log in again; a command in `exec` \
+    instead of `auth-provider` renews it by itself";
+
+/// Why this provider gives no token that is good at this moment. `None`: it gives one.
+pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
+    if provider.config.contains_key("cmd-path") {
+        return Some(
+            "the kubeconfig names a command in `auth-provider`, which Kubernetes has removed: name one in `exec`"
+                .into(),
+        );
+    }
+    if provider.name != "oidc" {
+        return None;
+    }
+    let Some(token) = provider.config.get("id-token").filter(|token| !token.is_empty()) else {
+        return Some(format!("the kubeconfig's `auth-provider` has no `id-token`. {LOG_IN}"));
+    };
+    let is_over = expiry(token).is_some_and(|seconds| seconds.saturating_mul(1000) <= now_ms);
+    is_over.then(|| format!("the `id-token` of the kubeconfig's `auth-provider` has expired. {LOG_IN}"))
+}
+
+/// The moment in seconds at which a token says that it ends. `None`: it says nothing that can be read, so the API server
+/// judges it.
+fn expiry(token: &str) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    // Some providers write a fraction.
+    serde_json::from_slice::<Claims>(&claims).ok().map(|claims| claims.exp as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(claims: &str) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    fn judged(config: &serde_json::Value) -> Option<String> {
+        let provider = serde_json::json!({"name": "oidc", "config": config});
+        refusal(&serde_json::from_value(provider).unwrap(), 1_800_000_000_000)
+    }
+
+    #[test]
+    fn a_token_that_has_expired_or_is_missing_is_refused_with_the_way_to_a_new_one() {
+        for (config, why) in [
+            (serde_json::json!({"refresh-token": "r"}), "no `id-token`"),
+            (serde_json::json!({"id-token": ""}), "no `id-token`"),
+            (serde_json::json!({"id-token": token(r#"{"exp": 1800000000}"#)}), "has expired"),
+            (serde_json::json!({"id-token": token(r#"{"exp": 1799999999.5}"#)}), "has expired"),
+            (serde_json::json!({"id-token": token(r#"{"exp": -1}"#)}), "has expired"),
+        ] {
+            let told = judged(&config).unwrap_or_default();
+            assert!(told.contains(why) && told.contains("`kubectl auth whoami`"), "{config}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_lasts_or_says_nothing_of_its_end_is_used() {
+        for token in [
+            token(r#"{"exp": 1800000001}"#),
+            token(r#"{"exp": 1e300}"#),
+            token(r#"{"exp": "soon"}"#),
+            token("{}"),
+            token("no JSON"),
+            "opaque".into(),
+            "a.%.c".into(),
+        ] {
+            assert_eq!(judged(&serde_json::json!({"id-token": token})), None);
+        }
+    }
+}

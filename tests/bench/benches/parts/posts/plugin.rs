@@ -1,0 +1,111 @@
+//! The way of a state from the journal to a receiver: dispatcher, notification plugin in its sandbox, request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use kubewitness_bench::PATIENCE;
+use kubewitness_capability::Backing;
+use kubewitness_core::clock::{Clock, SystemClock};
+use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec, Mode, Start};
+use kubewitness_core::ports::{CallError, Delivery, Handler, Notes, Outcome, Witness};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::granted::{self, Nothing, backing};
+use crate::support::{component, witnessed};
+use crate::{CALLS, receive};
+
+/// Each is news once.
+pub const JOBS: usize = 5_000;
+/// The best one counts.
+pub const ROUNDS: usize = 3;
+/// States of one append.
+const APPEND: usize = 250;
+
+pub struct Plugin {
+    component: Component,
+}
+
+/// Each call is a task of its own, as in the host.
+struct Spawned(Arc<kubewitness_sandbox::Plugin>);
+
+#[async_trait]
+impl Handler for Spawned {
+    #[allow(clippy::disallowed_methods)]
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let (plugin, batch) = (self.0.clone(), batch.to_vec());
+        let call = tokio::spawn(async move { plugin.handle(&batch).await });
+        call.await.map_err(|error| CallError::Protocol(error.to_string()))?
+    }
+}
+
+impl Plugin {
+    pub async fn load() -> Result<Self> {
+        let options = EngineOptions { cache: None, compiler: Compiler::InProcess, is_unattended: false };
+        let bytes = component("notification").into();
+        Ok(Self { component: Engine::new(options)?.load(&bytes, &ComponentsSpec::default()).await? })
+    }
+
+    /// Posts a second.
+    pub async fn rate(&self, millis: u64, is_noted: bool) -> Result<f64> {
+        let folder = tempfile::tempdir()?;
+        let journal = Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await?;
+        let now = SystemClock::default().now_ms();
+        for first in (0..JOBS).step_by(APPEND) {
+            let mut append = witnessed(first, APPEND);
+            // Of what is old nobody is told.
+            append.states.iter_mut().for_each(|state| state.observed_ms = now);
+            journal.append(append).await?;
+        }
+        let count = Arc::new(AtomicUsize::new(0));
+        let url = receive(Duration::from_millis(millis), count.clone()).await?;
+        let destinations = json!({"destinations": [{"name": "people", "url": url}]});
+        let plugin = json!({"grants": {"http": [{"name": "people", "destination": "people"}]}});
+        let notes: Arc<dyn Notes> = if is_noted { Arc::new(journal.clone()) } else { Arc::new(Nothing) };
+        let backing = Backing { notes, documents: Arc::new(journal.clone()), ..backing() };
+        let grants = granted::grants(&destinations, &plugin, folder.path(), backing).await?;
+        let plugin = self.component.plugin("bench", &LimitsSpec::default(), grants)?;
+        let handler = Arc::new(Spawned(Arc::new(plugin)));
+        let (dispatcher, _handle) =
+            Dispatcher::new(options(), Arc::new(journal.clone()), handler, Arc::new(SystemClock::default()));
+        let (stop, begun) = (CancellationToken::new(), Instant::now());
+        let told = async {
+            while count.load(Ordering::SeqCst) < JOBS && begun.elapsed() < PATIENCE {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let took = begun.elapsed();
+            stop.cancel();
+            took
+        };
+        let (took, ended) = tokio::join!(told, dispatcher.run(stop.clone(), CancellationToken::new()));
+        ended.context("dispatching")?;
+        let count = count.load(Ordering::SeqCst);
+        ensure!(count == JOBS, "{count} posts of {JOBS} Jobs");
+        journal.close().await?;
+        Ok(JOBS as f64 / took.as_secs_f64())
+    }
+}
+
+fn options() -> DispatchOptions {
+    let subscription = Subscription {
+        source: "jobs".into(),
+        mode: Mode::Every,
+        filter: None,
+        replay_rate: None,
+        start: Start::Beginning,
+        resync: false,
+    };
+    DispatchOptions {
+        plugin: "bench".into(),
+        subscriptions: vec![subscription],
+        delivery: DeliverySpec::default(),
+        concurrency: CALLS as usize,
+        tick: None,
+    }
+}
