@@ -1,5 +1,6 @@
 //! Which objects of an answer may be shown. The caller has asked the API server and decides.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,6 +57,11 @@ impl RawState {
         self.0.change
     }
 
+    /// When its object was seen to have ended; `None` if this state says that it is there.
+    pub fn ended_ms(&self) -> Option<u64> {
+        (self.0.change != Change::Present).then_some(self.0.observed_ms)
+    }
+
     pub fn owner(&self) -> Option<&ObjectRef> {
         self.0.owner.as_deref()
     }
@@ -91,6 +97,23 @@ pub struct RawStory {
     pub owns_more: bool,
 }
 
+/// Ends are seen within this time, clocks of two machines included.
+const SEEN_WITHIN_MS: u64 = 10_000;
+const SECOND_MS: u64 = 1_000;
+
+/// Whether an object lies in the namespace that was made at `since_ms`, and not in one that had the name before. Kubernetes
+/// tells both moments in whole seconds. In the same second all objects of the earlier namespace had ended before the
+/// later one was made: so one that lived on is of the later one.
+pub fn is_of_namespace(created_ms: u64, since_ms: u64, ended_ms: Option<u64>) -> bool {
+    match created_ms.cmp(&since_ms) {
+        Ordering::Less => false,
+        Ordering::Greater => true,
+        Ordering::Equal => {
+            ended_ms.is_none_or(|ended_ms| ended_ms > since_ms.saturating_add(SECOND_MS + SEEN_WITHIN_MS))
+        }
+    }
+}
+
 /// When an object was created, by its document. The API server sets it, and nobody can change it.
 /// `None` for a document that does not say so, such as that of a gap.
 pub fn created_ms(document: &[u8]) -> Option<u64> {
@@ -99,7 +122,19 @@ pub fn created_ms(document: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::created_ms;
+    use super::{created_ms, is_of_namespace};
+
+    #[test]
+    fn what_ended_within_the_second_of_its_namespace_may_be_of_the_one_before_and_what_lived_on_is_not() {
+        let made = 1_000_000;
+        assert!(is_of_namespace(made + 1_000, made, Some(made)), "it is younger");
+        assert!(!is_of_namespace(made - 1_000, made, None), "it is older");
+        assert!(is_of_namespace(made, made, None), "it is there");
+        assert!(is_of_namespace(made, made, Some(made + 11_001)), "it lived on");
+        for ended in [0, made - 1, made, made + 999, made + 11_000] {
+            assert!(!is_of_namespace(made, made, Some(ended)), "{ended}");
+        }
+    }
 
     #[test]
     fn only_a_document_that_says_when_its_object_was_created_has_an_age() {

@@ -10,7 +10,7 @@ use super::{Verb, Visibility};
 use crate::answer::Problem;
 
 /// Rows that are read for one part, for those who may not see all of them.
-pub(super) const MOST_READ: usize = 10_000;
+pub(crate) const MOST_READ: usize = 10_000;
 
 impl Visibility {
     /// Rows to read for so many that are shown. One more tells whether there are more.
@@ -24,11 +24,11 @@ impl Visibility {
         let found = self.views.gaps(&GapQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
         for (number, gap) in found {
-            if picking.is_full() {
-                return Ok(picking.finish(false));
-            }
             let is_seen = self.sees_gap(&gap).await?;
             picking.pass(number, gap, is_seen);
+            if picking.goes_on() {
+                break;
+            }
         }
         Ok(picking.finish(is_last))
     }
@@ -40,37 +40,33 @@ impl Visibility {
         query: LetterQuery,
         limit: usize,
     ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
-        self.letters_of(query, limit, self.rows(limit)).await
+        self.letters_within(query, limit, &mut MOST_READ.max(limit.saturating_add(1))).await
     }
 
-    /// Of so many dead letters behind the query's cursor, those that the viewer may see.
-    pub(crate) async fn letters_among(
-        &self,
-        query: LetterQuery,
-        looked: usize,
-    ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
-        // One more tells whether there are more.
-        self.letters_of(query, looked, looked + 1).await
-    }
-
-    async fn letters_of(
+    /// The same for one list among several, which share what may be read.
+    pub(crate) async fn letters_within(
         &self,
         query: LetterQuery,
         limit: usize,
-        asked: usize,
+        budget: &mut usize,
     ) -> Result<Part<DeadLetterView, LetterCursor>, Problem> {
         let tells = self.is_whole() || self.is_operators().await?;
+        let asked = self.rows(limit).min(*budget);
+        if asked == 0 {
+            return Ok(Part::default());
+        }
         let found = match self.views.dead_letters(&LetterQuery { limit: Some(asked), ..query }).await {
             Err(ViewError::NotFound { .. }) if !tells => Vec::new(),
             found => found?,
         };
+        *budget -= found.len();
         let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
         for view in found {
-            if picking.is_full() {
-                return Ok(picking.finish(false));
-            }
             let is_seen = self.sees(Verb::List, &view.object, Some(view.letter.seq)).await?;
             picking.pass(LetterCursor::from(&view.letter), view, is_seen);
+            if picking.goes_on() {
+                break;
+            }
         }
         Ok(picking.finish(is_last))
     }
@@ -99,11 +95,11 @@ impl Visibility {
         let found = self.views.poison(&PoisonQuery { limit: Some(asked), ..query }).await?;
         let (is_last, mut picking) = (found.len() < asked, Picking::new(limit));
         for view in found {
-            if picking.is_full() {
-                return Ok(picking.finish(false));
-            }
             let is_seen = self.sees_source(Verb::List, &view.source).await?;
             picking.pass(view.number, view, is_seen);
+            if picking.goes_on() {
+                break;
+            }
         }
         Ok(picking.finish(is_last))
     }

@@ -8,6 +8,7 @@ mod status;
 mod stories;
 mod visibility;
 
+pub(crate) use lists::MOST_READ;
 pub(crate) use part::Part;
 pub(crate) use sources::{check, kind_of, witnessed};
 pub(crate) use visibility::{Verb, Visibility};

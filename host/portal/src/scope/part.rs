@@ -3,7 +3,7 @@
 /// Rows that a person may see, up to a bound.
 pub(crate) struct Part<T, C> {
     pub rows: Vec<T>,
-    /// Behind this row there may be more.
+    /// Behind this row there is more that the person may see, or more than was read.
     pub next: Option<C>,
 }
 
@@ -16,30 +16,45 @@ impl<T, C> Default for Part<T, C> {
 /// Picks the rows of a part in their order.
 pub(super) struct Picking<T, C> {
     limit: usize,
-    part: Part<T, C>,
+    rows: Vec<T>,
+    /// The place of the last of these rows.
+    last: Option<C>,
+    /// The place of the last row that was passed, where that one is hidden.
+    hidden: Option<C>,
+    goes_on: bool,
 }
 
 impl<T, C> Picking<T, C> {
     pub fn new(limit: usize) -> Self {
-        Self { limit, part: Part::default() }
+        Self { limit, rows: Vec::new(), last: None, hidden: None, goes_on: false }
     }
 
-    /// Whether the part ends before the next row.
-    pub fn is_full(&self) -> bool {
-        self.part.rows.len() >= self.limit
+    /// The person may see a row of the next part, so no other needs to be passed.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// Goes past a row.
     pub fn pass(&mut self, place: C, row: T, is_seen: bool) {
-        if is_seen {
-            self.part.rows.push(row);
+        match is_seen {
+            true if self.rows.len() >= self.limit => self.goes_on = true,
+            true => {
+                self.rows.push(row);
+                (self.last, self.hidden) = (Some(place), None);
+            }
+            false => self.hidden = Some(place),
         }
-        self.part.next = Some(place);
     }
 
-    /// `all`: the list has no rows behind those that were passed.
+    /// `all`: the list has no rows behind those that were passed. What is hidden behind the last row makes no next part:
+    /// it would tell that it is there.
     pub fn finish(self, all: bool) -> Part<T, C> {
-        Part { next: self.part.next.filter(|_| !all), ..self.part }
+        let next = match () {
+            () if self.goes_on => self.last,
+            () if all => None,
+            () => self.hidden.or(self.last),
+        };
+        Part { rows: self.rows, next }
     }
 }
 
@@ -47,26 +62,31 @@ impl<T, C> Picking<T, C> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_part_goes_on_behind_the_last_row_that_was_looked_at() {
-        let pick = |limit, shown: &[(u64, bool)]| {
-            let mut picking = Picking::new(limit);
-            let mut passed = 0;
-            for (place, is_seen) in shown {
-                if picking.is_full() {
-                    break;
-                }
-                picking.pass(*place, *place, *is_seen);
-                passed += 1;
+    fn pick(limit: usize, passed: &[(u64, bool)], all: bool) -> (Vec<u64>, Option<u64>) {
+        let mut picking = Picking::new(limit);
+        for (place, is_seen) in passed {
+            picking.pass(*place, *place, *is_seen);
+            if picking.goes_on() {
+                break;
             }
-            let part = picking.finish(passed == 4);
-            (part.rows, part.next)
-        };
+        }
+        let part = picking.finish(all);
+        (part.rows, part.next)
+    }
+
+    #[test]
+    fn a_part_goes_on_behind_its_last_row_where_another_one_may_be_seen() {
         let rows = [(9, true), (7, false), (5, true), (2, false)];
-        assert_eq!(pick(1, &rows), (vec![9], Some(9)));
-        assert_eq!(pick(2, &rows), (vec![9, 5], Some(5)));
-        assert_eq!(pick(3, &rows), (vec![9, 5], None));
-        assert_eq!(pick(3, &rows[..3]), (vec![9, 5], Some(5)), "more may be there than was read");
-        assert_eq!(pick(3, &[(9, false)]), (vec![], Some(9)));
+        assert_eq!(pick(1, &rows, true), (vec![9], Some(9)));
+        assert_eq!(pick(2, &rows, true), (vec![9, 5], None), "what is hidden is no next part");
+        assert_eq!(pick(3, &rows, true), (vec![9, 5], None));
+    }
+
+    #[test]
+    fn where_more_may_be_there_than_was_read_the_next_part_begins_behind_what_was_read() {
+        let rows = [(9, true), (7, false), (5, true)];
+        assert_eq!(pick(3, &rows, false), (vec![9, 5], Some(5)));
+        assert_eq!(pick(1, &rows[..2], false), (vec![9], Some(7)));
+        assert_eq!(pick(3, &[(9, false)], false), (vec![], Some(9)));
     }
 }

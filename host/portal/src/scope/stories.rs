@@ -23,10 +23,16 @@ struct Owned {
 impl Visibility {
     /// Of a story what they may get; of what the object owns, what they may get whatever its name is.
     pub(crate) async fn story(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
-        let story = self.views.story(query).await?;
         if self.is_whole() {
+            let story = self.views.story(query).await?;
             return Ok(self.views.told(story).await?);
         }
+        if let Some(uid) = &query.uid
+            && !self.may_show_of(uid).await?
+        {
+            return Ok(self.views.told(RawStory::default()).await?);
+        }
+        let story = self.views.story(query).await?;
         let RawStory { states, related, events, reports, next, owns_more } = story;
         let oldest = states.first().map(RawState::seq);
         let states = self.of_states(states, true).await?;
@@ -52,6 +58,18 @@ impl Visibility {
         told.events = self.of_events(told.events).await?;
         told.reports.retain(|report| theirs.contains(&report.uid));
         Ok(told)
+    }
+
+    /// Whether anything of an object, or of what it owns, could be theirs. Only the journal knows its namespace: so its
+    /// newest state is looked up, and for those to whom nothing could be shown nothing else. Then the time does not tell
+    /// how much there is.
+    async fn may_show_of(&self, uid: &str) -> Result<bool, Problem> {
+        let newest = self.views.story(&TimelineQuery::newest_of(uid)).await?.states;
+        let Some(object) = newest.first().map(|state| state.object().clone()) else { return Ok(false) };
+        // An object of the whole cluster may own what lies in any namespace.
+        Ok(object.namespace.is_empty()
+            || self.may_get_something_in(&object.namespace).await?
+            || !self.of_states(newest, true).await?.is_empty())
     }
 
     /// What the object owns. Where they may not see all of it, as many states are read as there may be: a part that is

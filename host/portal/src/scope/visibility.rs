@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched};
+use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched, is_of_namespace};
 use kubewitness_core::views::{
     EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
 };
@@ -150,7 +150,12 @@ impl Visibility {
             Right::Since(ms) => ms,
         };
         let created = self.ages.created_ms(&*self.views, object, seq).await?;
-        Ok(created.is_some_and(|created_ms| created_ms >= since_ms))
+        let Some(created_ms) = created else { return Ok(false) };
+        let ended_ms = match created_ms == since_ms {
+            true => self.views.ended_ms(&object.uid).await?,
+            false => None,
+        };
+        Ok(is_of_namespace(created_ms, since_ms, ended_ms))
     }
 
     /// A resource in the whole cluster, by the source that witnesses it.
@@ -356,6 +361,16 @@ impl Visibility {
         });
         let found: Vec<_> = is_theirs.buffer_unordered(AT_ONCE).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Whether they may get anything in a namespace: what an object owns lies beside it.
+    pub(super) async fn may_get_something_in(&self, namespace: &str) -> Result<bool, Problem> {
+        for Watched { group, kind, .. } in &self.witnessed {
+            if self.right(Verb::Get, group, kind, namespace).await? != Right::Nowhere {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn may_get_by_name(&self, known: &Watched, namespace: &str, name: &str) -> Result<bool, Problem> {

@@ -38,6 +38,14 @@ pub struct TimelineQuery {
     pub walked: Option<i64>,
 }
 
+impl TimelineQuery {
+    /// The newest state of an object, and nothing of what it owns.
+    pub fn newest_of(uid: &str) -> Self {
+        let cursor = StoryCursor { related: 0, ..StoryCursor::NEWEST };
+        Self { uid: Some(uid.into()), cursor: Some(cursor), limit: Some(1), ..Self::default() }
+    }
+}
+
 /// Objects of one kind, in all namespaces or in some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindWithin {

@@ -82,6 +82,11 @@ pub trait Views: Send + Sync {
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// When the object was created of which a state is, if its document says so.
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError>;
+    /// When an object was seen to have ended. `None` while it is there.
+    async fn ended_ms(&self, uid: &str) -> Result<Option<u64>, ViewError> {
+        let newest = self.story(&TimelineQuery::newest_of(uid)).await?.states.pop();
+        Ok(newest.and_then(|state| state.ended_ms()))
+    }
     /// How far each plugin is with these states.
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;
     /// The document of one state, exactly as it came from the server.

@@ -16,7 +16,7 @@ use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest};
 use maud::{Markup, html};
 
 use self::filter::LetterFilter;
-use self::section::{May, Section};
+use self::section::{Budget, May, Section};
 use super::parts::{at_text, empty, expect_own_page, figure, plural};
 use crate::access::{Act, Viewer};
 use crate::answer::frame::Page;
@@ -46,8 +46,13 @@ pub(super) async fn page(State(app): State<App>, viewer: Viewer, uri: Uri) -> Re
         None => visible.plugins_with_letters(PLUGINS + 1).await?,
     };
     let (mut sections, mut untold) = (Vec::new(), names.len() > PLUGINS);
+    let mut budget = Budget::of(&visible);
     for name in names.into_iter().take(PLUGINS) {
-        let section = Section::read(&visible, &asked, name, from.as_ref()).await?;
+        if budget.is_spent() {
+            untold = true;
+            break;
+        }
+        let section = Section::read(&visible, &asked, name, from.as_ref(), &mut budget).await?;
         // The name of a plugin is for operators, and for those who see a letter of it.
         match section.seen > 0 || is_operators || plugin.is_some() {
             true => sections.push(section),

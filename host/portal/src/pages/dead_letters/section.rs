@@ -10,9 +10,9 @@ use crate::access::{Act, Viewer};
 use crate::answer::Problem;
 use crate::api::{REASON_BYTES, WHO_BYTES};
 use crate::pages::parts::{ROWS, at, badge, figure, object_link, pages, plural};
-use crate::scope::Visibility;
+use crate::scope::{MOST_READ, Visibility};
 
-/// Letters of one plugin that a page looks at: to count them, and for those that fit a filter.
+/// Letters of one plugin that a page counts, and in which it looks for those that fit a filter.
 const LOOKED: usize = 5_000;
 /// The same on a page of all plugins, and rows that it shows.
 const LOOKED_OF_EACH: usize = 500;
@@ -37,6 +37,23 @@ impl May {
     }
 }
 
+/// Letters that a page may still read, kept and dropped ones: who may not see all of them sees no more for it.
+pub(super) struct Budget {
+    kept: usize,
+    dropped: usize,
+}
+
+impl Budget {
+    pub fn of(visible: &Visibility) -> Self {
+        let most = if visible.is_whole() { usize::MAX } else { MOST_READ };
+        Self { kept: most, dropped: most }
+    }
+
+    pub fn is_spent(&self) -> bool {
+        self.kept == 0
+    }
+}
+
 pub(super) struct Section {
     pub name: String,
     /// Letters that the reader may see, of those that were looked at.
@@ -47,7 +64,8 @@ pub(super) struct Section {
     pub has_more_dropped: bool,
     /// There are more than were looked at.
     pub is_cut: bool,
-    looked: usize,
+    /// Those that the reader may see, of those that are not dropped.
+    looked: u64,
     /// Those that fit and are not dropped.
     fit: u64,
     rows: Vec<DeadLetterView>,
@@ -62,6 +80,7 @@ impl Section {
         asked: &LetterFilter,
         name: String,
         from: Option<&LetterCursor>,
+        budget: &mut Budget,
     ) -> Result<Self, Problem> {
         let (looked, most) = match asked.plugin() {
             Some(_) => (LOOKED, ROWS),
@@ -70,10 +89,12 @@ impl Section {
         let cursor = from.filter(|from| from.plugin == name).cloned();
         let is_behind = cursor.is_some();
         let query = LetterQuery { plugin: Some(name.clone()), cursor, ..LetterQuery::default() };
-        let part = async |which| visible.letters_among(LetterQuery { which, ..query.clone() }, looked).await;
+        let of = |which| LetterQuery { which, ..query.clone() };
+        let kept = visible.letters_within(of(Letters::NotDropped), looked, &mut budget.kept).await?;
         // Letters that were dropped are counted alone, so that they are in nobody's way.
-        let (kept, mut gone) = (part(Letters::NotDropped).await?, part(Letters::Dropped).await?);
+        let mut gone = visible.letters_within(of(Letters::Dropped), looked, &mut budget.dropped).await?;
         let (mut rows, mut next) = (kept.rows, kept.next);
+        let looked = rows.len() as u64;
         let seen = (rows.len() + gone.rows.len()) as u64;
         let (is_cut, has_more_dropped) = (next.is_some(), gone.next.is_some());
         asked.keep(&mut rows)?;
@@ -108,10 +129,10 @@ impl Section {
         let count = if self.is_behind { shown } else { self.fit };
         html! {
             @if self.is_cut && !self.is_behind && !narrows && count > 0 { "More than " }
-            @if self.is_cut && !self.is_behind && !narrows && count == 0 { "Of the first " (figure(self.looked as u64)) ": " }
+            @if self.is_cut && !self.is_behind && !narrows && count == 0 { "So far " }
             (figure(count)) " " (plural(count, "dead letter", "dead letters"))
             @if narrows { (plural(count, " that fits the filter", " that fit the filter")) }
-            @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked as u64)) }
+            @if self.is_cut && !self.is_behind && narrows { ", of the first " (figure(self.looked)) }
             @if self.is_behind { " on this page" }
             @else if shown < count { ", " (figure(shown)) " of them on this page" }
         }

@@ -1,5 +1,7 @@
 //! What the parts of lists and stories tell of where they end.
 
+use std::sync::atomic::Ordering;
+
 use super::Portal;
 use super::tenants::{STOPPED_AT, Server, Tenants};
 use crate::Answer;
@@ -133,4 +135,35 @@ async fn the_owner_that_the_controller_has_found_of_an_event_is_for_whoever_may_
         assert!(story.text.contains("uid-red-event"), "{person}: {}", story.text);
         assert_eq!(story.text.contains("uid-blue"), sees, "{person}: {}", story.text);
     }
+}
+
+#[tokio::test]
+async fn a_list_does_not_tell_what_is_hidden_behind_its_last_row() {
+    let portal = Portal::new();
+    for list in ["/api/v1/deadletters", "/api/v1/gaps"] {
+        for limit in ["1", "2", "1000"] {
+            let answer = portal.as_token("red", &format!("{list}?limit={limit}")).await;
+            assert_eq!((answer.json().as_array().unwrap().len(), next(&answer)), (1, None), "{list} {limit}");
+        }
+        let whole = portal.as_token("boss", &format!("{list}?limit=1")).await;
+        let next = next(&whole).expect("a link to the next part");
+        assert!(!portal.as_token("boss", &next).await.text.contains("red-"), "{next}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_dead_letters_is_the_same_however_many_are_hidden() {
+    let portal = Portal::new();
+    for address in ["/deadletters", "/deadletters?plugin=persistence", "/deadletters?error=red"] {
+        let mut pages = Vec::new();
+        for hidden in [0, 700, 6_000] {
+            portal.views.letters.store(hidden, Ordering::SeqCst);
+            pages.push(portal.as_token("red", address).await.text);
+        }
+        assert!(pages[0].contains("1 dead letter") && pages[0].contains("red-train"), "{}", pages[0]);
+        assert!(pages.iter().all(|page| *page == pages[0]), "{address}: {}", pages[2]);
+    }
+    portal.views.letters.store(700, Ordering::SeqCst);
+    let blue = portal.as_token("blue", "/deadletters").await.text;
+    assert!(blue.contains("More than 500 dead letters"), "{blue}");
 }

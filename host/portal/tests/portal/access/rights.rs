@@ -155,6 +155,12 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
         portal.as_token("boss", there).await;
         assert_eq!(lookups(), before + 1, "{there}");
     }
+    // Only what is looked up says where a uid is: the newest state, however many there are.
+    for uid in ["uid-blue", "uid-none"] {
+        let before = lookups();
+        portal.as_token("red", &format!("/api/v1/timeline?uid={uid}")).await;
+        assert_eq!(lookups(), before + 1, "{uid}");
+    }
     // A right to one name is looked for, too.
     let mine = "/api/v1/timeline?kind=Job&namespace=red&name=red-train";
     for token in ["named", "red"] {
@@ -379,6 +385,17 @@ async fn a_namespace_that_was_made_again_shows_nothing_of_what_its_name_held_bef
     assert_eq!(portal.as_token("red", "/objects/uid-red").await.status, 404);
     assert_eq!(portal.as_token("red", "/api/v1/states/1/document").await.status, 404);
     assert_eq!(portal.as_token("boss", "/objects/uid-red").await.status, 200, "a right in the whole cluster");
+}
+
+#[tokio::test]
+async fn of_the_second_in_which_a_namespace_was_made_again_only_what_lived_on_is_shown() {
+    let portal = Portal::new();
+    portal.server.remade.lock().unwrap().insert("red".into(), MADE_MS + 1000);
+    let (page, document) = ("/objects/uid-red", "/api/v1/states/1/document");
+    let seen = async || [portal.as_token("red", page).await, portal.as_token("red", document).await];
+    assert_eq!(seen().await.map(|answer| answer.status.as_u16()), [404, 404], "its newest state is an end");
+    portal.views.push("red");
+    assert_eq!(seen().await.map(|answer| answer.status.as_u16()), [200, 200], "it is there");
 }
 
 #[tokio::test(start_paused = true)]

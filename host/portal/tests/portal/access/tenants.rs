@@ -97,6 +97,8 @@ pub struct Tenants {
     pub within: Mutex<Option<Vec<KindWithin>>>,
     /// Namespaces beside those of the tenants.
     pub others: usize,
+    /// Dead letters of the last tenant, behind all others.
+    pub letters: AtomicUsize,
     /// The states that were looked through for secrets.
     pub redacted: Mutex<Vec<Seq>>,
     /// Where the lists began that were asked for.
@@ -122,6 +124,7 @@ impl Default for Tenants {
             looked_in: Mutex::default(),
             within: Mutex::default(),
             others: 0,
+            letters: AtomicUsize::default(),
             redacted: Mutex::default(),
             begun: Mutex::default(),
             cuts: false,
@@ -424,7 +427,9 @@ impl Views for Tenants {
         gaps.retain(|gap| {
             query.uid.as_ref().is_none_or(|uid| gap.object.as_ref().is_some_and(|object| object.uid == *uid))
         });
-        Ok((1..=gaps.len() as u64).rev().zip(gaps).collect())
+        let newest_first = (1..=gaps.len() as u64).rev().zip(gaps);
+        let behind = newest_first.filter(|(number, _)| query.cursor.is_none_or(|cursor| *number < cursor));
+        Ok(behind.take(query.limit.unwrap_or(usize::MAX)).collect())
     }
 
     async fn poison(&self, _: &PoisonQuery) -> Result<Vec<PoisonView>, ViewError> {
@@ -442,7 +447,18 @@ impl Views for Tenants {
                 hint: String::new(),
             });
         }
-        Ok(if query.which == Letters::Dropped { Vec::new() } else { TENANTS.map(letter).into() })
+        if query.which == Letters::Dropped {
+            return Ok(Vec::new());
+        }
+        let last = TENANTS.last().copied().unwrap_or_default();
+        let more = (0..self.letters.load(Ordering::SeqCst) as u64).map(|number| {
+            let mut letter = letter(last);
+            letter.letter.seq = 100 + number;
+            letter
+        });
+        let after = query.cursor.as_ref().map_or(0, |cursor| cursor.seq);
+        let all = TENANTS.map(letter).into_iter().chain(more).filter(|letter| letter.letter.seq > after);
+        Ok(all.take(query.limit.unwrap_or(usize::MAX)).collect())
     }
 
     async fn replay(&self, request: &ReplayRequest) -> Result<ReplayView, ViewError> {
