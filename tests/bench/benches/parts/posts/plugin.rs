@@ -105,7 +105,7 @@ fn options() -> DispatchOptions {
         plugin: "bench".into(),
         subscriptions: vec![subscription],
         delivery: DeliverySpec::default(),
-        concurrency: CALLS as usize,
+        concurrency: CALLS as u32,
         tick: None,
     }
 }
