@@ -269,15 +269,22 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
     .await;
 }
 
-/// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`.
+/// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`. Then
+/// the version before is removed.
 fn mount(folder: &Path, made: &tls::Certificates) -> Result<()> {
-    let version = folder.join(format!("..{}", std::fs::read_dir(folder)?.count()));
-    std::fs::create_dir(&version)?;
-    std::fs::copy(&made.certificate, version.join("tls.crt"))?;
-    std::fs::copy(&made.key, version.join("tls.key"))?;
-    let next = folder.join("..data_tmp");
+    let version = format!("..{}", std::fs::read_dir(folder)?.count());
+    let files = folder.join(&version);
+    std::fs::create_dir(&files)?;
+    std::fs::copy(&made.certificate, files.join("tls.crt"))?;
+    std::fs::copy(&made.key, files.join("tls.key"))?;
+    let (data, next) = (folder.join("..data"), folder.join("..data_tmp"));
+    let before = std::fs::read_link(&data).ok();
     symlink(&version, &next)?;
-    Ok(std::fs::rename(&next, folder.join("..data"))?)
+    std::fs::rename(&next, &data)?;
+    match before {
+        Some(before) => Ok(std::fs::remove_dir_all(folder.join(before))?),
+        None => Ok(()),
+    }
 }
 
 #[tokio::test]
