@@ -13,6 +13,7 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 
 use crate::deployment::cluster::Lab;
+use crate::support::{create_job, example};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const AUDIENCE: &str = "kubewitness.dev";
@@ -285,6 +286,34 @@ fn mount(folder: &Path, made: &tls::Certificates) -> Result<()> {
         Some(before) => Ok(std::fs::remove_dir_all(folder.join(before))?),
         None => Ok(()),
     }
+}
+
+#[tokio::test]
+async fn who_reads_a_document_is_logged_however_quiet_the_log_is() {
+    in_scratch("access", async |scratch| {
+        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
+        create_job(&simulator, "train-1").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(example()),
+            data: scratch.folder("data")?,
+            args: ["--auth", "kubernetes", "--log-reads", "--log", "warn"].map(str::to_owned).into(),
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("quiet", &options, scratch.path())?;
+        let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
+        until_ok(WITHIN, "the document", async || {
+            let asked = kubewitness_harness::http().get(&document).bearer_auth(simulator.token());
+            Ok(asked.send().await?.error_for_status()?)
+        })
+        .await?;
+        kubewitness.stop().await?;
+        let log = std::fs::read_to_string(scratch.path().join("quiet.err"))?;
+        ensure!(log.contains("a document was read") && log.contains("train-1"), "{log}");
+        ensure!(!log.contains("people sign in"), "the rest of the log is quiet: {log}");
+        Ok(())
+    })
+    .await;
 }
 
 #[tokio::test]
