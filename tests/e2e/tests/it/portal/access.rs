@@ -21,16 +21,16 @@ const AUDIENCE: &str = "kubewitness.dev";
 const NEW: &str = "Pending";
 
 /// A cluster with two teams, and a controller that asks who somebody is.
-struct World<'a> {
-    lab: Lab<'a>,
-    kubewitness: Kubewitness,
+pub struct World<'a> {
+    pub lab: Lab<'a>,
+    pub kubewitness: Kubewitness,
 }
 
 /// Exit code, standard output, standard error.
-type Told = (Option<i32>, String, String);
+pub type Told = (Option<i32>, String, String);
 
 impl<'a> World<'a> {
-    async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
+    pub async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         let Some(lab) = Lab::of("examples/access", scratch, &format!("access::{test}")).await? else {
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl<'a> World<'a> {
         Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())
     }
 
-    async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
+    pub async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
         self.sees_of(token, &[], wanted).await
     }
 
@@ -97,7 +97,7 @@ fn job(team: &str) -> String {
     .to_string()
 }
 
-fn refused(told: &Told, what: &str) -> Result<()> {
+pub fn refused(told: &Told, what: &str) -> Result<()> {
     let (code, stdout, stderr) = told;
     ensure!(*code == Some(1) && stdout.is_empty() && stderr.contains(what), "{code:?}: {stdout}{stderr}");
     Ok(())
