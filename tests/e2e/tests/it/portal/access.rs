@@ -1,4 +1,4 @@
-//! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/examples/access` alone. The
+//! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/kustomize` alone. The
 //! controller has the rights that the manifests give its account.
 
 use std::os::unix::fs::symlink;
@@ -204,6 +204,30 @@ async fn an_operator_sees_how_it_works_and_no_object() {
         let (code, stdout, stderr) = world.ask(&olaf, &replay).await?;
         ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
         refused(&world.ask(&ann, &replay).await?, "kubewitness.dev")?;
+        world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_administrator_sees_every_namespace_and_does_what_an_operator_does() {
+    let test = "an_administrator_sees_every_namespace_and_does_what_an_operator_does";
+    in_scratch("access", async |scratch| {
+        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        world.lab.kubectl.ok(&["-n", "team-a", "create", "serviceaccount", "ada"]).await?;
+        let binding = ["create", "clusterrolebinding", "ada", "--clusterrole=kubewitness-administrator"];
+        world.lab.kubectl.ok(&[&binding[..], &["--serviceaccount=team-a:ada"]].concat()).await?;
+        let ada = world.token("team-a", "ada").await?;
+        world.sees(&ada, &["train-team-a", "train-team-b"]).await?;
+        let replay = ["deadletters", "replay", "--plugin", "persistence", "--reason", "mended", "--dry-run"];
+        until_ok(WITHIN, "an administrator to operate", async || {
+            for does in [&["plugins"][..], &replay] {
+                let (code, stdout, stderr) = world.ask(&ada, does).await?;
+                ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+            }
+            Ok(())
+        })
+        .await?;
         world.kubewitness.stop().await
     })
     .await;
