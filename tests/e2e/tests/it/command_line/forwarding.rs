@@ -90,8 +90,7 @@ async fn answer(mut socket: TcpStream, seen: &Seen, portal: &str) -> Result<()> 
     );
     socket.write_all(answer.as_bytes()).await?;
     // What was peeked at is read, so that the end of the connection takes nothing from the answer.
-    socket.read(&mut vec![0; 16 * 1024]).await?;
-    Ok(())
+    Ok(socket.read(&mut vec![0; 16 * 1024]).await.map(drop)?)
 }
 
 #[allow(clippy::result_large_err)] // The library wants it so.

@@ -284,7 +284,7 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
         };
         answers(knows(&first)).await?;
         refused(&status(&[knows(&first)]).await?, "KUBEWITNESS_TOKEN=")?;
-        distrusted(&[token.clone()]).await?;
+        distrusted(std::slice::from_ref(&token)).await?;
 
         mount(&mounted, &second)?;
         answers(knows(&second)).await?;
