@@ -17,7 +17,7 @@ use crate::process::signals::{self, Ends};
 pub async fn run(args: RunArgs) -> Ended {
     let ends = Ends::new();
     signals::listen(&ends).await?;
-    logs::to_stderr(&args.log)?;
+    logs::to_stderr(&args.log, args.access.log_reads)?;
     journal_place::refuse_a_playgrounds(&args.data)?;
     let controller = tokio::select! {
         biased;

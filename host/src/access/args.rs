@@ -32,7 +32,7 @@ pub struct AccessArgs {
     /// in X-Remote-User and X-Remote-Group
     #[arg(long, env = "KUBEWITNESS_PROXY_SECRET_FILE", value_name = "FILE")]
     pub proxy_secret_file: Option<PathBuf>,
-    /// Logs each document that a person reads
+    /// Logs each document that a person reads, whatever --log says
     #[arg(long)]
     pub log_reads: bool,
     /// Live streams at once, of all people together. More are refused until one ends. Without it: 64

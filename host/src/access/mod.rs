@@ -142,6 +142,11 @@ mod tests {
     use super::*;
 
     async fn made(listen: &str, args: AccessArgs) -> Result<Doors> {
+        made_where(false, listen, args).await
+    }
+
+    /// By a kubeconfig, or in a pod by its own credentials.
+    async fn made_where(in_cluster: bool, listen: &str, args: AccessArgs) -> Result<Doors> {
         let folder = tempfile::tempdir().unwrap();
         let config = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -149,7 +154,9 @@ mod tests {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, config.to_string()).unwrap();
-        let connection = connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
+        let mut connection =
+            connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
+        connection.in_cluster = in_cluster;
         doors(args, listen.parse().unwrap(), &connection, &folder.path().join("data"), false).await
     }
 
@@ -178,6 +185,18 @@ mod tests {
         );
         let read = AccessArgs { log_reads: true, ..AccessArgs::default() };
         let told = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
+        assert!(told.contains("--auth kubernetes"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn by_the_pods_own_credentials_people_sign_in_unless_it_is_said() {
+        for listen in ["127.0.0.1:8787", "0.0.0.0:8787"] {
+            let made = made_where(true, listen, AccessArgs::default()).await.unwrap();
+            assert!(matches!(made.access, Access::Kubernetes(_)), "{listen}");
+        }
+        let none = || AccessArgs { auth: Some(Auth::None), ..AccessArgs::default() };
+        assert!(matches!(made_where(true, "127.0.0.1:8787", none()).await.unwrap().access, Access::None));
+        let told = made_where(true, "0.0.0.0:8787", none()).await.err().unwrap().to_string();
         assert!(told.contains("--auth kubernetes"), "{told}");
     }
 

@@ -63,7 +63,7 @@ fn log_to(args: &LogArgs, path: &Path) -> Result<()> {
     let file =
         std::fs::File::create(path).with_context(|| format!("making the log file {}", path.display()))?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(logs::filter(args)?)
+        .with_env_filter(logs::filter(args, false)?)
         .with_writer(Mutex::new(file))
         .with_ansi(false);
     builder.try_init().map_err(|error| anyhow::anyhow!("setting up the log: {error}"))

@@ -45,7 +45,7 @@ pub fn known_to(mut options: ApiServerOptions, people: &[Person]) -> ApiServerOp
     options
 }
 
-/// The roles of `deploy/examples/access` and `deploy/examples/submit`, bound to these people.
+/// Roles of `deploy/kustomize` and `deploy/examples/submit`, bound to these people.
 pub async fn give_rights(api: &ApiServer) -> Result<()> {
     let watched = json!([{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
+use kubewitness_portal::AUDIT;
 use serde_json::Value;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -16,8 +17,8 @@ use crate::cli::LogArgs;
 /// What plugins log. Their own fields are the text of a JSON object, because the fields of a record have fixed names.
 const PLUGIN: &str = "plugin";
 
-pub fn to_stderr(args: &LogArgs) -> Result<()> {
-    let builder = to_subscriber().with_env_filter(filter(args)?).with_writer(std::io::stderr);
+pub fn to_stderr(args: &LogArgs, tells_reads: bool) -> Result<()> {
+    let builder = to_subscriber().with_env_filter(filter(args, tells_reads)?).with_writer(std::io::stderr);
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let result = match args.log_json {
         true => builder.json().map_event_format(Records).try_init(),
@@ -26,12 +27,16 @@ pub fn to_stderr(args: &LogArgs) -> Result<()> {
     result.map_err(|error| anyhow::anyhow!("setting up the log: {error}"))
 }
 
-/// What of the log is told.
-pub fn filter(args: &LogArgs) -> Result<EnvFilter> {
+/// What of the log is told. An operator who wants each read for the record gets it, however quiet the log is otherwise.
+pub fn filter(args: &LogArgs, tells_reads: bool) -> Result<EnvFilter> {
     // Clients log each failed connection as an error of its own; the watch and the streams tell the
     // same once, with what it is about and what they do about it.
-    let quiet = format!("kube_client=off,async_nats=off,{}", args.log);
-    EnvFilter::try_new(quiet)
+    let mut all = format!("kube_client=off,async_nats=off,{}", args.log);
+    if tells_reads {
+        // Of two directives for one target the last one counts.
+        all.push_str(&format!(",{AUDIT}=info"));
+    }
+    EnvFilter::try_new(all)
         .with_context(|| format!("`{}` is not a log filter: write such as `info`", args.log))
 }
 
@@ -88,6 +93,30 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn reads_are_told_where_they_are_wanted_whatever_the_filter_says_of_them() {
+        for (filter, wanted, told) in [
+            ("warn", true, "a document was read"),
+            ("kubewitness_watch=debug", true, "a document was read"),
+            ("off,kubewitness::audit=off", true, "a document was read"),
+            ("", true, "a document was read"),
+            ("warn", false, ""),
+        ] {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let args = LogArgs { log: filter.into(), log_json: false };
+            let builder = to_subscriber().with_env_filter(super::filter(&args, wanted).unwrap());
+            let subscriber = builder.with_writer(move || writer.clone()).with_ansi(false).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::info!(target: AUDIT, "a document was read");
+                tracing::info!("of the host itself");
+            });
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(text.lines().count(), usize::from(wanted), "{filter}: {text}");
+            assert!(text.contains(told), "{filter}: {text}");
         }
     }
 

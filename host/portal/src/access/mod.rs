@@ -28,6 +28,8 @@ pub(crate) use session::Transport;
 pub use viewer::asking;
 pub(crate) use viewer::{Act, Viewer};
 
+/// What is told of people for the record has this target in the log.
+pub const AUDIT: &str = "kubewitness::audit";
 /// Bytes of a key that sessions are encrypted with.
 pub const SESSION_KEY_BYTES: usize = 32;
 /// Tokens of some providers list every group of a person. More than this is none.
@@ -80,7 +82,7 @@ pub struct AccessOptions {
     pub session_key: [u8; SESSION_KEY_BYTES],
     /// The sessions that people have ended before their time.
     pub ended: EndedSessions,
-    /// Whether each document that a person reads is logged, with the target `kubewitness::audit`.
+    /// Whether each document that a person reads is logged, with the target [`AUDIT`].
     pub log_reads: bool,
     /// What a proxy that signs people in proves itself with. Left out: no proxy is trusted.
     pub trusted_proxy: Option<ProxySecret>,

@@ -10,6 +10,7 @@ use kubewitness_core::config::Credentials;
 use kubewitness_core::ports::{Acting, Attempt, LiveNamespace};
 use kubewitness_core::views::MuteView;
 
+use super::AUDIT;
 use super::reviews::{AccessControl, Known, Unanswered};
 use super::session::Session;
 use crate::answer::Problem;
@@ -260,7 +261,7 @@ impl Viewer {
         let ObjectRef { group, kind, namespace, name, uid, .. } = object;
         let object = format!("{group}/{kind} {namespace}/{name} {uid}");
         tracing::info!(
-            target: "kubewitness::audit",
+            target: AUDIT,
             person, object, seq,
             "a document was read"
         );
@@ -269,7 +270,7 @@ impl Viewer {
     /// The same of the bytes of a poison message, which nobody redacts.
     pub(crate) fn has_read_poison(&self, source: &str, number: u64) {
         let Some(person) = self.logged() else { return };
-        tracing::info!(target: "kubewitness::audit", person, source, number, "a poison message was read");
+        tracing::info!(target: AUDIT, person, source, number, "a poison message was read");
     }
 
     fn logged(&self) -> Option<&str> {

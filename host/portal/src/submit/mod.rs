@@ -19,7 +19,7 @@ use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
-use crate::access::Viewer;
+use crate::access::{AUDIT, Viewer};
 use crate::answer::{FieldFault, Problem, WHO_BYTES};
 use crate::app::App;
 
@@ -165,7 +165,7 @@ impl Desk {
             Ok(_) if request.dry_run => Ok(view),
             Ok(job) => {
                 tracing::info!(
-                    target: "kubewitness::audit",
+                    target: AUDIT,
                     submitter, channel, namespace = view.namespace, name = view.name, template = request.template,
                     "a job was submitted"
                 );

@@ -17,6 +17,8 @@ use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
+use crate::connect::provider::holds_token_or_password;
+
 /// A token and a certificate with its key have some KiB.
 const PRINTED: usize = 1 << 20;
 /// What is kept of a command's reasons for failing.
@@ -63,11 +65,7 @@ impl Exec {
     /// Takes the command out of what the client library would do by itself. `None`: another way of logging in comes
     /// first, as it does for kubectl, or there is none.
     pub fn take_from(user: &mut AuthInfo) -> Option<Self> {
-        let has_password = user.username.is_some() && user.password.is_some();
-        let is_first = user.auth_provider.is_none()
-            && !has_password
-            && user.token.is_none()
-            && user.token_file.is_none();
+        let is_first = user.auth_provider.is_none() && !holds_token_or_password(user);
         let config = user.exec.take_if(|_| is_first)?;
         Some(Self { config, kept: Mutex::default() })
     }

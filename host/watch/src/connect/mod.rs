@@ -161,6 +161,7 @@ async fn signing_in<T: Send + 'static>(
 ) -> Result<T, ConnectError> {
     let server = config.cluster_url.to_string();
     let fault = |why: String| ConnectError::Client { server: server.clone(), why };
+    provider::set_aside_beside_another(&mut config.auth_info);
     let now_ms = SystemClock::default().now_ms();
     let refused = config.auth_info.auth_provider.as_ref().and_then(|by| provider::refusal(by, now_ms));
     if let Some(why) = refused {

@@ -5,11 +5,27 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use kube::config::AuthProviderConfig;
+use kube::config::{AuthInfo, AuthProviderConfig};
 use serde::Deserialize;
 
 const LOG_IN: &str = "Let kubectl renew it, for instance by `kubectl auth whoami`, or log in again; a command in `exec` \
     instead of `auth-provider` renews it by itself";
+
+/// A token that ends sooner is taken for one that has ended: it has to last until the answer. kubectl has the same.
+const LEAST_SECONDS: u64 = 10;
+
+/// Whether the kubeconfig itself holds or names what signs a person in, which comes first, as it does for kubectl.
+pub fn holds_token_or_password(user: &AuthInfo) -> bool {
+    let has_password = user.username.is_some() && user.password.is_some();
+    has_password || user.token.is_some() || user.token_file.is_some()
+}
+
+/// Takes a provider out that something else comes before. The client library would ask it first.
+pub fn set_aside_beside_another(user: &mut AuthInfo) {
+    if holds_token_or_password(user) {
+        user.auth_provider = None;
+    }
+}
 
 /// Why this provider gives no token that is good at this moment. `None`: it gives one.
 pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
@@ -25,7 +41,8 @@ pub fn refusal(provider: &AuthProviderConfig, now_ms: u64) -> Option<String> {
     let Some(token) = provider.config.get("id-token").filter(|token| !token.is_empty()) else {
         return Some(format!("the kubeconfig's `auth-provider` has no `id-token`. {LOG_IN}"));
     };
-    let is_over = expiry(token).is_some_and(|seconds| seconds.saturating_mul(1000) <= now_ms);
+    let needed_ms = now_ms.saturating_add(LEAST_SECONDS * 1000);
+    let is_over = expiry(token).is_some_and(|seconds| seconds.saturating_mul(1000) <= needed_ms);
     is_over.then(|| format!("the `id-token` of the kubeconfig's `auth-provider` has expired. {LOG_IN}"))
 }
 
@@ -60,6 +77,7 @@ mod tests {
             (serde_json::json!({"refresh-token": "r"}), "no `id-token`"),
             (serde_json::json!({"id-token": ""}), "no `id-token`"),
             (serde_json::json!({"id-token": token(r#"{"exp": 1800000000}"#)}), "has expired"),
+            (serde_json::json!({"id-token": token(r#"{"exp": 1800000010}"#)}), "has expired"),
             (serde_json::json!({"id-token": token(r#"{"exp": 1799999999.5}"#)}), "has expired"),
             (serde_json::json!({"id-token": token(r#"{"exp": -1}"#)}), "has expired"),
         ] {
@@ -71,7 +89,7 @@ mod tests {
     #[test]
     fn a_token_that_lasts_or_says_nothing_of_its_end_is_used() {
         for token in [
-            token(r#"{"exp": 1800000001}"#),
+            token(r#"{"exp": 1800000011}"#),
             token(r#"{"exp": 1e300}"#),
             token(r#"{"exp": "soon"}"#),
             token("{}"),

@@ -2,6 +2,7 @@
 
 mod login;
 mod operations;
+mod order;
 mod parts;
 mod rights;
 mod streams;

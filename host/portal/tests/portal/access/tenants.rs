@@ -546,6 +546,8 @@ pub struct Server {
     /// Namespaces that were made again, and when.
     pub remade: Mutex<BTreeMap<String, u64>>,
     pub authentications: AtomicUsize,
+    /// What it was asked, in order.
+    pub asked: Mutex<Vec<Attempt>>,
     pub reviews: AtomicUsize,
     pub most_at_once: AtomicUsize,
     pub now: AtomicUsize,
@@ -588,6 +590,7 @@ impl Reviewer for Server {
 
     async fn allows(&self, person: &Person, attempt: &Attempt) -> Result<bool, ReviewError> {
         self.reviews.fetch_add(1, Ordering::SeqCst);
+        self.asked.lock().unwrap().push(attempt.clone());
         self.think().await;
         self.answers()?;
         let name = person.user.trim_start_matches("user-");

@@ -1,7 +1,9 @@
 //! A way to a pod through an API server that is made for the test: the simulated one has nothing behind its pods.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{SinkExt, StreamExt};
-use kubewitness_watch::{Forward, ForwardError, SignedIn};
+use kubewitness_watch::{ConnectError, Forward, ForwardError, SignedIn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -87,13 +89,17 @@ fn pods(ready: &str) -> (u16, Value) {
 }
 
 async fn signed_in(server: &str, user: Value) -> SignedIn {
+    signing_in(server, user).await.unwrap()
+}
+
+async fn signing_in(server: &str, user: Value) -> Result<SignedIn, ConnectError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
     std::fs::write(&path, config.to_string()).unwrap();
-    SignedIn::by(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap()
+    SignedIn::by(&ConnectOptions { kubeconfig: Some(path), context: None }).await
 }
 
 async fn forward(server: &str) -> Result<Forward, ForwardError> {
@@ -153,11 +159,44 @@ async fn the_token_is_the_one_that_requests_carry() {
     let exec = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo",
         "args": [credential], "interactiveMode": "Never"}});
     assert_eq!(token(exec).await.as_deref(), Some("made"));
-    // It ends in the year 2100.
-    let claims = "eyJleHAiOiA0MTAyNDQ0ODAwfQ";
-    let provider =
-        json!({"auth-provider": {"name": "oidc", "config": {"id-token": format!("e30.{claims}.c2ln")}}});
-    assert_eq!(token(provider).await, Some(format!("e30.{claims}.c2ln")));
+    let in_an_hour = id_token(3600);
+    assert_eq!(token(oidc(&in_an_hour)).await, Some(in_an_hour));
+}
+
+/// A token that ends so many seconds from now.
+fn id_token(seconds: i64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let claims = json!({"exp": now.checked_add_signed(seconds).unwrap()}).to_string();
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+}
+
+fn oidc(token: &str) -> Value {
+    json!({"auth-provider": {"name": "oidc", "config": {"id-token": token}}})
+}
+
+#[tokio::test]
+async fn an_id_token_that_has_expired_is_refused_with_the_way_to_a_new_one() {
+    let told = signing_in("http://127.0.0.1:1", oidc(&id_token(-60))).await.err().unwrap().to_string();
+    assert!(told.contains("has expired") && told.contains("`kubectl auth whoami`"), "{told}");
+}
+
+#[tokio::test]
+async fn a_token_or_a_password_comes_before_a_provider_whatever_that_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "of a file").unwrap();
+    let old = oidc(&id_token(-60));
+    let command = json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "touch"}}});
+    for provider in [old, command] {
+        let token = async |by: Value| {
+            let mut user = provider.clone();
+            user.as_object_mut().unwrap().extend(by.as_object().unwrap().clone());
+            signed_in("http://127.0.0.1:1", user).await.token().await.unwrap()
+        };
+        assert_eq!(token(json!({"token": "t"})).await.as_deref(), Some("t"));
+        assert_eq!(token(json!({"tokenFile": file})).await.as_deref(), Some("of a file"));
+        assert_eq!(token(json!({"username": "ann", "password": "p"})).await, None);
+    }
 }
 
 #[tokio::test]

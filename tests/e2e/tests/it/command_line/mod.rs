@@ -4,6 +4,7 @@ pub mod authors;
 mod doctor;
 mod examples;
 mod figures;
+mod forwarding;
 mod live;
 mod manners;
 mod narrow;

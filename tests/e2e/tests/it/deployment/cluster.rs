@@ -258,6 +258,30 @@ fn environment(server: &DatabaseServer) -> Result<Vec<(String, String)>> {
 }
 
 #[tokio::test]
+async fn the_replicas_of_the_example_share_the_key_of_peoples_sessions() {
+    let test = "the_replicas_of_the_example_share_the_key_of_peoples_sessions";
+    in_scratch("cluster-sessions", async |scratch| {
+        let Some(lab) = Lab::of("examples/several-replicas", scratch, test).await? else { return Ok(()) };
+        let deployment =
+            lab.kubectl.ok(&["-n", NAMESPACE, "get", "deploy", "kubewitness", "-o", "json"]).await?;
+        let deployment: Value = serde_json::from_str(&deployment)?;
+        let pod = &deployment["spec"]["template"]["spec"];
+        let flags = pod["containers"][0]["args"].as_array().context("flags")?;
+        ensure!(flags.contains(&json!("--session-key-file=/session/key")), "{flags:?}");
+        ensure!(flags.contains(&json!("--auth=kubernetes")), "the base's flags stay: {flags:?}");
+        let has = |list: &Value, wanted: &Value| {
+            list.as_array().is_some_and(|all| all.iter().any(|one| one == wanted))
+        };
+        let mount = json!({"name": "session", "mountPath": "/session", "readOnly": true});
+        ensure!(has(&pod["containers"][0]["volumeMounts"], &mount), "{pod}");
+        let secret = json!({"secretName": "kubewitness-session", "defaultMode": 0o440});
+        ensure!(has(&pod["volumes"], &json!({"name": "session", "secret": secret})), "{pod}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn two_replicas_elect_one_by_a_lease_and_need_no_right_that_they_were_not_given() {
     let test = "two_replicas_elect_one";
     let Some(server) = shared_server(Service::Postgres, test) else { return };

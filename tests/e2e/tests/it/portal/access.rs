@@ -1,4 +1,4 @@
-//! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/examples/access` alone. The
+//! Who may see what: people with tokens of Kubernetes, and with the roles of `deploy/kustomize` alone. The
 //! controller has the rights that the manifests give its account.
 
 use std::os::unix::fs::symlink;
@@ -13,6 +13,7 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 
 use crate::deployment::cluster::Lab;
+use crate::support::{create_job, example};
 
 const WITHIN: Duration = Duration::from_secs(90);
 const AUDIENCE: &str = "kubewitness.dev";
@@ -20,16 +21,16 @@ const AUDIENCE: &str = "kubewitness.dev";
 const NEW: &str = "Pending";
 
 /// A cluster with two teams, and a controller that asks who somebody is.
-struct World<'a> {
-    lab: Lab<'a>,
-    kubewitness: Kubewitness,
+pub struct World<'a> {
+    pub lab: Lab<'a>,
+    pub kubewitness: Kubewitness,
 }
 
 /// Exit code, standard output, standard error.
-type Told = (Option<i32>, String, String);
+pub type Told = (Option<i32>, String, String);
 
 impl<'a> World<'a> {
-    async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
+    pub async fn start(scratch: &'a Scratch, test: &str) -> Result<Option<Self>> {
         let Some(lab) = Lab::of("examples/access", scratch, &format!("access::{test}")).await? else {
             return Ok(None);
         };
@@ -69,7 +70,7 @@ impl<'a> World<'a> {
         Ok(jobs.iter().filter_map(|job| job["object"]["name"].as_str().map(str::to_owned)).collect())
     }
 
-    async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
+    pub async fn sees(&self, token: &str, wanted: &[&str]) -> Result<()> {
         self.sees_of(token, &[], wanted).await
     }
 
@@ -96,7 +97,7 @@ fn job(team: &str) -> String {
     .to_string()
 }
 
-fn refused(told: &Told, what: &str) -> Result<()> {
+pub fn refused(told: &Told, what: &str) -> Result<()> {
     let (code, stdout, stderr) = told;
     ensure!(*code == Some(1) && stdout.is_empty() && stderr.contains(what), "{code:?}: {stdout}{stderr}");
     Ok(())
@@ -209,6 +210,30 @@ async fn an_operator_sees_how_it_works_and_no_object() {
 }
 
 #[tokio::test]
+async fn an_administrator_sees_every_namespace_and_does_what_an_operator_does() {
+    let test = "an_administrator_sees_every_namespace_and_does_what_an_operator_does";
+    in_scratch("access", async |scratch| {
+        let Some(mut world) = World::start(scratch, test).await? else { return Ok(()) };
+        world.lab.kubectl.ok(&["-n", "team-a", "create", "serviceaccount", "ada"]).await?;
+        let binding = ["create", "clusterrolebinding", "ada", "--clusterrole=kubewitness-administrator"];
+        world.lab.kubectl.ok(&[&binding[..], &["--serviceaccount=team-a:ada"]].concat()).await?;
+        let ada = world.token("team-a", "ada").await?;
+        world.sees(&ada, &["train-team-a", "train-team-b"]).await?;
+        let replay = ["deadletters", "replay", "--plugin", "persistence", "--reason", "mended", "--dry-run"];
+        until_ok(WITHIN, "an administrator to operate", async || {
+            for does in [&["plugins"][..], &replay] {
+                let (code, stdout, stderr) = world.ask(&ada, does).await?;
+                ensure!(code == Some(0), "{code:?}: {stdout}{stderr}");
+            }
+            Ok(())
+        })
+        .await?;
+        world.kubewitness.stop().await
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_mounted_secret_has_another() {
     let test = "access::over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_mounted_secret_has_another";
     if !tls::is_installed() {
@@ -259,7 +284,7 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
         };
         answers(knows(&first)).await?;
         refused(&status(&[knows(&first)]).await?, "KUBEWITNESS_TOKEN=")?;
-        distrusted(&[token.clone()]).await?;
+        distrusted(std::slice::from_ref(&token)).await?;
 
         mount(&mounted, &second)?;
         answers(knows(&second)).await?;
@@ -269,15 +294,50 @@ async fn over_https_a_command_knows_the_portal_by_its_certificate_also_once_the_
     .await;
 }
 
-/// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`.
+/// Changes a mounted Secret as a kubelet does: all of its files at once, by another target of the link `..data`. Then
+/// the version before is removed.
 fn mount(folder: &Path, made: &tls::Certificates) -> Result<()> {
-    let version = folder.join(format!("..{}", std::fs::read_dir(folder)?.count()));
-    std::fs::create_dir(&version)?;
-    std::fs::copy(&made.certificate, version.join("tls.crt"))?;
-    std::fs::copy(&made.key, version.join("tls.key"))?;
-    let next = folder.join("..data_tmp");
+    let version = format!("..{}", std::fs::read_dir(folder)?.count());
+    let files = folder.join(&version);
+    std::fs::create_dir(&files)?;
+    std::fs::copy(&made.certificate, files.join("tls.crt"))?;
+    std::fs::copy(&made.key, files.join("tls.key"))?;
+    let (data, next) = (folder.join("..data"), folder.join("..data_tmp"));
+    let before = std::fs::read_link(&data).ok();
     symlink(&version, &next)?;
-    Ok(std::fs::rename(&next, folder.join("..data"))?)
+    std::fs::rename(&next, &data)?;
+    match before {
+        Some(before) => Ok(std::fs::remove_dir_all(folder.join(before))?),
+        None => Ok(()),
+    }
+}
+
+#[tokio::test]
+async fn who_reads_a_document_is_logged_however_quiet_the_log_is() {
+    in_scratch("access", async |scratch| {
+        let simulator = Simulator::start(scratch.path(), &SimulatorOptions::default()).await?;
+        create_job(&simulator, "train-1").await?;
+        let options = RunOptions {
+            kubeconfig: simulator.kubeconfig().to_path_buf(),
+            config: Some(example()),
+            data: scratch.folder("data")?,
+            args: ["--auth", "kubernetes", "--log-reads", "--log", "warn"].map(str::to_owned).into(),
+            ..RunOptions::default()
+        };
+        let mut kubewitness = Kubewitness::start("quiet", &options, scratch.path())?;
+        let document = format!("http://{}/api/v1/states/1/document", kubewitness.address());
+        until_ok(WITHIN, "the document", async || {
+            let asked = kubewitness_harness::http().get(&document).bearer_auth(simulator.token());
+            Ok(asked.send().await?.error_for_status()?)
+        })
+        .await?;
+        kubewitness.stop().await?;
+        let log = std::fs::read_to_string(scratch.path().join("quiet.err"))?;
+        ensure!(log.contains("a document was read") && log.contains("train-1"), "{log}");
+        ensure!(!log.contains("people sign in"), "the rest of the log is quiet: {log}");
+        Ok(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The portal as people and programs meet it: who may see what, its pages in a browser, and its API.
 
-mod access;
+pub mod access;
 mod accessible;
 mod appearance;
 pub mod browser;

@@ -350,6 +350,37 @@ async fn a_hidden_label_can_be_asked_for_in_no_way() {
 }
 
 #[tokio::test]
+async fn a_filter_asks_for_a_hidden_value_and_the_plugin_gets_what_fits_without_it() {
+    in_scratch("secrets_filter", async |scratch| {
+        let (simulator, options) = with_settings(scratch, "").await?;
+        let mut other = job("another-0815");
+        other["metadata"]["name"] = "other".into();
+        let (code, answer) = simulator.request(Method::POST, JOBS, Some(&other)).await?;
+        ensure!(code == 201, "{answer}");
+        let hidden = "object.spec.template.spec.containers[0].env[0].value";
+        let filter = format!("filter: '{hidden} == \"{SECRET}\"'");
+        let audit = AUDIT.replace("{source: jobs,", &format!("{{source: jobs, {filter},"));
+        let audit = format!("{audit}\nconfig: {{change: patch}}");
+        let config = options.config.as_deref().context("the configuration")?;
+        write(config, "audit.yaml", &plugin_manifest("audit", &audit))?;
+        let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
+        let told = |plugin: &PluginView| plugin.name == "audit" && plugin.delivered + plugin.filtered == 2;
+        let status =
+            kubewitness.status_when(WITHIN, "both jobs", |status| status.plugins.iter().any(told)).await?;
+        let audit = status.plugins.iter().find(|plugin| plugin.name == "audit").context("the plugin")?;
+        ensure!((audit.delivered, audit.filtered) == (1, 1), "{audit:?}");
+        kubewitness.stop().await?;
+
+        let trail = std::fs::read_to_string(options.data.join("audit/trail.jsonl")).context("the trail")?;
+        let lines = trail.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        let names: Vec<_> = lines.iter().map(|line| &line["name"]).collect();
+        ensure!(names == ["train"], "exactly what fits is handed over: {names:?}");
+        hides(&trail)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_audit_trail_holds_the_hash_of_raw_bytes_without_a_right_to_secrets() {
     in_scratch("secrets_digest", async |scratch| {
         let (_simulator, options) = with_settings(scratch, "").await?;
