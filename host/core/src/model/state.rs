@@ -53,7 +53,7 @@ pub struct ObjectRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "StatusOfObject"))]
 pub struct Status {
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub phase: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
