@@ -158,7 +158,7 @@ pub mod gap_reason {
         /// Retention removed states that a plugin had not finished, because the source's `retention` says
         /// `pastCursors: true`.
         RETENTION = "Retention";
-        /// A stream lost states between two hosts. The host that carries the stream may still have them.
+        /// A stream lost states between two controllers. The controller that carries the stream may still have them.
         LOST = "LostOnTheWay";
     }
 }
