@@ -125,7 +125,7 @@ fn cause(broken: &Broken) -> &'static str {
         Broken::NoHead | Broken::Miscounted | Broken::OtherRoot => {
             "Somebody edited the file, or the disk lost bytes. It was so before the line was written."
         }
-        Broken::BehindSeal => "Somebody added the line: the controller writes nothing behind a seal.",
+        Broken::BehindSeal => "Somebody added the line: the controller writes nothing after a seal.",
         Broken::Unsigned => {
             "`signing` was taken out of the settings meanwhile, or somebody without the key wrote the line."
         }
@@ -241,7 +241,8 @@ fn wit(page: &mut String, file: &str, text: &str) {
 fn the_reference_has_every_interface() {
     let mut page = format!(
         "{GENERATED}# Interfaces of plugins\n\nA plugin is a WebAssembly component. These WIT files are the whole \
-         contract between it and the host. [Plugin manifests](plugin.md) say which capabilities it is granted.\n"
+         contract between it and the controller, which they call the host. [Plugin manifests](plugin.md) say which \
+         capabilities it is granted.\n"
     );
     for (file, text) in [
         ("worlds.wit", include_str!("../../wit/worlds.wit")),

@@ -1,5 +1,5 @@
-//! `log`: writes a plugin's messages into the host's log as records, cut, cleaned and limited in number. The plugin, the
-//! level, the message and the message's own fields stand apart, so that no text passes for another.
+//! `log`: writes a plugin's messages into the controller's log as records, cut, cleaned and limited in number. The
+//! plugin, the level, the message and the message's own fields stand apart, so that no text passes for another.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

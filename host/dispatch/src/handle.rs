@@ -1,4 +1,4 @@
-//! The handle of a running dispatcher: what the rest of the host may read and request.
+//! The handle of a running dispatcher: what the rest of the controller may read and request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The host's side of `wit/`, generated. States are lent to the guest, not copied: they are the hot path.
+//! The controller's side of `wit/`, generated. States are lent to the guest, not copied: they are the hot path.
 
 wasmtime::component::bindgen!({
     path: "../../wit",

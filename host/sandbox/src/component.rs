@@ -157,7 +157,7 @@ impl Component {
     ) -> Result<Self, SandboxError> {
         let other = |error: wasmtime::Error| {
             SandboxError::Unfit(format!(
-                "the component was built against other interfaces than the host's: {error:#}: {OTHERWISE}"
+                "the component was built against other interfaces than the controller's: {error:#}: {OTHERWISE}"
             ))
         };
         let pre = linker.instantiate_pre(&code).map_err(other)?;

@@ -401,7 +401,7 @@ fn verdict(verdict: types::Verdict) -> Result<Verdict, CallError> {
         }
         types::Verdict::Other(mut word) => {
             clip(&mut word);
-            Err(CallError::Protocol(format!("the verdict `{word}`, which this host doesn't know")))
+            Err(CallError::Protocol(format!("the verdict `{word}`, which this controller doesn't know")))
         }
     }
 }

@@ -195,8 +195,8 @@ pub struct TrailArgs {
     /// A file with a public key whose signatures count. Give it again for each key that has signed
     #[arg(long, value_name = "PUB")]
     pub key: Vec<PathBuf>,
-    /// `records` of the ledger's `signing`, if that is more than 1000: so many may stand behind the newest root. `audit
-    /// verify --data` reads it from the settings
+    /// The setting `signing.records` of the ledger, if it is more than 1000. The proof allows this many records after the
+    /// newest root. `audit verify --data` reads it from the settings
     #[arg(long, value_name = "RECORDS")]
     pub signed_every: Option<u64>,
 }

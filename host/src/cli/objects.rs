@@ -51,8 +51,8 @@ pub struct ListArgs {
     /// Only this phase, such as Running
     #[arg(long)]
     pub phase: Option<String>,
-    /// Objects that were in this phase between --since and --until, also those that are gone. Without times: ever, as far
-    /// as the journal goes back. `--gone` lists only those that are gone
+    /// Objects that were in this phase between --since and --until, also those that are gone. Without times: at any
+    /// time in the journal. `--gone` lists only those that are gone
     #[arg(
         long,
         value_name = "PHASE",
@@ -117,8 +117,8 @@ pub struct TimelineArgs {
     /// KIND/NAME or KIND NAME, such as job/train-7, or a uid
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
-    /// `default`
+    /// The namespace of the object. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
+    /// context: `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// At most this many states
@@ -178,8 +178,8 @@ pub struct DiffArgs {
     /// them; or one, which is compared with the state before it. Without a position: the last two states
     #[arg(required = true, num_args = 1..=4, value_name = "OBJECT [SEQ [SEQ]]")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
-    /// `default`
+    /// The namespace of the object. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
+    /// context: `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// With metadata.managedFields, which are left out otherwise
@@ -196,8 +196,8 @@ pub struct WaitArgs {
     /// phase
     #[arg(required = true, num_args = 1..=2, value_name = "OBJECT")]
     pub object: Vec<String>,
-    /// The namespace of the object. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
-    /// `default`
+    /// The namespace of the object. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
+    /// context: `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits no longer than this, such as 30s or 2h, and then ends with exit code 5. Without it: for ever
@@ -225,7 +225,7 @@ pub struct TapArgs {
     #[arg(long)]
     pub source: Option<String>,
     /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
-    /// states to come. Where retention has removed states behind it, a line on standard error says so
+    /// states to come. Where retention has removed later states, a line on standard error says so
     #[arg(long, value_name = "POSITION")]
     pub after: Option<u64>,
     #[command(flatten)]

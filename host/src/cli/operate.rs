@@ -97,8 +97,8 @@ pub struct SubmitArgs {
     /// The value of a parameter. Give the flag once for each
     #[arg(short, long = "parameter", value_name = "NAME=VALUE", value_parser = pair)]
     pub parameters: Vec<(String, String)>,
-    /// The namespace of the Job. Without it: that of the kubeconfig's context, otherwise, or with --server alone,
-    /// `default`
+    /// The namespace of the Job. Without it: the namespace of the kubeconfig's context. With --server alone, or without a
+    /// context: `default`
     #[arg(short, long)]
     pub namespace: Option<String>,
     /// Waits until the Job has ended, and prints the phase in which it ended

@@ -218,7 +218,8 @@ pub struct CutoverPluginArgs {
     /// answers there and neither --kubeconfig nor --context is given, otherwise a pod of Kubewitness in the cluster
     #[arg(long, env = "KUBEWITNESS_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// The token that says who you are to the controller. Without it: that of the kubeconfig, where the cluster is asked
+    /// The token that says who you are to the controller. Without it: a command that goes through the cluster takes the
+    /// token of the kubeconfig
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<Secret>,
     #[command(flatten)]

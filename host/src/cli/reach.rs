@@ -21,9 +21,9 @@ pub struct ReachArgs {
     /// The namespace of Kubewitness itself. Without it: kubewitness
     #[arg(long, value_name = "NAME")]
     pub kubewitness_namespace: Option<String>,
-    /// The token that says who you are. Without it: that of the kubeconfig, where the cluster is asked. It is sent to
-    /// --server or to the cluster, and never to http://127.0.0.1:8787 unless --server names it. Others on this
-    /// machine can read a command line, so prefer the variable
+    /// The token that says who you are. Without it: a command that goes through the cluster takes the token of the
+    /// kubeconfig. It is sent to --server or to the cluster, and never to http://127.0.0.1:8787 unless --server names it.
+    /// Others on this machine can read a command line, so prefer the variable
     #[arg(long, env = "KUBEWITNESS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<Secret>,
 }

@@ -283,7 +283,7 @@ mod tests {
         let problems = plugin_problems("  module: {file: a.wasm}\n  subscribe:\n    - source: pods\n");
         assert_eq!(
             problems,
-            ["plugins.yaml:16: spec.subscribe[0].source: the host has no source `pods`; it has jobs"]
+            ["plugins.yaml:16: spec.subscribe[0].source: the controller has no source `pods`; it has jobs"]
         );
     }
 
@@ -292,7 +292,7 @@ mod tests {
         for (spec, told) in [
             (
                 "  subscribe: [{source: jbos}]",
-                "spec.subscribe[0].source: the host has no source `jbos`: is `jobs` meant?",
+                "spec.subscribe[0].source: the controller has no source `jbos`: is `jobs` meant?",
             ),
             (
                 "  subscribe: [{source: jobs, filter: state.phaze == 'a'}]",

@@ -130,7 +130,7 @@ mod tests {
             let data = r#"{"job":"a \"b\"","phase":"Failed"}"#;
             tracing::info!(target: "plugin", plugin = "p", data, "it failed: \"data\":\"x\"");
             tracing::info!(target: "plugin", plugin = "p", "without fields");
-            tracing::info!(data, "of the host itself");
+            tracing::info!(data, "of the controller itself");
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

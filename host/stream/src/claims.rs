@@ -1,4 +1,4 @@
-//! Claims on a stream: which journal carries to it, and which host reads each partition. The server keeps
+//! Claims on a stream: which journal carries to it, and which controller reads each partition. The server keeps
 //! them beside the stream.
 
 use async_nats::jetstream::Context;

@@ -1,5 +1,5 @@
-//! Carries states over NATS JetStream, from the host that witnesses them to the hosts that hand them out. No
-//! other crate knows NATS.
+//! Carries states over NATS JetStream, from the controller that witnesses them to the controllers that hand them out.
+//! No other crate knows NATS.
 //!
 //! ```text
 //! journal ─▶ Carrier ─▶ the stream on the server ─▶ Reader ─▶ the journal of another host

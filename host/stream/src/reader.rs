@@ -1,4 +1,4 @@
-//! Reads a source that another host witnesses from a stream.
+//! Reads a source that another controller witnesses from a stream.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! `kube` gives transport, TLS and authentication. Lists and watches are raw requests, so that an object that
 //! does not decode is kept all the same. The crate knows neither the journal's store nor plugins: it writes
-//! through `core::ports::Witness`. It returns futures, and the host spawns them.
+//! through `core::ports::Witness`. It returns futures, and the controller spawns them.
 //!
 //! A folder uses only folders that stand above it in this list:
 //!

@@ -1,7 +1,7 @@
 //! A guest that does what a test asks of it. The `status.message` of each state is a
 //! command. Its result goes to the log as `command` and `answer`.
 //!
-//! It imports every capability, and its own checks take their faults from the configuration.
+//! It is for tests alone, and ships with nothing. It imports every capability, and its own checks take their faults from the configuration.
 
 mod capabilities;
 mod harm;

@@ -1,4 +1,4 @@
-//! Builds the plugins as components, then the host that embeds them.
+//! Builds the plugins as components, then the controller that embeds them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@ use crate::build::{self, Host, cargo, check, root, step};
 use crate::{fuzz, peer, services, structure};
 
 /// Measured on two idle cores. Most of it is dependencies, which are built once.
-const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about 5 minutes on two \
-    cores, and some 2 GB in target/. Later starts take seconds";
+const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: a little more than five \
+    minutes on two cores, and some 2 GB in target/. Later starts take seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     let binary = build::target().join("playground").join("kubewitness");

@@ -250,7 +250,7 @@ impl Capabilities {
                 return CapabilityError::Closed(fault.clone());
             }
             let field = format!("spec.grants.{list}[{index}]");
-            CapabilityError::Manifest(fault(field, format!("the host has no `{name}`")))
+            CapabilityError::Manifest(fault(field, format!("the controller has no `{name}`")))
         };
         for (list, count) in [("sql", grants.sql.len()), ("ledger", grants.ledger.len())] {
             if count > 1 {

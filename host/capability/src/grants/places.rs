@@ -66,7 +66,7 @@ mod tests {
         link("journal.db", "link.db");
         link("a.jsonl", "b.jsonl");
         let own = claim(&mut taken, data.path(), &ledger("link.db", "a")).await.unwrap_err();
-        assert!(matches!(&own, Unclaimed::Taken(told) if told.contains("the host's own")), "{own:?}");
+        assert!(matches!(&own, Unclaimed::Taken(told) if told.contains("the controller's own")), "{own:?}");
         claim(&mut taken, data.path(), &ledger("a.jsonl", "a")).await.unwrap();
         let other = claim(&mut taken, data.path(), &ledger("b.jsonl", "b")).await.unwrap_err();
         assert!(matches!(&other, Unclaimed::Taken(told) if told.contains("the ledger `a`")), "{other:?}");

@@ -1,4 +1,4 @@
-//! What the host trusts and shows over https. A client is made once, and again where a file was rotated.
+//! What the controller trusts and shows over https. A client is made once, and again where a file was rotated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

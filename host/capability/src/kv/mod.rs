@@ -3,7 +3,7 @@
 //!
 //! Where a receipt commits before that, the writes are noted first: a receipt that is read back says that they count.
 //!
-//! What is kept has a size, and what is written a rate ([`rate`]).
+//! What is kept has a size, and what is written a rate ([`rate`]). This module touches no disk: others store what it returns.
 
 mod rate;
 
@@ -201,7 +201,7 @@ impl Overlay {
             return Err(GrantError::Invalid(format!("a key has 1 to {KEY_BYTES} bytes and no NUL")));
         }
         if key == mutes::KEY {
-            return Err(GrantError::Invalid(format!("the host alone writes the key `{key}`")));
+            return Err(GrantError::Invalid(format!("the controller alone writes the key `{key}`")));
         }
         self.write(key, Some(value))
     }

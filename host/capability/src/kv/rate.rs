@@ -1,5 +1,9 @@
-//! How much a plugin writes to `kv` in a second, on the average. The journal has one writer, and whoever writes megabytes
-//! keeps it busy: what the others have to say waits. Who has written ahead rests before its next call. Time is a parameter.
+//! Limits how much a plugin writes to `kv` in a second, on the average. The journal has one writer, and a plugin that writes
+//! megabytes keeps it busy: other plugins wait. A plugin that exceeds its rate pauses before its next call. Time is a
+//! parameter.
+//!
+//! The token bucket of the lanes does not fit: it fixes its rate when it is made, and here an operator may change the rate
+//! while bytes are still to be worked off.
 
 use std::time::Duration;
 

@@ -277,7 +277,8 @@ impl Held {
                 return Err(GrantError::Invalid("a record is one line, and not empty".into()));
             }
             if is_statement(record) {
-                let told = "a record may not begin as a statement of the host does: choose other fields";
+                let told =
+                    "a record may not begin as a statement of the controller does: choose other fields";
                 return Err(GrantError::Invalid(told.into()));
             }
             if record.len() > RECORD_BYTES {

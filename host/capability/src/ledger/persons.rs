@@ -1,8 +1,8 @@
-//! The names of people beside a ledger; the format is at the top of `kubewitness_core::ledger::persons`. A name is on disk
-//! before its digest is in a record.
+//! The names of people beside a ledger; the format is at the top of `kubewitness_core::ledger::persons`. A name is on
+//! disk before its digest is in a record.
 //!
-//! `kubewitness audit erase` writes over a name in its place, also while the host runs. So the file is read again once it
-//! was changed by somebody else: a name that was erased gets a new salt.
+//! `kubewitness audit erase` writes over a name in its place, also while the controller runs. So the file is read
+//! again once it was changed by somebody else: a name that was erased gets a new salt.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata, OpenOptions};

@@ -1,9 +1,9 @@
 //! `mail`: hands messages to mail servers that an operator named. The server, the login, the sender and the rate stay
 //! here. A plugin names recipients and texts, and no answer names the server or the password.
 //!
-//! `lettre` writes the message and speaks SMTP: encoded words, folded headers and dot-stuffing are easy to get wrong, and
-//! a wrong one is an injection. It brings four small crates. The host connects by itself, so that it judges each address
-//! right before, and bounds what a server may answer.
+//! `lettre` writes the message and speaks SMTP: encoded words, folded headers and dot-stuffing are easy to get wrong,
+//! and a wrong one is an injection. It brings four small crates. The controller connects by itself, so that it judges
+//! each address right before, and bounds what a server may answer.
 
 mod connect;
 
@@ -44,7 +44,9 @@ pub fn check(mail: &MailMessage) -> Result<(), GrantError> {
 fn bounded(mail: &MailMessage) -> Result<(), GrantError> {
     match mail.to.len() {
         1..=RECIPIENTS_MOST => Ok(()),
-        count => Err(GrantError::Invalid(format!("{count} recipients: write to 1 to {RECIPIENTS_MOST}"))),
+        count => Err(GrantError::Invalid(format!(
+            "the message has {count} recipients: give 1 to {RECIPIENTS_MOST}"
+        ))),
     }
 }
 

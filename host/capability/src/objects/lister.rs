@@ -1,4 +1,4 @@
-//! `lister`: reads the host's cache, of the granted sources only.
+//! `lister`: reads the controller's cache, of the granted sources only.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

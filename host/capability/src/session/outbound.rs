@@ -1,5 +1,5 @@
-//! What leaves the host in a call and can't be rolled back. It is noted in the journal before it is sent, and so is its
-//! answer: [`requests`] decides what a repeat of the call makes of that.
+//! What leaves the controller in a call and can't be rolled back. It is noted in the journal before it is sent, and
+//! so is its answer: [`requests`] decides what a repeat of the call makes of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

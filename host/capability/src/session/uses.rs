@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use kubewitness_core::config::{DocumentsGrant, GrantsSpec, SqlAccess};
 
-/// The calls of one plugin to the host since it was started, by grant. A call that is refused counts, too.
+/// The calls of one plugin to the controller since it was started, by grant. A call that is refused counts, too.
 /// What was not granted is not counted: a plugin chooses those names.
 #[derive(Debug, Default)]
 pub struct Uses {

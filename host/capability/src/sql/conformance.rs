@@ -180,7 +180,10 @@ async fn a_receipt_that_was_changed_is_found(world: World) {
     let engine = world.prepared().await;
     let planted = [
         ("UPDATE kubewitness_receipts SET last = 9 WHERE plugin = 'p'", "is not what was written"),
-        ("UPDATE kubewitness_receipts SET last = 9 WHERE plugin = '/rows'", "do not belong together"),
+        (
+            "UPDATE kubewitness_receipts SET last = 9 WHERE plugin = '/rows'",
+            "does not match its list of rows",
+        ),
         ("DELETE FROM kubewitness_receipts WHERE plugin = 'p'", "without their receipt"),
         ("UPDATE kubewitness_receipts SET token = 'p.x' WHERE plugin = 'p'", "without their receipt"),
         ("DROP TABLE t", "can't be looked for in the table `t`"),

@@ -1,4 +1,4 @@
-//! The host's own tables as files, for a database whose user may not make tables. `cargo xtask docs` writes them.
+//! The controller's own tables as files, for a database whose user may not make tables. `cargo xtask docs` writes them.
 
 use std::path::Path;
 

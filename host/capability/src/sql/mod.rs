@@ -1,7 +1,7 @@
 //! `sql`: databases that an operator granted. One transaction holds everything that one call writes, and the
 //! receipt of its states commits with it.
 //!
-//! [`guard`] checks the statements of plugins, and [`write`] builds the host's own. Each database has a
+//! [`guard`] checks the statements of plugins, and [`write`] builds the controller's own. Each database has a
 //! module behind [`Engine`] and [`Transaction`]; servers share [`servers`]. [`receipt`] is stored with the rows, and
 //! [`proof`] compares it with them. Nothing here knows of other capabilities.
 

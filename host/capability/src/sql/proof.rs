@@ -212,7 +212,7 @@ async fn whole(reader: &mut dyn Reader, proof: &mut DatabaseProof) -> Result<(),
         let Some(said) = said else { continue };
         let is_same = (said.first, said.last) == (first, last);
         let Some(claims) = claims::decode(&said.states, &states).filter(|_| is_same) else {
-            proof.problems.push(format!("{name} and what it tells of its rows do not belong together"));
+            proof.problems.push(format!("{name} does not match its list of rows"));
             continue;
         };
         for claim in claims {

@@ -25,7 +25,7 @@ use crate::status::RuleSpec;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostSpec {
-    /// The resources that the host watches. One list and watch serves every plugin.
+    /// The resources that the controller watches. One list and watch serves every plugin.
     pub sources: Vec<SourceSpec>,
     /// Databases that plugins may be granted under `grants.sql`.
     #[serde(default)]
@@ -42,7 +42,7 @@ pub struct HostSpec {
     /// Signing keys that plugins may be granted under `grants.keys`.
     #[serde(default)]
     pub keys: Vec<KeySpec>,
-    /// Streams on NATS servers that carry states from the host that watches to other hosts.
+    /// Streams on NATS servers that carry states from the controller that watches to other controllers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamSpec>,
     /// Rules that derive the status of a kind. They replace the built-in rules of the same kind.
@@ -58,7 +58,7 @@ pub struct HostSpec {
     /// The limits of plugins. No manifest can exceed them.
     #[serde(default)]
     pub limits: HostLimitsSpec,
-    /// How components are fetched from registries and URLs. Left out: the host sends no password and asks for no
+    /// How components are fetched from registries and URLs. Left out: the controller sends no password and asks for no
     /// signature.
     #[serde(default, skip_serializing_if = "ModulesSpec::is_default")]
     pub modules: ModulesSpec,
@@ -77,8 +77,8 @@ pub struct ModulesSpec {
     /// `file`. Left out: no signature is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signed_by: Vec<String>,
-    /// The addresses from which the host fetches components, of registries and of `url`. Each is `public`, `private`,
-    /// `loopback`, `linkLocal` or a range such as `10.20.0.0/16`. Left out: `public` and `private`.
+    /// The addresses from which the controller fetches components, of registries and of `url`. Each is `public`,
+    /// `private`, `loopback`, `linkLocal` or a range such as `10.20.0.0/16`. Left out: `public` and `private`.
     #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<AddressRange>,
@@ -117,7 +117,7 @@ pub struct SourceSpec {
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Watches only objects that have all of these labels. The host applies the selector, so that an object
+    /// Watches only objects that have all of these labels. The controller applies the selector, so that an object
     /// that no longer matches becomes `left` and not `gone`.
     #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
@@ -137,8 +137,8 @@ pub struct SourceSpec {
     /// How much of the history the journal keeps. Left out: all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionSpec>,
-    /// Another host watches this resource, under the same source name. Its states arrive over a stream.
-    /// `resource`, `namespace` and `matchLabels` belong to that host and are refused here.
+    /// Another controller watches this resource, under the same source name. Its states arrive over a stream.
+    /// `resource`, `namespace` and `matchLabels` belong to that controller and are refused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<FromSpec>,
 }

@@ -73,9 +73,9 @@ pub struct TickSpec {
     /// is the same after a restart, and missed ticks are not made up for.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("{} to {}", Duration(TICK_LEAST), Duration(TICK_MOST)))))]
     pub every: Duration,
-    /// How long one tick may take, the work of the host included, and waiting for a turn of the processor not. States
-    /// wait meanwhile. A tick that takes longer is
-    /// stopped, and counts as failed. Left out: 10s, or `every` where that is shorter.
+    /// How long one tick may take, the work of the controller included, and waiting for a turn of the processor not.
+    /// States wait meanwhile. A tick that takes longer is stopped, and counts as failed. Left out: 10s, or `every`
+    /// where that is shorter.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("more than 0; at most {} and `every`", Duration(TICK_TIMEOUT_MOST)))))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
@@ -92,8 +92,9 @@ impl TickSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModuleSpec {
-    /// A file. The host looks beside the manifest, then in its plugin folders. The file has to lie in one of these
-    /// folders: no `..`, absolute path or link leads elsewhere. A manifest in a ConfigMap has only the plugin folders.
+    /// A file. The controller looks beside the manifest, then in its plugin folders. The file has to lie in one of
+    /// these folders: no `..`, absolute path or link leads elsewhere. A manifest in a ConfigMap has only the plugin
+    /// folders.
     #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -101,8 +102,8 @@ pub struct ModuleSpec {
     #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key: Option<String>,
-    /// A component in an OCI registry, as `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`. The host
-    /// resolves a tag once for each change of the manifest.
+    /// A component in an OCI registry, as `REGISTRY/REPOSITORY:TAG` or `REGISTRY/REPOSITORY@sha256:DIGEST`. The
+    /// controller resolves a tag once for each change of the manifest.
     #[cfg_attr(test, schemars(extend("x-bounds" = ONE)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<String>,
@@ -274,15 +275,15 @@ pub struct SqlGrant {
     /// What the plugin calls the database.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the host calls the database.
+    /// What the controller calls the database.
     pub database: String,
     /// What the plugin may do with the database. Left out: `schema`.
     #[serde(default, skip_serializing_if = "SqlAccess::is_all")]
     pub access: SqlAccess,
 }
 
-/// What a plugin may do with a database. The host reads each statement; the rights of the database's user are the first
-/// fence.
+/// What a plugin may do with a database. The controller reads each statement; the rights of the database's user are
+/// the first fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -318,7 +319,7 @@ pub struct HttpGrant {
     /// What the plugin calls the destination.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the host calls the destination.
+    /// What the controller calls the destination.
     pub destination: String,
 }
 
@@ -330,7 +331,7 @@ pub struct MailGrant {
     /// What the plugin calls the mail server.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the host calls the mail server.
+    /// What the controller calls the mail server.
     pub server: String,
 }
 
@@ -342,7 +343,7 @@ pub struct LedgerGrant {
     /// What the plugin calls the ledger.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the host calls the ledger.
+    /// What the controller calls the ledger.
     pub ledger: String,
 }
 
@@ -354,7 +355,7 @@ pub struct KeyGrant {
     /// What the plugin calls the key.
     #[cfg_attr(test, schemars(schema_with = "super::reference::name"))]
     pub name: String,
-    /// What the host calls the key.
+    /// What the controller calls the key.
     pub key: String,
 }
 
@@ -366,14 +367,14 @@ pub struct LimitsSpec {
     /// Memory of one instance, summed over all of its memories.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(MEMORY_LEAST)))))]
     pub memory: Bytes,
-    /// Time of one call. The time that the host works for the call is not counted, and neither is the time in which the
-    /// call waits for its turn of the processor.
+    /// Time of one call. The time that the controller works for the call is not counted, and neither is the time in
+    /// which the call waits for its turn of the processor.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Duration(CALL_LEAST)))))]
     pub call: Duration,
-    /// Calls to the host in one batch.
+    /// Calls to the controller in one batch.
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub host_calls: u32,
-    /// Bytes in one call to the host.
+    /// Bytes in one call to the controller.
     #[cfg_attr(test, schemars(extend("x-bounds" = format!("at least {}", Bytes(HOST_BYTES_LEAST)))))]
     pub host_bytes: Bytes,
     /// Batches at once. A plugin with a ledger has one at a time: a call holds its ledger to the end.

@@ -25,7 +25,7 @@ pub struct RedactionSpec {
     #[cfg_attr(test, schemars(length(max = RULES_MOST)))]
     pub fields: Vec<RedactedField>,
     /// The key of the digests, of 32 bytes or more. Give replicas the same, so that their digests are equal. Left
-    /// out: the host makes one in its data folder.
+    /// out: the controller makes one in its data folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_from: Option<SecretRef>,
 }

@@ -1,4 +1,4 @@
-//! Streams between hosts: which sources a host carries to a stream, and which partitions a host reads.
+//! Streams between controllers: which sources a controller carries to a stream, and which partitions a controller reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +21,11 @@ const WINDOW_LEAST: std::time::Duration = std::time::Duration::from_millis(100);
 pub struct FromSpec {
     /// The name of the stream.
     pub stream: String,
-    /// The partitions that this host reads, counted from 0. One host reads a partition. Left out: all of
+    /// The partitions that this controller reads, counted from 0. One controller reads a partition. Left out: all of
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<u32>,
-    /// The name of a reader that is gone for good, as the refusal shows it. This host reads its partitions
+    /// The name of a reader that is gone for good, as the refusal shows it. This controller reads its partitions
     /// from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take_over: Option<String>,
@@ -45,10 +45,10 @@ pub struct StreamSpec {
     /// Where the content of a `.creds` file is, for a server that asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_from: Option<SecretRef>,
-    /// The sources of this host whose states it hands to the stream.
+    /// The sources of this controller whose states it hands to the stream.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carry: Vec<String>,
-    /// The number of partitions. The states of an object are in one partition, and one host reads a
+    /// The number of partitions. The states of an object are in one partition, and one controller reads a
     /// partition. The number can't be changed later.
     #[cfg_attr(test, schemars(range(min = 1, max = PARTITIONS)))]
     #[serde(default = "four")]
@@ -66,7 +66,7 @@ pub struct StreamSpec {
     #[serde(default = "one")]
     pub replicas: u32,
     /// The name of a journal that is gone for good, as the refusal shows it. The states of the stream come
-    /// from this host from now on.
+    /// from this controller from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take_over: Option<String>,
 }
@@ -88,7 +88,7 @@ fn two_minutes() -> Duration {
 }
 
 impl FromSpec {
-    /// The partitions that this host reads, of a stream that has `all` partitions.
+    /// The partitions that this controller reads, of a stream that has `all` partitions.
     pub fn partitions(&self, all: u32) -> Vec<u32> {
         match self.partitions.as_slice() {
             [] => (0..all).collect(),

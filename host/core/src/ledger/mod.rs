@@ -1,4 +1,4 @@
-//! Seals of a ledger: which lines the host writes between a plugin's records, and when. No I/O and no key.
+//! Seals of a ledger: which lines the controller writes between a plugin's records, and when. No I/O and no key.
 //!
 //! A ledger is a numbered series of files. Each line is a record of a plugin, or a statement of the host:
 //!
@@ -14,7 +14,7 @@
 //! - `lines` are the lines of this file before this one, `records` the records of the whole ledger so far.
 //! - `root` is the root of the Merkle tree over those lines, as RFC 6962 defines it: each line, without its end, is a
 //!   leaf.
-//! - `adopted` is there if the host took over so many lines of the file: it did not see how they came.
+//! - `adopted` is there if the controller took over so many lines of the file: it did not see how they came.
 //! - `key` and `signature` are there if the ledger is signed. The signature is Ed25519, in hex, over [`CONTEXT`] and the
 //!   line's own text before `,"signature"`.
 

@@ -1,4 +1,4 @@
-//! A line that the host writes into a ledger: what it says, and which bytes are signed.
+//! A line that the controller writes into a ledger: what it says, and which bytes are signed.
 
 use serde::{Deserialize, Serialize};
 

@@ -19,35 +19,13 @@ pub async fn expect_files(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn named_files(url: &str) -> Vec<(&str, PathBuf)> {
+fn named_files(url: &str) -> Vec<(&'static str, PathBuf)> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let named = pairs.filter(|(field, value)| FILES.contains(field) && !value.starts_with("-----BEGIN"));
-    named.map(|(field, value)| (field, PathBuf::from(plain(value)))).collect()
-}
-
-/// Decodes the percent escapes of an address.
-fn plain(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-        match (first, after.first_chunk::<2>().and_then(|digits| hex(digits))) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = after;
-            }
-            (byte, _) => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let named = url::form_urlencoded::parse(query.as_bytes()).filter_map(|(field, value)| {
+        let field = FILES.into_iter().find(|known| *known == field)?;
+        (!value.is_empty() && !value.starts_with("-----BEGIN")).then(|| (field, PathBuf::from(&*value)))
+    });
+    named.collect()
 }
 
 /// Whether a `@` or `/` within the password cut the address. Then the name of the database is a part of the
@@ -66,6 +44,17 @@ mod tests {
         let wanted = [("sslrootcert", "/a b/ca 1.pem".into()), ("sslkey", "k%zz".into())];
         assert_eq!(named_files(url), wanted);
         assert!(named_files("mysql://ann:hush@db/j").is_empty());
+        for (written, read) in [
+            ("a%2fb", "a/b"),
+            ("a%", "a%"),
+            ("a%4", "a%4"),
+            ("%e4%bd%a0", "你"),
+            ("%ff", "\u{fffd}"),
+            ("a=b", "a=b"),
+        ] {
+            let url = format!("mysql://db/j?sslkey={written}&ssl-mode=REQUIRED");
+            assert_eq!(named_files(&url), [("sslkey", read.into())], "{written}");
+        }
     }
 
     #[tokio::test]

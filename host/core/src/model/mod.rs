@@ -14,4 +14,4 @@ pub mod project;
 pub mod state;
 pub mod version;
 
-pub use messages::{fault, nearest, words};
+pub use messages::{fault, nearest, phases, words};

@@ -53,7 +53,7 @@ pub struct ObjectRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "StatusOfObject"))]
 pub struct Status {
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub phase: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -158,7 +158,7 @@ pub mod gap_reason {
         /// Retention removed states that a plugin had not finished, because the source's `retention` says
         /// `pastCursors: true`.
         RETENTION = "Retention";
-        /// A stream lost states between two hosts. The host that carries the stream may still have them.
+        /// A stream lost states between two controllers. The controller that carries the stream may still have them.
         LOST = "LostOnTheWay";
     }
 }

@@ -1,5 +1,5 @@
-//! Carries states from the host that witnesses them to the hosts that hand them out: the format of a message,
-//! and what a reader does with it. Knows nothing about message servers.
+//! Carries states from the controller that witnesses them to the controllers that hand them out: the format of a
+//! message, and what a reader does with it. Knows nothing about message servers.
 //!
 //! The states of a source lie in partitions. Within a partition they keep the order of the journal that they
 //! come from. Each state names its position there and the position of the state before it in its partition.

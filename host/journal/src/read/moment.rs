@@ -1,6 +1,6 @@
 //! Tells what was there at a moment: the position of a time, and the state of each object at a position.
 //!
-//! Positions ascend with the time at which states were observed, as long as the host's clock is not set back. So
+//! Positions ascend with the time at which states were observed, as long as the controller's clock is not set back. So
 //! the position of a time is found by halving. Where the clock was set back, a time has several positions: the last
 //! of those that lie near each other counts.
 //!

@@ -301,7 +301,7 @@ impl AccessControl {
     pub(super) async fn end(&self, session: &Session) {
         if let Err(error) = self.sessions.ended.add(session, self.clock.now_ms()).await {
             warn!(
-                "a log-out holds until the next start alone, since it can't be written to the data folder: {error}"
+                "a log-out is lost at the next start, since it can't be written to the data folder: {error}"
             );
         }
     }

@@ -110,7 +110,7 @@ fn draw(page: &Page, reader: &Reader) -> Markup {
                 footer {
                     span #times { "Times are UTC. " }
                     button #zone type="button" hidden {} " "
-                    details.keys #keys { summary { "Keys" } kbd { "/" } " searches, " kbd { "?" } " shows this, " kbd { "Tab" } " goes on. " }
+                    details.keys #keys { summary { "Keys" } kbd { "/" } " search, " kbd { "?" } " this help, " kbd { "Tab" } " next. " }
                     button #theme type="button" hidden {} " "
                     @if *reader != Reader::Nobody {
                         a href="/api" { "API" } " · " a href="/metrics" { "Metrics" }

@@ -113,8 +113,7 @@ pub(crate) async fn events(
 
 /// It tells no more than the client knows: neither how many, nor whose.
 fn removed(after: Seq) -> HeaderValue {
-    let told =
-        format!("Retention has removed states behind position {after}: the stream does not have them.");
+    let told = format!("Retention has removed states after position {after}: the stream does not have them.");
     HeaderValue::try_from(told).expect("a sentence and a number")
 }
 

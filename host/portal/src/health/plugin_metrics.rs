@@ -13,7 +13,7 @@ type Part = (&'static str, fn(&CallsView) -> u64);
 const FIGURES: [OfCalls; 10] = [
     ("handed_total", "States that the plugin was handed, each try included.", Counter, |c| c.states as f64),
     ("guest_seconds_total", "Time that the plugin itself took in calls.", Counter, |c| c.guest_seconds),
-    ("host_seconds_total", "Time in functions of the host that the plugin called.", Counter, |c| {
+    ("host_seconds_total", "Time in functions of the controller that the plugin called.", Counter, |c| {
         c.host_seconds
     }),
     (
@@ -24,11 +24,11 @@ const FIGURES: [OfCalls; 10] = [
     ),
     (
         "received_bytes_total",
-        "Bytes of states, and of answers to the plugin's calls to the host.",
+        "Bytes of states, and of answers to the plugin's calls to the controller.",
         Counter,
         |c| c.bytes_in as f64,
     ),
-    ("sent_bytes_total", "Bytes of arguments of the plugin's calls to the host.", Counter, |c| {
+    ("sent_bytes_total", "Bytes of arguments of the plugin's calls to the controller.", Counter, |c| {
         c.bytes_out as f64
     }),
     ("instances", "Instances of the plugin.", Gauge, |c| c.instances as f64),
@@ -81,7 +81,11 @@ pub fn write(page: &mut Page, plugins: &[PluginView]) {
         }
     }
     let name = "plugin_host_calls_total";
-    page.family(name, "Calls of the plugin to the host, by capability; refused ones count, too.", Counter);
+    page.family(
+        name,
+        "Calls of the plugin to the controller, by capability; refused ones count, too.",
+        Counter,
+    );
     for plugin in plugins {
         for (capability, calls) in &plugin.calls.host_calls {
             page.sample(name, &[("plugin", &plugin.name), ("capability", capability)], *calls as f64);

@@ -166,7 +166,7 @@ fn replicas(this: &ReplicaView) -> Markup {
             "All of them witness. The holder of the Lease " code { (this.lease) } " hands states to plugins: "
             @match &this.dispatcher {
                 Some(name) => { b { (name) } "." }
-                None => "nobody now, one of them is about to take over.",
+                None => "no replica now; one takes over soon.",
             }
         }
         ul {

@@ -175,8 +175,8 @@ impl Door {
                 let most = self.server.bounds.connections;
                 warn!(
                     listener = self.name, %peer, most,
-                    "a connection is refused: the peer, or all together, have as many requests under way as \
-                     there are places"
+                    "a connection is refused: this client, or all clients together, have too many requests in \
+                     progress"
                 );
             }
             let is_last = self.handles.available_permits() == 0;
@@ -210,7 +210,7 @@ impl Door {
         let in_time = tokio::time::timeout(grace, self.abort.run_until_cancelled(all_ended));
         if !matches!(in_time.await, Ok(Some(()))) {
             let left = self.connections.len();
-            warn!(listener = self.name, left, "connections whose clients have not let them end are closed");
+            warn!(listener = self.name, left, "connections that did not end in time are closed");
             self.connections.abort_all();
         }
     }

@@ -1,5 +1,5 @@
-//! Room for what clients hold for long: an amount in all, and a quarter of it for one party: a person, or the service
-//! accounts of a namespace.
+//! Bounds what clients hold for long, such as streams: in all, and to a quarter for each party. A party is a person, or the
+//! service accounts of a namespace.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

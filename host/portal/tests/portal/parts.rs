@@ -76,7 +76,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_says_so_and_leads_to_t
     assert_eq!((&parts[0]["owns_more"], &parts[0]["cut"]), (&true.into(), &true.into()));
 
     let first = get(&portal, "/objects/uid-wide").await.text;
-    assert!(first.contains("It owns more objects than one page is about"), "{first}");
+    assert!(first.contains("This page shows the newest of the objects that it owns"), "{first}");
     assert!(
         !first.contains("Show older states") && !first.contains("more than "),
         "its own states are all here"
@@ -84,7 +84,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_says_so_and_leads_to_t
     let next = link(&first, "Show what else it owns").unwrap().replace("&amp;", "&");
     let second = get(&portal, &next).await.text;
     assert_eq!(positions(&second), [2, 3].into());
-    assert!(second.contains("is on the page of that one"), "{second}");
+    assert!(second.contains("Open one of them to see what it owns"), "{second}");
 }
 
 #[tokio::test]

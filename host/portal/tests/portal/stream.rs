@@ -102,7 +102,7 @@ async fn a_stream_that_lacks_states_that_retention_removed_says_so() {
         response.headers().get("kubewitness-notice").map(|told| told.to_str().unwrap().to_owned())
     };
     let told = notice("/api/v1/events?after=3", None).await;
-    assert!(told.is_some_and(|told| told.contains("behind position 3")));
+    assert!(told.is_some_and(|told| told.contains("after position 3")));
     assert!(notice("/api/v1/events", Some("6")).await.is_some());
     for whole in ["/api/v1/events?after=7", "/api/v1/events?after=5000", "/api/v1/events"] {
         assert_eq!(notice(whole, None).await, None, "{whole}");

@@ -1,5 +1,5 @@
-//! The calls of a guest to the host. Each is counted, measured, and handed to the session of the call in progress.
-//! None of them traps, and none has an effect of its own.
+//! The calls of a guest to the controller. Each is counted, measured, and handed to the session of the call in
+//! progress. None of them traps, and none has an effect of its own.
 
 mod convert;
 mod json;

@@ -12,12 +12,12 @@ const HANDLER: &str = "kubewitness:plugin/handler";
 /// The interface of a plugin that is called on a schedule, since 1.1.
 pub const TICKER: &str = "kubewitness:plugin/ticker";
 
-/// The version of the interfaces that this host speaks.
+/// The version of the interfaces that this controller speaks.
 const SPOKEN: (u64, u64) = (1, 1);
 
 /// What helps where the versions do not fit.
 /// What to do about interfaces of another version.
-pub const OTHERWISE: &str = "build it against that version, or run a host that knows it";
+pub const OTHERWISE: &str = "build it against that version, or run a controller that knows it";
 
 /// Interfaces that a plugin can import, beside the types that they share.
 const CAPABILITIES: [&str; 11] =
@@ -39,9 +39,9 @@ pub fn check_header(bytes: &[u8]) -> Result<(), SandboxError> {
             "this is a core WebAssembly module, not a component: build it for wasm32-wasip2, or wrap it with \
              `wasm-tools component new`",
         ),
-        [b'\0', b'a', b's', b'm', ..] => {
-            unfit("this is WebAssembly of a kind that the host doesn't know: build it for wasm32-wasip2")
-        }
+        [b'\0', b'a', b's', b'm', ..] => unfit(
+            "this is WebAssembly of a kind that the controller doesn't know: build it for wasm32-wasip2",
+        ),
         [] => unfit("the file is empty"),
         [0x1f, 0x8b, ..] => unfit("this is gzip, not WebAssembly: unpack it first"),
         [b'(', ..] => unfit("this is WebAssembly text: turn it into a binary with `wasm-tools parse`"),
@@ -77,7 +77,7 @@ pub fn version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String,
     };
     if !is_spoken(version) {
         return unfit(format!(
-            "the component speaks `{HANDLER}@{version}`, this host speaks {major}.{minor}: {OTHERWISE}"
+            "the component speaks `{HANDLER}@{version}`, this controller speaks {major}.{minor}: {OTHERWISE}"
         ));
     }
     Ok(version.to_string())
@@ -90,7 +90,7 @@ pub fn ticks<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<bool, San
     if !is_spoken(split(name).1) {
         let (major, minor) = SPOKEN;
         return unfit(format!(
-            "the component exports `{name}`, this host speaks {major}.{minor}: {OTHERWISE}"
+            "the component exports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
         ));
     }
     Ok(true)
@@ -104,14 +104,14 @@ pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Ve
         if let Some(short) = interface.strip_prefix(PACKAGE) {
             if short != "types" && !CAPABILITIES.contains(&short) {
                 return unfit(format!(
-                    "the component imports `{name}`, which the host doesn't have; it has {}",
+                    "the component imports `{name}`, which the controller doesn't have; it has {}",
                     CAPABILITIES.join(", ")
                 ));
             }
             if !is_spoken(version) {
                 let (major, minor) = SPOKEN;
                 return unfit(format!(
-                    "the component imports `{name}`, this host speaks {major}.{minor}: {OTHERWISE}"
+                    "the component imports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
                 ));
             }
             if short != "types" {
@@ -119,7 +119,7 @@ pub fn capabilities<'a>(imports: impl IntoIterator<Item = &'a str>) -> Result<Ve
             }
         } else if !WASI.iter().any(|package| interface.starts_with(package)) {
             return unfit(format!(
-                "the component imports `{name}`, which the host doesn't give: a plugin reaches the world \
+                "the component imports `{name}`, which the controller doesn't give: a plugin reaches the world \
                  through the capabilities of `{PACKAGE}…` alone"
             ));
         }

@@ -1,5 +1,5 @@
 //! The guest's own time in one call. It runs while the guest computes or sleeps. It stands while
-//! the host works for the guest, and while the guest waits for its turn of the processor.
+//! the controller works for the guest, and while the guest waits for its turn of the processor.
 //!
 //! The machine is told the time, so that tests decide it; [`timed`] drives it.
 
@@ -33,7 +33,7 @@ pub struct GuestClock {
     limit: Duration,
     spent: Duration,
     running_since: Option<Instant>,
-    /// In calls to the host that have ended.
+    /// In calls to the controller that have ended.
     hosted: Duration,
     in_host_since: Option<Instant>,
     yielded: bool,

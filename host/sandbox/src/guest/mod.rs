@@ -1,5 +1,5 @@
-//! The host's side of one instance: its limits, its empty WASI, and the session of the call in progress. It knows no
-//! component and calls no guest.
+//! The controller's side of one instance: its limits, its empty WASI, and the session of the call in progress. It
+//! knows no component and calls no guest.
 
 pub mod clock;
 pub mod memory;
@@ -124,7 +124,7 @@ impl Guest {
         if !self.count(capability) {
             let most = self.limits.calls;
             return Err(Error::Denied(format!(
-                "more than {most} calls to the host in one batch (limits.hostCalls)"
+                "more than {most} calls to the controller in one batch (limits.hostCalls)"
             )));
         }
         self.fits(bytes)?;

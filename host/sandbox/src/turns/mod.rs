@@ -1,8 +1,9 @@
 //! Turns of the processor: at most so many guests of this process compute at once. [`queue`] decides who is next, and
 //! here calls wait for it. It knows no guest.
 //!
-//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it waits for the
-//! host or for itself, and when a plugin asks that has had less. Others of this process so always find a thread that no guest holds.
+//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it waits for
+//! the controller or for itself, and when a plugin asks that has had less. Others of this process so always find a
+//! thread that no guest holds.
 
 mod queue;
 

@@ -1,4 +1,4 @@
-//! What the host says of a file before it runs it.
+//! What the controller says of a file before it runs it.
 
 use kubewitness_core::config::{ComponentsSpec, PluginSpec};
 use kubewitness_core::ports::CallError;
@@ -48,9 +48,12 @@ async fn a_component_with_other_functions_of_an_interface_is_told_which_and_what
         places.into_iter().for_each(|at| bytes[at..at + name.len()].copy_from_slice(name));
     }
     let text = refused(&bytes).await;
-    assert!(text.starts_with("the component was built against other interfaces than the host's: "), "{text}");
+    assert!(
+        text.starts_with("the component was built against other interfaces than the controller's: "),
+        "{text}"
+    );
     assert!(text.contains("kubewitness:plugin/"), "{text}");
-    assert!(text.ends_with("build it against that version, or run a host that knows it"), "{text}");
+    assert!(text.ends_with("build it against that version, or run a controller that knows it"), "{text}");
 }
 
 #[tokio::test]

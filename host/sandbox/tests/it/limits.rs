@@ -1,4 +1,4 @@
-//! Time, memory, and calls to the host.
+//! Time, memory, and calls to the controller.
 
 use std::sync::Arc;
 use std::time::Duration;

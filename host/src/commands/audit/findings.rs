@@ -192,7 +192,7 @@ impl fmt::Display for Broken {
             Self::NoHead => f.write_str("a file begins with one head, and the first file with none: lines were removed, added or moved"),
             Self::Miscounted => f.write_str("it counts other records than there are: a line was removed or added"),
             Self::OtherRoot => f.write_str("its root does not cover the lines before it: one of them was changed, removed, added or moved"),
-            Self::BehindSeal => f.write_str("it stands behind the seal: somebody added it"),
+            Self::BehindSeal => f.write_str("it stands after the seal: somebody added it"),
             Self::Unsigned => f.write_str("it has no signature, and statements before it are signed"),
             Self::UnknownKey(key) => write!(f, "it is signed with key {key}: give its public part with `--key` if it is yours"),
             Self::Forged => f.write_str("its signature does not hold: somebody without the key wrote it"),

@@ -1,8 +1,8 @@
 //! `kubewitness audit`: reads an audit trail and changes nothing, also beside a running controller. It asks no
 //! controller, and opens a journal only where it is told to compare with one.
 //!
-//! `verify` reads the files in order. `statements` checks what the host wrote between the records, and `trail` the
-//! records themselves.
+//! `verify` reads the files in order. `statements` checks what the controller wrote between the records, and `trail`
+//! the records themselves.
 
 mod anchor;
 mod completeness;

@@ -179,7 +179,7 @@ fn count(args: &ErasePersonArgs, digests: &BTreeSet<&str>, told: &mut Told) -> R
     told.uncounted = match report.ok {
         true => report.elsewhere().map(|files| format!("records of other files are not counted: {files}")),
         false => Some(format!(
-            "the trail does not hold, and nothing behind this is counted: {} {report}",
+            "the trail does not hold, and nothing after this is counted: {} {report}",
             report.bad_file.as_deref().unwrap_or_default()
         )),
     };

@@ -114,7 +114,7 @@ pub fn show(args: &ShowTrailArgs) -> Ended {
     }
     let file = report.bad_file.as_deref().unwrap_or_default();
     eprintln!(
-        "the trail does not hold, and nothing behind this is shown: {} {}",
+        "the trail does not hold, and nothing after this is shown: {} {}",
         clean(file),
         clean(&report.to_string())
     );

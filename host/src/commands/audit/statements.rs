@@ -1,5 +1,5 @@
-//! Checks what the host has written between the records of a ledger: heads, signed roots and seals. It reads the format
-//! as `docs/concepts/ledger.md` describes it, and shares no code with the host that writes it.
+//! Checks what the controller has written between the records of a ledger: heads, signed roots and seals. It reads
+//! the format as `docs/concepts/ledger.md` describes it, and shares no code with the controller that writes it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Reads the files of one ledger in order, line by line: statements of the host, and records of the trail.
+//! Reads the files of one ledger in order, line by line: statements of the controller, and records of the trail.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -34,7 +34,7 @@ pub struct Demands {
 const SIGNED_EVERY: u64 = 1000;
 
 impl Demands {
-    /// Records that the controller may leave behind the newest root: it signs before it appends those of a call.
+    /// Records that the controller may leave after the newest root: it signs before it appends those of a call.
     fn open_most(&self, widest: u64) -> u64 {
         let set = self.signed_every.unwrap_or(SIGNED_EVERY).saturating_add(u64::from(BATCH_MOST));
         // What it left between two signed roots, it may leave again.
@@ -42,7 +42,7 @@ impl Demands {
     }
 }
 
-/// The number of an empty file among others: it stands behind them.
+/// The number of an empty file among others: it stands after them.
 const EMPTY: u64 = u64::MAX;
 
 /// A file with the number that its first line gives it.
@@ -104,7 +104,7 @@ fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
     let (before, name) = before?;
     match number {
         EMPTY => Some(format!(
-            "it is empty, and {name} before it has an end: its lines were cut off, or somebody made it"
+            "it is empty, although {name} is closed: its lines were removed, or somebody added the file"
         )),
         _ if number == *before => Some(format!(
             "it is file {number} of the ledger, and so is {name}: one of the two is a copy, or the ledger was forked"
@@ -253,7 +253,7 @@ impl Proof<'_> {
         let most = demands.open_most(ledger.widest);
         if ledger.signed_roots > 0 && ledger.open > most {
             let told = format!(
-                "{} records stand behind the newest root, and the controller leaves {most} at most: somebody added them, or \
+                "{} records stand after the newest root, and the controller leaves {most} at most: somebody added them, or \
                  the ledger is not signed any more. Give `records` of its `signing` with `--signed-every` if that is larger",
                 ledger.open
             );

@@ -280,7 +280,7 @@ fn beside(path: &Path) -> Against {
         [] => unchecked("there is no host document"),
         [entry] => match parse_host(entry) {
             Ok(host) => Against {
-                detail: format!("against the host in {}", host.entry.origin.place),
+                detail: format!("against the host manifest in {}", host.entry.origin.place),
                 host: Some(host.spec),
             },
             Err(_) => unchecked("the host document has faults"),

@@ -95,8 +95,10 @@ async fn a_plugin_is_checked_against_the_host_beside_it() {
     let folder = folder(&[("host.yaml", HOST), ("p.yaml", &plugin("p", SPEC))]);
     let found = findings(&folder.path().join("p.yaml")).await;
     assert_eq!(found.len(), 1, "the host itself was not asked for");
-    assert!(found[0].detail.contains("against the host in") && found[0].detail.contains("host.yaml"));
-    assert!(found[0].problems[0].contains("the host has no source `pods`"), "{:?}", found[0].problems);
+    assert!(
+        found[0].detail.contains("against the host manifest in") && found[0].detail.contains("host.yaml")
+    );
+    assert!(found[0].problems[0].contains("the controller has no source `pods`"), "{:?}", found[0].problems);
 }
 
 #[tokio::test]

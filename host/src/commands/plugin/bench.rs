@@ -1,5 +1,5 @@
-//! `kubewitness plugin bench`: what a state costs in a plugin, beside the plugins that come with the host. All of them get
-//! the same objects in the same run, in turns, so that a busy machine is as unfair to each.
+//! `kubewitness plugin bench`: what a state costs in a plugin, beside the plugins that come with the controller. All
+//! of them get the same objects in the same run, in turns, so that a busy machine is as unfair to each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

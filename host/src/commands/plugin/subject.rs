@@ -165,7 +165,7 @@ async fn of_bytes(bytes: bytes::Bytes, engine: Engine, config: Map<String, Value
             "lister" => spec.grants.lister.push(name),
             // The check below tells of a component that says so, and can't be.
             "tick" => spec.tick = Some(EACH_SECOND),
-            _ => bail!("the component needs `{}`, which this host does not know", clean(need)),
+            _ => bail!("the component needs `{}`, which this controller does not know", clean(need)),
         }
     }
     let faults = component.check(&spec).await?;

@@ -1,4 +1,4 @@
-//! Tables that fit the terminal: what gives way first, and where that goes which has no column.
+//! Fits tables to the terminal: which columns shrink first, and which values stand below the table.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};

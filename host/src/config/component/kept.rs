@@ -1,5 +1,5 @@
-//! A component that this host has already: it need not be fetched again. It lies on disk and not in memory, and is what
-//! its digest says, or it is not taken.
+//! A component that this controller has already: it need not be fetched again. It lies on disk and not in memory, and
+//! is what its digest says, or it is not taken.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

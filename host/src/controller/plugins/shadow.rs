@@ -140,7 +140,7 @@ impl Handler for Shadowed {
         if tokio::time::timeout(READ, read).await.is_err() {
             self.shadow.read.cancel();
             warn!(
-                "what a plugin has stored is not read yet: the first states in its shadow may be compared with later values"
+                "the `kv` of a plugin is not read yet: the first comparisons with its next version may be wrong"
             );
         }
         let called = self.handler.handle(batch).await;

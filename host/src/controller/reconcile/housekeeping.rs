@@ -88,9 +88,9 @@ impl Control {
             match tokio::time::timeout(PRUNE, capabilities.prune(&name, cursor)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    warn!(plugin = name, "receipts behind its cursor can't be removed yet: {error}");
+                    warn!(plugin = name, "receipts before its cursor can't be removed yet: {error}");
                 }
-                Err(_) => warn!(plugin = name, "receipts behind its cursor could not be removed in time"),
+                Err(_) => warn!(plugin = name, "receipts before its cursor could not be removed in time"),
             }
         }
     }

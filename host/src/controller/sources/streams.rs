@@ -1,4 +1,5 @@
-//! The streams to other hosts, with one carrier each, and the readers of sources that another host witnesses.
+//! The streams to other controllers, with one carrier each, and the readers of sources that another controller
+//! witnesses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

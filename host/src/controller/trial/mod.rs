@@ -1,6 +1,6 @@
-//! A plugin that is called as the host calls it, with nothing behind it: the database is a file that is thrown away,
-//! requests are answered and not sent. What it would have done is written down. It is no part of a plugin at work: a
-//! shadow and the commands for authors try plugins so.
+//! A plugin that is called as the controller calls it, with nothing behind it: the database is a file that is thrown
+//! away, requests are answered and not sent. What it would have done is written down. It is no part of a plugin at
+//! work: a shadow and the commands for authors try plugins so.
 
 mod effects;
 mod recorder;

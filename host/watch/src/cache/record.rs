@@ -18,6 +18,8 @@ use kubewitness_core::Version;
 use kubewitness_core::document::{DocumentError, as_is, unpack};
 use kubewitness_core::ports::Current;
 use kubewitness_core::state::{ObjectRef, Status};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::recent::RecentObject;
 
@@ -65,16 +67,8 @@ impl<'a> Uid<'a> {
             Self::Raw(raw) => raw,
             Self::Text(text) => return text.to_owned(),
         };
-        let mut text = String::with_capacity(36);
-        for (place, byte) in raw.into_iter().enumerate() {
-            if matches!(place, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
-            }
-        }
-        text
+        let mut text = Uuid::encode_buffer();
+        Uuid::from_bytes(raw).hyphenated().encode_lower(&mut text).to_owned()
     }
 }
 
@@ -94,33 +88,12 @@ impl PartialOrd for Uid<'_> {
     }
 }
 
-/// Each event calls this twice. So it reads every place without a branch, and judges the result at the end.
+/// `uuid` also takes other spellings, which would not come back as they were.
 fn raw_uid(text: &str) -> Option<[u8; 16]> {
-    /// The offsets of the two digits of each byte.
-    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-    let text: &[u8; 36] = text.as_bytes().try_into().ok()?;
-    let mut digits = 0;
-    let raw = PLACES.map(|place| {
-        let (high, low) = (DIGITS[usize::from(text[place])], DIGITS[usize::from(text[place + 1])]);
-        digits |= high | low;
-        high << 4 | low
-    });
-    let has_dashes = [8, 13, 18, 23].into_iter().all(|place| text[place] == b'-');
-    (has_dashes && digits < NO_DIGIT).then_some(raw)
+    let is_written_so =
+        text.len() == Hyphenated::LENGTH && !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    is_written_so.then(|| Uuid::try_parse(text).ok()).flatten().map(Uuid::into_bytes)
 }
-
-const NO_DIGIT: u8 = 16;
-
-/// The value of each byte as a lower-case digit.
-const DIGITS: [u8; 256] = {
-    let mut digits = [NO_DIGIT; 256];
-    let mut digit = 0;
-    while digit < NO_DIGIT {
-        digits[b"0123456789abcdef"[digit as usize] as usize] = digit;
-        digit += 1;
-    }
-    digits
-};
 
 // ---- writing -----------------------------------------------------------------------------
 

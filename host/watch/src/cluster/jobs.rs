@@ -1,7 +1,7 @@
 //! Creates Jobs in the name of the person who submits them.
 //!
-//! A person's own token goes over a connection that has no credentials of the host. Impersonation goes over the
-//! host's. Nothing is tried again here: whoever asks repeats the request with the same name.
+//! A person's own token goes over a connection that has no credentials of the controller. Impersonation goes over the
+//! controller's. Nothing is tried again here: whoever asks repeats the request with the same name.
 
 use std::time::Duration;
 

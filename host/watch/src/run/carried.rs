@@ -1,4 +1,4 @@
-//! Runs a source that another host witnesses. It writes and shows what that host carries as if this one had
+//! Runs a source that another controller witnesses. It writes and shows what that controller carries as if this one had
 //! watched it. It asks the API server nothing.
 
 use std::sync::Arc;

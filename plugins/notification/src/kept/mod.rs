@@ -1,4 +1,4 @@
-//! What `kv` holds for others, or of them: the mutes that people make, and the reports that people read. This module
+//! Reads and writes `kv` for people: the mutes that they make, and the reports that they read. This module
 //! sends nothing, and reads no document.
 
 pub mod mutes;

@@ -1,4 +1,4 @@
-//! A NATS server with JetStream, for tests that carry states from one host to another.
+//! A NATS server with JetStream, for tests that carry states from one controller to another.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};

@@ -56,9 +56,11 @@ fn items(tokens: &[TokenTree], body: &mut Body) {
     let mut rest = tokens;
     while !rest.is_empty() {
         let (end, is_test) = attributes(rest);
-        rest = &rest[end..];
+        let (marks, after) = rest.split_at(end);
+        rest = after;
         let end = item_end(rest);
         if !is_test {
+            uses_of_attributes(marks, body);
             item(&rest[..end], body);
         }
         rest = &rest[end..];
@@ -75,6 +77,17 @@ fn attributes(tokens: &[TokenTree]) -> (usize, bool) {
         at += 2 + bang;
     }
     (at, is_test)
+}
+
+/// Paths in attributes. What stands in `cfg_attr(test, …)` is for tests alone.
+fn uses_of_attributes(tokens: &[TokenTree], body: &mut Body) {
+    for token in tokens {
+        if let TokenTree::Group(group) = token
+            && !group.stream().to_string().replace(' ', "").starts_with("cfg_attr(test,")
+        {
+            code(&flat(group.stream()), body);
+        }
+    }
 }
 
 fn is_cfg_test(attribute: &Group) -> bool {
@@ -198,6 +211,9 @@ fn code(tokens: &[TokenTree], body: &mut Body) {
         match &tokens[at] {
             TokenTree::Punct(punct) if punct.as_char() == '#' => {
                 let (attributes, is_test) = attributes(&tokens[at..]);
+                if !is_test {
+                    uses_of_attributes(&tokens[at..at + attributes], body);
+                }
                 at += attributes.max(1);
                 if is_test {
                     at += item_end(&tokens[at..]);
@@ -279,6 +295,14 @@ mod tests {
             let x = crate::a::b(&[super::c::D]); println!("crate::no::such {}", self::e::F);
             x.g::<crate::h::I>(); use crate::j::K; }"#;
         assert_eq!(paths(text), ["crate::a::b", "super::c::D", "self::e::F", "crate::h::I", "crate::j::K"]);
+    }
+
+    #[test]
+    fn paths_in_attributes_are_seen_unless_they_are_for_tests_alone() {
+        let text = r#"#[derive(Debug, a::B)] #[cfg_attr(feature = "x", schemars(extend("enum" = crate::c::D)))]
+            struct E { #[doc = "crate::not::this"] #[check(super::f::G)] h: u8,
+            #[cfg_attr(test, schemars(extend("enum" = crate::i::J)))] k: u8 }"#;
+        assert_eq!(paths(text), ["a::B", "crate::c::D", "super::f::G"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Signs requests by the scheme of their destination. A scheme that signs is a file here; what it may change of a request
-//! is [`Outgoing`]. Rates are in the settings' own module.
+//! is [`Outgoing`]. Rates are in the settings' own module. A scheme sends nothing and knows no plugin.
 
 mod dingtalk;
 mod feishu;

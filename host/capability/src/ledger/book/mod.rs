@@ -23,8 +23,8 @@
 //! names with what the handles lead to. A file that is not the one that is open, or has another length,
 //! refuses the append. A file whose records are known is never made anew.
 //!
-//! Statements of the host stand between the records ([`kubewitness_core::ledger`]). They are appended like records, by
-//! an intent without states. [`seals`] writes them, and [`turn`] closes a file.
+//! Statements of the controller stand between the records ([`kubewitness_core::ledger`]). They are appended like
+//! records, by an intent without states. [`seals`] writes them, and [`turn`] closes a file.
 
 mod receipts;
 mod recovery;

@@ -1,4 +1,4 @@
-//! What was found out of states and objects: once, also where many ask for it at the same time.
+//! Caches the secrets that were found in states and objects. Questions that come at the same time share one search.
 
 use std::collections::HashMap;
 use std::hash::Hash;

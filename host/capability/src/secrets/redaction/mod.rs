@@ -1,5 +1,6 @@
 //! Takes secrets out of documents before a plugin or a person is given them. `core` finds them; this adds the key
-//! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share.
+//! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share. It
+//! decides neither what is secret nor who may see it.
 
 mod kept;
 mod keyed;

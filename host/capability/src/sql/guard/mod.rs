@@ -16,7 +16,7 @@ use self::tokens::{Kind, Token, tokenize};
 const STATEMENT_BYTES: usize = 64 * 1024;
 /// Parameters that SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
 pub const MAX_BINDS: usize = 32_766;
-/// Tables whose names begin so are the host's own.
+/// Tables whose names begin so are the controller's own.
 pub const OWN_PREFIX: &str = "kubewitness_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn check(statement: &str, purpose: Purpose, dialect: Dialect) -> Result<Stat
         return invalid("a statement has no NUL and no byte-order mark");
     }
     if statement.to_ascii_lowercase().contains(OWN_PREFIX) {
-        return invalid(format!("names that begin with {OWN_PREFIX} are the host's own"));
+        return invalid(format!("names that begin with {OWN_PREFIX} are the controller's own"));
     }
     let mut tokens = tokenize(statement, dialect)?;
     let mut end = statement.len();
@@ -102,7 +102,7 @@ fn check_beginning(tokens: &[Token<'_>], purpose: Purpose, rules: &Rules) -> Res
 fn check_word(token: &Token<'_>, next: Option<&Token<'_>>, rules: &Rules) -> Result<(), GrantError> {
     if let Some(word) = rules.words.iter().find(|word| token.is(word)) {
         return invalid(format!(
-            "{word} is refused: the host keeps the transaction and the engine's settings"
+            "{word} is refused: the controller keeps the transaction and the engine's settings"
         ));
     }
     let name = token.name();

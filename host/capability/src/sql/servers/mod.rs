@@ -1,9 +1,10 @@
 //! The part that PostgreSQL and MySQL have in common. Each server brings a [`Link`]; [`pool`] keeps a bounded number
 //! of them, and [`open`] is the transaction of one call. Nothing here knows a dialect beyond its [`Link`].
 //!
-//! A server works on for a client that is gone: a commit that was sent takes effect after the host was killed, or
-//! after the host gave up waiting. So all transactions of a plugin share a *fence*. The host reads what was committed
-//! only while it holds the fence alone, and thereby waits until no transaction of that plugin is left.
+//! A server works on for a client that is gone: a commit that was sent takes effect after the controller was killed,
+//! or after the controller gave up waiting. So all transactions of a plugin share a *fence*. The controller reads
+//! what was committed only while it holds the fence alone, and thereby waits until no transaction of that plugin is
+//! left.
 
 pub mod columns;
 mod open;

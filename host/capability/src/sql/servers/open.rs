@@ -158,7 +158,7 @@ impl<L: Link> Open<L> {
             Ok(true) => Ok(()),
             Ok(false) => Err(CommitError::RolledBack(refused)),
             Err(error) => {
-                tracing::warn!(%error, "whether a commit took effect is not known yet");
+                tracing::warn!(%error, "the database did not answer a commit, and can't be asked for its receipt: the commit is in doubt");
                 Err(CommitError::InDoubt(refused))
             }
         }

@@ -18,11 +18,11 @@ use crate::status::Rules;
 
 /// More connections do not make one database faster, and every plugin of the cluster may want some.
 pub(in crate::config) const CONNECTIONS_MOST: u32 = 64;
-/// The host's own table and one of a plugin need less.
+/// The controller's own table and one of a plugin need less.
 pub(in crate::config) const SQLITE_LEAST: u64 = 1 << 20;
 
 impl HostSpec {
-    /// Settings that are valid but probably not meant, beside these plugins: all that the host has.
+    /// Settings that are valid but probably not meant, beside these plugins: all that the controller has.
     pub fn warnings<'p>(&self, plugins: impl Iterator<Item = &'p PluginSpec>) -> Vec<Fault> {
         let keys: Vec<&str> = self.keys.iter().map(|key| key.name.as_str()).collect();
         ledgers::unsigned(&self.ledgers, &keys, plugins)

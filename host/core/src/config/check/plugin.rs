@@ -1,4 +1,4 @@
-//! Checks the settings of one plugin, beside the host's.
+//! Checks the settings of one plugin, beside the controller's.
 
 use std::fmt::Display;
 
@@ -69,7 +69,7 @@ impl PluginSpec {
         let DeliverySpec { backoff, max_backoff, .. } = self.delivery;
         let is_cut = backoff.0 > max_backoff.0 && backoff != DeliverySpec::default().backoff;
         let message =
-            format!("is {backoff}, and `maxBackoff` cuts it to {max_backoff}: write one of them anew");
+            format!("is {backoff}, longer than `maxBackoff`, {max_backoff}: lower it, or raise `maxBackoff`");
         let cut = is_cut.then(|| fault("spec.delivery.backoff", message));
         let never = |source: &str| host.sources.iter().any(|s| s.name == source && s.resync.is_none());
         let asks = self.subscribe.iter().enumerate().filter(|(_, s)| s.resync && never(&s.source));

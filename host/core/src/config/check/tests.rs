@@ -74,7 +74,11 @@ fn a_limit_under_which_nothing_runs_is_refused_and_a_pause_that_is_cut_is_told()
         |delivery: serde_json::Value| told(of(serde_json::json!({"delivery": delivery})).warnings(&host()));
     assert_eq!(warnings(serde_json::json!({"maxBackoff": "1ms"})), [] as [String; 0]);
     let cut = warnings(serde_json::json!({"backoff": "1d", "maxBackoff": "1ms"}));
-    assert!(cut.len() == 1 && cut[0].contains("spec.delivery.backoff: is 1d") && cut[0].contains("to 1ms"));
+    assert!(
+        cut.len() == 1
+            && cut[0].contains("spec.delivery.backoff: is 1d")
+            && cut[0].contains("longer than `maxBackoff`, 1ms")
+    );
 }
 
 #[test]

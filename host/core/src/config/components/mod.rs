@@ -32,7 +32,7 @@ pub struct HostLimitsSpec {
     pub plugins: CeilingSpec,
 }
 
-/// The limits of a component. The host reads it before it is compiled, and compiles it in a process of its
+/// The limits of a component. The controller reads it before it is compiled, and compiles it in a process of its
 /// own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,5 +1,5 @@
 //! The addresses at which a destination may be reached. A name is resolved for each connection, and whoever owns the
-//! name decides what it resolves to. So the host judges the address and not the name.
+//! name decides what it resolves to. So the controller judges the address and not the name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -10,7 +10,7 @@ use super::{ADDRESSES, of_name, ten_seconds};
 use crate::config::{Bytes, Duration, SecretRef};
 use crate::model::fault::{Fault, fault};
 
-/// The host holds a message in memory while it is on its way.
+/// The controller holds a message in memory while it is on its way.
 pub const MAIL_MOST: u64 = 1 << 20;
 /// Each address is one exchange with the server.
 pub const RECIPIENTS_MOST: usize = 50;
@@ -19,7 +19,7 @@ const DOMAINS: usize = 64;
 /// The longest wait that a call of a plugin may cost.
 const TIMEOUT_MOST: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A mail server. The host holds its address, the login and the sender; a plugin names recipients.
+/// A mail server. The controller holds its address, the login and the sender; a plugin names recipients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -41,13 +41,13 @@ pub struct MailSpec {
     pub ca: Option<String>,
     /// The sender, such as `Kubewitness <kubewitness@example.com>`. A plugin can't choose another.
     pub from: String,
-    /// The name and the password that the host logs in with. Left out: no login.
+    /// The name and the password that the controller logs in with. Left out: no login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<MailLogin>,
     /// The domains that plugins may write to, without their subdomains.
     #[cfg_attr(test, schemars(length(min = 1, max = DOMAINS)))]
     pub recipients: Vec<String>,
-    /// The addresses that the host connects to, as for a destination. Left out: what `server` says.
+    /// The addresses that the controller connects to, as for a destination. Left out: what `server` says.
     #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<AddressRange>,
@@ -63,8 +63,8 @@ pub struct MailSpec {
     #[cfg_attr(test, schemars(extend("x-bounds" = "more than 0, at most 1m")))]
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,
-    /// Whether the host hands a message over again that the server may have: one that was on its way when the host was
-    /// killed, or that got no answer.
+    /// Whether the controller hands a message over again that the server may have: one that was on its way when the
+    /// controller was killed, or that got no answer.
     #[serde(default)]
     pub repeat: Repeat,
 }
@@ -83,14 +83,14 @@ pub enum MailTls {
     None,
 }
 
-/// How the host logs in at a mail server.
+/// How the controller logs in at a mail server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MailLogin {
     /// The name.
     pub user: String,
-    /// Where the password is. The host reads it for each message.
+    /// Where the password is. The controller reads it for each message.
     pub password_from: SecretRef,
 }
 
@@ -118,7 +118,7 @@ impl MailSpec {
         self.port.unwrap_or(if self.tls == MailTls::Implicit { 465 } else { 587 })
     }
 
-    /// The addresses that the host connects to.
+    /// The addresses that the controller connects to.
     pub fn reachable(&self) -> Vec<AddressRange> {
         match (self.addresses.is_empty(), self.server.parse::<IpAddr>()) {
             (false, _) => self.addresses.clone(),

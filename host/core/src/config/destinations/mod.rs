@@ -21,11 +21,11 @@ pub use repeat::Repeat;
 pub use scheme::{HeaderSignature, Quota, Scheme, SchemeSpec, Signing, Unsigned};
 pub use tls::TlsSpec;
 
-/// The host holds a request and its answer in memory while both are on their way.
+/// The controller holds a request and its answer in memory while both are on their way.
 pub const REQUEST_MOST: u64 = 4 << 20;
 pub const RESPONSE_MOST: u64 = 1 << 20;
 
-/// An HTTP destination. The host holds its address and secrets; a plugin names a path below it.
+/// An HTTP destination. The controller holds its address and secrets; a plugin names a path below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -37,21 +37,21 @@ pub struct DestinationSpec {
     #[cfg_attr(test, schemars(extend("pattern" = "^(https?://.*)?$", "x-bounds" = "`http://` or `https://`")))]
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// Where the base address is, if it is a secret. The host reads it for each request. Over `http://` it needs
+    /// Where the base address is, if it is a secret. The controller reads it for each request. Over `http://` it needs
     /// `allowPlain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url_from: Option<SecretRef>,
-    /// The service behind it, by whose rules the host signs requests and keeps a rate.
+    /// The service behind it, by whose rules the controller signs requests and keeps a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<SchemeSpec>,
-    /// What the host trusts and shows over `https://`. Left out: it trusts the authorities of the machine, and shows no
-    /// certificate.
+    /// What the controller trusts and shows over `https://`. Left out: it trusts the authorities of the machine, and
+    /// shows no certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
-    /// Headers that the host adds to every request. With `http://`, they need `allowPlain`.
+    /// Headers that the controller adds to every request. With `http://`, they need `allowPlain`.
     #[serde(default)]
     pub headers: Vec<HeaderSpec>,
-    /// Whether the host sends `headers` over `http://`, where everybody on the way can read them.
+    /// Whether the controller sends `headers` over `http://`, where everybody on the way can read them.
     #[serde(default)]
     pub allow_plain: bool,
     /// The methods that plugins may use. Left out: every one of these.
@@ -63,7 +63,7 @@ pub struct DestinationSpec {
     #[cfg_attr(test, schemars(length(max = PATHS)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// The addresses that the host connects to. Each is `public`, `private`, `loopback`, `linkLocal` or a range
+    /// The addresses that the controller connects to. Each is `public`, `private`, `loopback`, `linkLocal` or a range
     /// such as `10.20.0.0/16`. Left out: what the host part of `url` says.
     #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,11 +79,11 @@ pub struct DestinationSpec {
     /// Requests per second at most. Left out: what `scheme` says, or no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
-    /// How long the host waits for one answer.
+    /// How long the controller waits for one answer.
     #[serde(default = "ten_seconds")]
     pub timeout: Duration,
-    /// Whether the host sends a request again that may have been sent: one that was on its way when the host was
-    /// killed, or that got no answer.
+    /// Whether the controller sends a request again that may have been sent: one that was on its way when the
+    /// controller was killed, or that got no answer.
     #[serde(default)]
     pub repeat: Repeat,
 }
@@ -132,7 +132,7 @@ impl HttpMethod {
     }
 }
 
-/// A header that the host adds to every request.
+/// A header that the controller adds to every request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -165,7 +165,7 @@ impl DestinationSpec {
         }
     }
 
-    /// The addresses that the host connects to for this destination, whose address is this.
+    /// The addresses that the controller connects to for this destination, whose address is this.
     ///
     /// An operator who writes an address means that address. A name of the cluster means its Services and what they
     /// lead to. Any other name is somebody else's to answer, and has public addresses only.
@@ -290,7 +290,7 @@ pub(super) fn check(place: &str, spec: &DestinationSpec, faults: &mut Vec<Fault>
         ("responseSize", spec.response_size, RESPONSE_MOST),
     ] {
         if size.0 > most {
-            wrong.note(field, format!("is over {}Mi, the most that the host holds of one", most >> 20));
+            wrong.note(field, format!("is over {}Mi, the most that the controller holds of one", most >> 20));
         }
     }
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::SecretRef;
 
-/// The service behind a destination: exactly one. The host signs each request as the service demands it, and keeps to its
-/// rate.
+/// The service behind a destination: exactly one. The controller signs each request as the service demands it, and
+/// keeps to its rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! How the host and a destination know each other over `https://`.
+//! How the controller and a destination know each other over `https://`.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use super::super::SecretRef;
 use super::super::values::check_secret;
 use crate::model::fault::{Fault, fault};
 
-/// What the host trusts, and what it shows. The host reads the files again for each request, so that they may be
-/// rotated.
+/// What the controller trusts, and what it shows. The controller reads the files again for each request, so that they
+/// may be rotated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -15,8 +15,8 @@ pub struct TlsSpec {
     /// A file with the certificates of authorities (PEM) that are trusted beside those of the machine. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
-    /// A file with the certificate that the host shows a destination that asks for one (PEM), and those that lead to
-    /// its authority. `keyFrom` is needed beside it. Left out: none.
+    /// A file with the certificate that the controller shows a destination that asks for one (PEM), and those that
+    /// lead to its authority. `keyFrom` is needed beside it. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     /// Where the private key of `certificate` is (PEM).

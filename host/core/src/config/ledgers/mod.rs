@@ -38,8 +38,8 @@ pub struct LedgerSpec {
     /// `trail-000001.jsonl`. Left out: never, or the defaults of its fields if there is `signing`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate: Option<RotateSpec>,
-    /// Signs the ledger, so that nobody without the key can rewrite what is signed unnoticed. The journal keeps the newest
-    /// root: the host refuses files that lack it. Left out: no signature.
+    /// Signs the ledger, so that nobody without the key can rewrite what is signed unnoticed. The journal keeps the
+    /// newest root: the controller refuses files that lack it. Left out: no signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing: Option<SigningSpec>,
     /// Copies closed files into a bucket, and says how long they stay here afterwards. Left out: they stay here alone.
@@ -109,7 +109,7 @@ impl LedgerSpec {
     }
 }
 
-/// `keys` are the names of those that the host has.
+/// `keys` are the names of those that the controller has.
 pub(super) fn check(ledgers: &[LedgerSpec], keys: &[&str], faults: &mut Vec<Fault>) {
     let mut shipped = BTreeMap::new();
     for (index, ledger) in ledgers.iter().enumerate() {
@@ -176,7 +176,7 @@ pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], fa
         };
         if let Some(ledger) = ledgers.iter().find(signs) {
             let message = format!(
-                "is `{}`, with which the host signs the ledger `{}`: grant another key, or the plugin could forge \
+                "is `{}`, with which the controller signs the ledger `{}`: grant another key, or the plugin could forge \
                  the ledger",
                 grant.key, ledger.name
             );
@@ -185,8 +185,8 @@ pub(super) fn check_granted_keys(grants: &[KeyGrant], ledgers: &[LedgerSpec], fa
     }
 }
 
-/// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all that
-/// the host has.
+/// What is valid but probably not meant: a ledger that nobody signs beside a key that nobody uses. `plugins` are all
+/// that the controller has.
 pub(super) fn unsigned<'p>(
     ledgers: &[LedgerSpec],
     keys: &[&str],
@@ -208,7 +208,7 @@ pub(super) fn unsigned<'p>(
     ledgers.map(warning).collect()
 }
 
-/// A plugin that may sign what it appends, where the host does not sign.
+/// A plugin that may sign what it appends, where the controller does not sign.
 pub(super) fn signed_by_plugin(grants: &GrantsSpec, ledgers: &[LedgerSpec]) -> Option<Fault> {
     let own = |grant: &&LedgerGrant| {
         ledgers.iter().any(|ledger| ledger.name == grant.ledger && ledger.signing.is_none())
@@ -266,7 +266,7 @@ mod tests {
         let expected = [
             "spec.ledgers[0].rotate.size is outside",
             "spec.ledgers[0].rotate.every is less than 1m",
-            "spec.ledgers[1].signing.key the host has no key `other`; it has seal",
+            "spec.ledgers[1].signing.key the controller has no key `other`; it has seal",
             "spec.ledgers[1].signing.records is outside",
             "spec.ledgers[1].signing.every is less than 1s",
             "spec.ledgers[2].path is the name of a closed file of `a`",

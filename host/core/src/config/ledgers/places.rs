@@ -1,10 +1,10 @@
-//! Which files the stores of the settings have: each has files of its own, and none of the host's.
+//! Which files the stores of the settings have: each has files of its own, and none of the controller's.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::model::fault::{Fault, fault};
 
-/// In the data folder, these are the host's own: a plugin that could write them could unsay what was witnessed.
+/// In the data folder, these are the controller's own: a plugin that could write them could unsay what was witnessed.
 const OWN: [&str; 4] = ["journal.db", "cache", "last-good", "trial"];
 /// The same, which have no files beside them. A plugin that could write them could sign in as anybody.
 const OWN_FILES: [&str; 4] = ["ended-sessions", "mutes", "redaction.key", "session.key"];
@@ -53,7 +53,7 @@ impl Places {
                 first.strip_prefix(*own).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '.']))
             };
             if OWN.iter().any(is_own) || OWN_FILES.contains(&&*first) {
-                return Err(format!("`{path}` is the host's own: choose another file"));
+                return Err(format!("`{path}` is the controller's own: choose another file"));
             }
         }
         // Two ledgers whose names differ in their endings alone would have one file of receipts.
@@ -128,13 +128,13 @@ mod tests {
     fn each_store_has_files_of_its_own_and_none_of_the_hosts() {
         assert_eq!(faults("platform.db", &["a.jsonl", "b/a.jsonl", "journal"]), [""; 0]);
         for (path, expected) in [
-            ("journal.db", "is the host's own"),
-            ("x/../journal.db-wal", "is the host's own"),
-            ("/data/../data/cache/a", "is the host's own"),
-            ("last-good/host.yaml", "is the host's own"),
-            ("trial/a.db", "is the host's own"),
-            ("session.key", "is the host's own"),
-            ("audit/../mutes", "is the host's own"),
+            ("journal.db", "is the controller's own"),
+            ("x/../journal.db-wal", "is the controller's own"),
+            ("/data/../data/cache/a", "is the controller's own"),
+            ("last-good/host.yaml", "is the controller's own"),
+            ("trial/a.db", "is the controller's own"),
+            ("session.key", "is the controller's own"),
+            ("audit/../mutes", "is the controller's own"),
             ("./platform.db", "platform.db is of the database `platform` already"),
             ("", "names a folder"),
             ("audit/", "names a folder"),
@@ -147,7 +147,7 @@ mod tests {
         }
         let told = faults("cache/a.db", &[]);
         assert!(
-            told[0].starts_with("spec.databases[0].sqlite.path `cache/a.db` is the host's own"),
+            told[0].starts_with("spec.databases[0].sqlite.path `cache/a.db` is the controller's own"),
             "{told:?}"
         );
     }

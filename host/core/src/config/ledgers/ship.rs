@@ -22,7 +22,7 @@ pub struct ShipSpec {
     /// needs `allowPlain`.
     #[cfg_attr(test, schemars(extend("pattern" = "^https?://")))]
     pub endpoint: String,
-    /// The bucket. The host does not make it.
+    /// The bucket. The controller does not make it.
     pub bucket: String,
     /// What the names of the files begin with in the bucket, such as `production/`. Each ledger of each installation
     /// needs a prefix of its own.
@@ -34,14 +34,15 @@ pub struct ShipSpec {
     /// Whether the bucket is the first part of the path. `false`: it stands before the host's name.
     #[serde(default = "yes")]
     pub path_style: bool,
-    /// Where the name of the access key is. The host reads it for each request.
+    /// Where the name of the access key is. The controller reads it for each request.
     pub access_key_from: SecretRef,
-    /// Where its secret is. The host reads it for each request.
+    /// Where its secret is. The controller reads it for each request.
     pub secret_key_from: SecretRef,
-    /// Whether the host uses `http://`, where everybody on the way can read the files.
+    /// Whether the controller uses `http://`, where everybody on the way can read the files.
     #[serde(default)]
     pub allow_plain: bool,
-    /// The addresses that the host connects to, as for a destination. Left out: what the host part of `endpoint` says.
+    /// The addresses that the controller connects to, as for a destination. Left out: what the host part of
+    /// `endpoint` says.
     #[cfg_attr(test, schemars(length(max = ADDRESSES)))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<AddressRange>,
@@ -72,7 +73,7 @@ impl ShipSpec {
         Some(url)
     }
 
-    /// The addresses that the host connects to.
+    /// The addresses that the controller connects to.
     pub fn reachable(&self) -> Vec<AddressRange> {
         self.as_destination().reachable(&self.endpoint)
     }

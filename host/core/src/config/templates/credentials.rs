@@ -20,9 +20,9 @@ pub enum Credentials {
     /// The token of the person who asks. It has to be one for the API server.
     #[default]
     Token,
-    /// The host's own, impersonating the person who asks. The host needs the right `impersonate`.
+    /// The controller's own, impersonating the person who asks. The controller needs the right `impersonate`.
     Impersonation,
-    /// The host's own, where nobody signs in (`--auth none`). Whoever reaches the portal creates Jobs with the
-    /// host's rights.
+    /// The controller's own, where nobody signs in (`--auth none`). Whoever reaches the portal creates Jobs with the
+    /// controller's rights.
     Controller,
 }

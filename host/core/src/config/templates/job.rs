@@ -1,4 +1,4 @@
-//! What the host writes into a Job that somebody submits: its name and its annotations.
+//! What the controller writes into a Job that somebody submits: its name and its annotations.
 
 use serde_json::{Value, json};
 

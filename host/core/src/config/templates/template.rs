@@ -12,10 +12,10 @@ use crate::model::kinds::is_name;
 use crate::project::Pointer;
 use crate::redact::Redactor;
 
-/// The host decides about these.
+/// The controller decides about these.
 const KEPT: [&str; 5] =
     ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace", "/metadata/generateName"];
-/// Annotations of the host begin like this.
+/// Annotations of the controller begin like this.
 const OURS: &str = "/metadata/annotations/kubewitness.dev";
 /// Bytes of an unknown name that a message repeats.
 const TOLD: usize = 80;

@@ -9,7 +9,9 @@ pub(super) use secret::check_secret;
 /// What is said of a name that nothing has.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     if known.is_empty() {
-        return format!("the host has no {what} `{name}`, nor any other: add it to the host's settings");
+        return format!(
+            "the controller has no {what} `{name}`, nor any other: add it to the host's settings"
+        );
     }
-    format!("the host has no {what} `{name}`; it has {}", known.join(", "))
+    format!("the controller has no {what} `{name}`; it has {}", known.join(", "))
 }

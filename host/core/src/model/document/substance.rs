@@ -1,4 +1,4 @@
-//! What a document says to people: all of it but what every write changes and what only says that somebody is alive.
+//! Compares documents without the fields that every write changes, and without heartbeats.
 
 use serde_json::Value;
 

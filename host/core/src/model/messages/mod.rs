@@ -3,4 +3,5 @@
 
 pub mod fault;
 pub mod nearest;
+pub mod phases;
 pub mod words;

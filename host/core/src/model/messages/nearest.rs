@@ -1,4 +1,7 @@
-//! Which known name somebody probably means who wrote another one.
+//! Finds the known name that is nearest to a wrong one.
+//!
+//! `strsim` counts the same distance, but over whole texts: here names come from components, so only their beginnings are
+//! compared. What the crate would save is one function.
 
 /// Characters of a name that are compared.
 const COMPARED: usize = 64;
@@ -95,7 +98,10 @@ mod tests {
     fn a_list_of_what_there_is_becomes_the_name_that_is_meant() {
         for (told, expected) in [
             ("`slak` is no channel; there are slack, mail", "`slak` is no channel: is `slack` meant?"),
-            ("the host has no key `sael`; it has seal", "the host has no key `sael`: is `seal` meant?"),
+            (
+                "the controller has no key `sael`; it has seal",
+                "the controller has no key `sael`: is `seal` meant?",
+            ),
             (
                 "`{{nmae}}` is not known; there are name, kind, and JSON Pointers such as `{{/a}}`",
                 "`{{nmae}}` is not known: is `{{name}}` meant?",
@@ -105,7 +111,7 @@ mod tests {
         }
         for other in [
             "`Great` is no phase; there are Queued, Failed",
-            "the host has no source `pods`; it has jobs",
+            "the controller has no source `pods`; it has jobs",
             "`` is no channel; there are ",
             "there are a, b",
             "the field ` is odd; it has ",

@@ -1,4 +1,4 @@
-//! A share for each party of what all ask for, so that what one party asks for keeps nobody else waiting.
+//! Bounds the requests of each party that are in progress, so that one party keeps no other waiting.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Which dead letters are asked for, replayed or dropped, and what is told of them.
+//! The shapes of questions about dead letters, of their replay and drop, and of the answers.
 
 use serde::{Deserialize, Serialize};
 

@@ -61,7 +61,7 @@ pub enum ViewError {
     Unavailable(String),
 }
 
-/// What the portal reads; the host answers.
+/// What the portal reads; the controller answers.
 #[async_trait]
 pub trait Views: Send + Sync {
     async fn status(&self) -> Result<StatusView, ViewError>;

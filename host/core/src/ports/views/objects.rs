@@ -205,13 +205,13 @@ pub struct ObjectQuery {
     /// A namespace by name.
     pub namespace: Option<String>,
     /// A phase; the case of its letters does not matter.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub phase: Option<String>,
     /// Objects that were in this phase between `since` and `until`, by the states that the journal has; the case of its
     /// letters does not matter. Those that are still in the phase come first, then those that left it last. Each object
     /// is there once. With `gone`, objects that are gone are found, too.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::status::PHASES)))]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub was: Option<String>,
     /// An object by name.
     pub name: Option<String>,

@@ -227,7 +227,7 @@ impl ManifestView {
 pub struct GrantView {
     /// As `declared` names it, such as `sql:main`.
     pub name: String,
-    /// What the host calls it, such as `database platform`; empty where that is no thing of the host.
+    /// What the controller calls it, such as `database platform`; empty where that is no thing of the controller.
     pub of: String,
 }
 
@@ -281,15 +281,15 @@ pub struct CallsView {
     pub verdicts: VerdictsView,
     /// Time that the plugin itself took.
     pub guest_seconds: f64,
-    /// Time in functions of the host that the plugin called.
+    /// Time in functions of the controller that the plugin called.
     pub host_seconds: f64,
     /// Time in which calls waited for their turn of the processor.
     pub wait_seconds: f64,
-    /// Bytes of states, and of answers to the plugin's calls to the host.
+    /// Bytes of states, and of answers to the plugin's calls to the controller.
     pub bytes_in: u64,
-    /// Bytes of arguments of the plugin's calls to the host.
+    /// Bytes of arguments of the plugin's calls to the controller.
     pub bytes_out: u64,
-    /// The plugin's calls to the host by capability, such as `sql`; those that were refused count, too.
+    /// The plugin's calls to the controller by capability, such as `sql`; those that were refused count, too.
     pub host_calls: BTreeMap<String, u64>,
     /// Instances of the plugin that there are now.
     pub instances: u64,
@@ -324,7 +324,7 @@ pub struct CallEndsView {
     pub invalid: u64,
     /// A database refused what the plugin wrote.
     pub refused: u64,
-    /// A database, a ledger or the host failed. The plugin is not to blame.
+    /// A database, a ledger or the controller failed. The plugin is not to blame.
     pub unavailable: u64,
 }
 

@@ -81,12 +81,12 @@ pub struct ReplicaView {
     pub condition: Option<String>,
 }
 
-/// A stream that carries states to other hosts.
+/// A stream that carries states to other controllers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Stream"))]
 pub struct StreamView {
     pub name: String,
-    /// Sources of this host.
+    /// Sources of this controller.
     pub carries: Vec<String>,
     /// States that the stream's server has acknowledged since the carrier began.
     pub carried: u64,
@@ -106,7 +106,7 @@ pub struct LedgerView {
     pub waiting: u64,
     /// How long the oldest of them has been closed.
     pub waiting_seconds: f64,
-    /// Files that were shipped since the host has started or its settings have changed.
+    /// Files that were shipped since the controller has started or its settings have changed.
     pub shipped: u64,
     /// Shipped files that were removed here since then.
     pub removed: u64,
@@ -137,7 +137,7 @@ pub struct SourceView {
     pub poison: u64,
     /// RFC 3339, UTC; null before the first event.
     pub last_event_at: Option<String>,
-    /// The age of the last event by the host's clock, so that nobody has to compare two clocks; left out
+    /// The age of the last event by the controller's clock, so that nobody has to compare two clocks; left out
     /// before the first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_event_age_seconds: Option<f64>,

@@ -1,6 +1,7 @@
 //! What people have muted: an object, a namespace or everything, for every recipient or for one.
 //!
-//! The host keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps to it.
+//! The controller keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps
+//! to it.
 
 use std::collections::BTreeSet;
 

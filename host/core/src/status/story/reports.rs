@@ -1,7 +1,7 @@
 //! What plugins report of an object, such as who was told of it and what became of the message.
 //!
-//! A plugin writes reports into its `kv`: the key is `report/UID/` and anything, the value a JSON object. The host shows
-//! them with the object, and removes them once the journal has nothing of the object.
+//! A plugin writes reports into its `kv`: the key is `report/UID/` and anything, the value a JSON object. The
+//! controller shows them with the object, and removes them once the journal has nothing of the object.
 
 use serde::{Deserialize, Serialize};
 

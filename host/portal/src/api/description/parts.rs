@@ -71,13 +71,13 @@ pub(super) fn describe() -> Value {
             &text(),
             "Server-sent events. `state`: the id is the position, the data a state as JSON. `position`: comes first \
              where no position is given; the data is the position after which the stream begins. `reset`: the journal is older than the position asked for; the \
-             data is its newest position. `Kubewitness-Notice` tells where retention has removed states behind the position.",
+             data is its newest position. `Kubewitness-Notice` tells where retention has removed states after the position.",
         );
     api.operation(
         "post",
         "/api/v1/login",
         "login",
-        "A one-time login for a browser, for whoever has sent a token",
+        "A one-time login for a browser, for the sender of a token",
     )
     .refuses(&[403])
     .answers(api::login, "The code. The page `/login/once?code=CODE` takes it once.");
@@ -113,7 +113,7 @@ fn on_plugin(verb: &str) -> String {
 
 fn describe_mutes(api: &mut Description) {
     let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
-    api.get("/api/v1/mutes", "mutes", "The mutes: whom no message reaches, and about what")
+    api.get("/api/v1/mutes", "mutes", "The mutes: recipient and object of each")
         .answers(api::muting::mutes, "The mutes that the person may undo, newest first.");
     let told = "Whether that changed anything, and the mute.";
     api.post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)

@@ -170,7 +170,7 @@ fn nothing(any: bool, asked: &JobsQuery, sources: &[SourceView], restricted: boo
         false => empty(
             "Nothing yet",
             &html! {
-                @if restricted { "Nothing that you may see: others may have objects of this kind. " }
+                @if restricted { "You may see no object of this kind. There may be others. " }
                 "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
                 a href="/sources" { "the sources" } " tell what is watched."
             },

@@ -204,9 +204,9 @@ fn cut(view: &TimelineView, asked: Asked<'_>) -> Markup {
 fn owns_more(view: &TimelineView) -> Markup {
     html! {
         @if view.owns_more {
-            "It owns more objects than one page is about: this page is about the newest. "
-            @if view.next.is_some() { "The next pages are about the others. " }
-            @else { "What belongs to one of them is on the page of that one. " }
+            "This page shows the newest of the objects that it owns. "
+            @if view.next.is_some() { "The next pages show the others. " }
+            @else { "Open one of them to see what it owns. " }
         }
     }
 }

@@ -151,7 +151,7 @@ pub(crate) async fn change(
             ("who", "") => {}
             ("who", _) => request.who = value,
             _ => {
-                let hint = "It has do, uid, namespace, all (true), to and who.";
+                let hint = "The form has the fields do, uid, namespace, all (true), to and who.";
                 return Err(Problem::invalid(format!("`{field}` is no field of this form."), hint).into());
             }
         }

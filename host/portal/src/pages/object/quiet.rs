@@ -1,5 +1,5 @@
-//! Which versions tell nothing new, so that the table folds them: their status and all that their documents say to
-//! people are those of the version before.
+//! Finds versions that tell nothing new, so that the table folds them: status and document say the same to people as
+//! those of the version before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

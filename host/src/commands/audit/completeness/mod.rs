@@ -246,7 +246,7 @@ impl Trail {
         let mut reasons = Vec::new();
         if !writer.is_known() {
             reasons.push(
-                "whether states before the first record of a source or behind the last are missing, or all of a source: the \
+                "whether states before the first record of a source or after the last are missing, or all of a source: the \
                  data folder does not say which plugin writes these files, and how far it is"
                     .to_owned(),
             );

@@ -53,7 +53,7 @@ fn without_the_plugins_progress_only_what_is_between_the_records_is_compared_and
     let report = told(trail(), &[1, 2, 3, 4, 6, 7], false);
     assert_eq!((report.ok, report.compared), (true, Some(3)));
     let [open] = report.not_shown.as_slice() else { panic!("{report} {:?}", report.not_shown) };
-    assert!(open.contains("behind the last") && open.contains("all of a source"), "{open}");
+    assert!(open.contains("after the last") && open.contains("all of a source"), "{open}");
 }
 
 #[test]

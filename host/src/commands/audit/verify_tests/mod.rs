@@ -1,4 +1,4 @@
-//! Ledgers that are changed in every way, and what the proof says of each.
+//! Ledgers that are changed in every way, and what the proof says of each. The tests read files alone: no controller runs.
 
 mod changes;
 mod parts;
@@ -457,7 +457,7 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
     assert!(proved_with(2024, None).ok);
     let told = proved_with(2025, None).what.unwrap();
     assert!(
-        told.contains("2025 records stand behind the newest root") && told.contains("2024 at most"),
+        told.contains("2025 records stand after the newest root") && told.contains("2024 at most"),
         "{told}"
     );
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);

@@ -1,4 +1,4 @@
-//! What the calls of a trial cost, by the host's own figures.
+//! What the calls of a trial cost, by the controller's own figures.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Hands states and ticks to a plugin as the host does, with nothing behind it: the database is a file that is thrown away, requests
-//! are answered and not sent, the clock stands at the time of the state. So the same objects give the same effects.
-//! It asks no controller and no cluster.
+//! Hands states and ticks to a plugin as the controller does, with nothing behind it: the database is a file that is
+//! thrown away, requests are answered and not sent, the clock stands at the time of the state. So the same objects
+//! give the same effects. It asks no controller and no cluster.
 
 mod measure;
 mod stand_ins;

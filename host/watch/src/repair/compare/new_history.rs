@@ -120,7 +120,7 @@ impl Comparison {
 
     fn baseless(&self, object: &ObjectRef) -> Broken {
         let (source, namespace, name) = (&self.parts.spec.name, &object.namespace, &object.name);
-        tracing::warn!(%source, %namespace, name, "an object exists that did not exist where the histories parted: the present objects are listed instead");
+        tracing::warn!(%source, %namespace, name, "an object is newer than the last version that both histories share: the present objects are listed instead");
         Broken::Baseless
     }
 

@@ -1,4 +1,4 @@
-//! States on their way from the host that witnesses them to those that hand them out, over a real NATS
+//! States on their way from the controller that witnesses them to those that hand them out, over a real NATS
 //! server with JetStream: rows 35 and 36, kills of every side, and a server that forgets what it had
 //! acknowledged.
 

@@ -1,5 +1,6 @@
 //! Reads every page of the documentation and runs its commands.
 
+mod code_paths;
 mod colleague;
 mod commands;
 mod guide;

@@ -64,16 +64,21 @@ impl Page {
 
     /// The lines outside of all blocks, with their numbers.
     pub fn text(&self) -> Vec<(usize, &str)> {
+        self.outside().filter(|(_, line)| !line.starts_with("<!--")).collect()
+    }
+
+    /// The lines that a reader of the page does not see, with their numbers: reasons why a block is not run.
+    pub fn remarks(&self) -> Vec<(usize, &str)> {
+        self.outside().filter(|(_, line)| line.starts_with("<!--")).collect()
+    }
+
+    fn outside(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut open = false;
-        let mut text = Vec::new();
-        for (index, line) in self.lines.iter().enumerate() {
+        self.lines.iter().enumerate().filter_map(move |(index, line)| {
             let is_fence = line.starts_with("```");
             open ^= is_fence;
-            if !open && !is_fence && !line.starts_with("<!--") {
-                text.push((index + 1, line.as_str()));
-            }
-        }
-        text
+            (!open && !is_fence).then_some((index + 1, line.as_str()))
+        })
     }
 }
 
@@ -150,4 +155,5 @@ fn a_block_has_its_commands_its_output_and_its_reason() {
     assert_eq!((block.output(), block.line), (vec!["out"], 3));
     assert_eq!(block.not_run.as_deref(), Some("needs a cluster"));
     assert_eq!(page.text(), [(1, "a"), (9, "b")]);
+    assert_eq!(page.remarks(), [(2, "<!-- not run: needs a cluster -->")]);
 }

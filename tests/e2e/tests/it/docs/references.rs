@@ -62,6 +62,10 @@ fn is_named_file(text: &str) -> bool {
         && text.split('/').next().is_some_and(|first| ROOMS.contains(&first))
 }
 
+fn missing_files<'a>(texts: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    texts.filter(|text| is_named_file(text) && !project_root().join(text).exists())
+}
+
 /// The names of all functions in all Rust files. Tests are among them.
 fn functions(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
@@ -87,9 +91,13 @@ fn links_and_names_of_files_lead_somewhere() -> Result<()> {
             for target in links(line) {
                 faults.extend(check_link(&page, target).err().map(|why| format!("{place}: {why:#}")));
             }
-            let named = in_backticks(line).filter(|text| is_named_file(text));
-            let missing = named.filter(|path| !project_root().join(path).exists());
-            faults.extend(missing.map(|path| format!("{place}: there is no {path}")));
+            faults
+                .extend(missing_files(in_backticks(line)).map(|path| format!("{place}: there is no {path}")));
+        }
+        for (number, line) in page.remarks() {
+            let words = line.split([' ', ',', ';', ':']).map(|word| word.trim_matches('`'));
+            let missing = missing_files(words);
+            faults.extend(missing.map(|path| format!("{}:{number}: there is no {path}", page.name())));
         }
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));

@@ -1,4 +1,4 @@
-//! What the host lets a destination of `http` be, as an operator meets it.
+//! What the controller lets a destination of `http` be, as an operator meets it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

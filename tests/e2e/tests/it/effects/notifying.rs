@@ -432,12 +432,12 @@ async fn check_names_the_path_of_what_is_misspelt_in_a_configuration_and_what_is
             (
                 "destination: slack",
                 "destination: slak",
-                "spec.grants.http[0].destination: the host has no destination `slak`: is `slack` meant?",
+                "spec.grants.http[0].destination: the controller has no destination `slak`: is `slack` meant?",
             ),
             (
                 "source: jobs",
                 "source: jbos",
-                "spec.subscribe[0].source: the host has no source `jbos`: is `jobs` meant?",
+                "spec.subscribe[0].source: the controller has no source `jbos`: is `jobs` meant?",
             ),
             (
                 "phases: [Failed]",

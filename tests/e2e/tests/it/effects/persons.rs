@@ -1,4 +1,4 @@
-//! A person's name in an audit trail: kept beside it, shown, erased while the host runs, and given anew.
+//! A person's name in an audit trail: kept beside it, shown, erased while the controller runs, and given anew.
 
 use std::path::Path;
 use std::time::Duration;

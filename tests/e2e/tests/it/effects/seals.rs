@@ -1,4 +1,4 @@
-//! A ledger that the host signs and closes, proved by the program and by the one that the documentation shows.
+//! A ledger that the controller signs and closes, proved by the program and by the one that the documentation shows.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

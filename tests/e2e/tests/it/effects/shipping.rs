@@ -1,5 +1,5 @@
-//! Closed files of a ledger on their way into a bucket: with a server that is away, refuses, and stores other bytes, and
-//! with a host that is killed.
+//! Closed files of a ledger on their way into a bucket: with a server that is away, refuses, and stores other bytes,
+//! and with a controller that is killed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -115,7 +115,7 @@ async fn the_journal_is_nobodys_database_and_a_source_cannot_become_another_unde
         let folder = lab.options.config.clone().context("a folder")?;
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
         for (bad, word) in [
-            (host.replace("path: second.db", "path: ./journal.db"), "the host's own"),
+            (host.replace("path: second.db", "path: ./journal.db"), "the controller's own"),
             (host.replace("kind: Job}", "kind: Job, namespace: other}"), "give the new source a new name"),
         ] {
             ensure!(bad != host, "the example has changed: {host}");

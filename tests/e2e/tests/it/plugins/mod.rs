@@ -1,5 +1,5 @@
-//! The life of a plugin: it is started, called, paused, replaced and taken out. What it does outside of the host is
-//! in `effects`.
+//! The life of a plugin: it is started, called, paused, replaced and taken out. What it does outside of the
+//! controller is in `effects`.
 
 mod calls;
 mod forgetting;

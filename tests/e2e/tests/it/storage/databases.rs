@@ -1,4 +1,4 @@
-//! Plugins' rows in PostgreSQL, MariaDB and MySQL: the host is killed, the database is stopped, killed and
+//! Plugins' rows in PostgreSQL, MariaDB and MySQL: the controller is killed, the database is stopped, killed and
 //! paused, and afterwards every version is there exactly once and in order, with one effect each.
 
 use std::path::PathBuf;

@@ -93,7 +93,7 @@ async fn a_source_that_keeps_little_keeps_the_end_of_each_story_and_says_what_it
         let tap = tap.args(["tap", "jobs", "--after", "0", "--server", &server]);
         let mut tap = Process::start("tap", tap, scratch.path())?;
         until(WITHIN, "tap to tell what retention took", async || {
-            let told = tap.stderr().contains("Retention has removed states behind position 0");
+            let told = tap.stderr().contains("Retention has removed states after position 0");
             Ok((told && tap.stdout().contains("\"jobs\"")).then_some(()))
         })
         .await?;
