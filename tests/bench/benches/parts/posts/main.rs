@@ -48,7 +48,8 @@ fn main() -> Result<()> {
 async fn run() -> Result<()> {
     let plugin = plugin::Plugin::load().await?;
     println!("posts: the notification plugin with {} new Jobs, journal in SQLite", plugin::JOBS);
-    for millis in ANSWERS {
+    // With slower receivers, a round would take minutes.
+    for millis in ANSWERS.into_iter().take_while(|millis| *millis <= 10) {
         // In turn, since machines are noisy.
         let (mut noted, mut bare) = (0.0_f64, 0.0_f64);
         for _ in 0..plugin::ROUNDS {
