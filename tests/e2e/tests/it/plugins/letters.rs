@@ -98,6 +98,15 @@ fn splits(log: &str) -> bool {
     sizes.any(|states| states > 1) && sizes.any(|states| states == 1)
 }
 
+/// The list once the journal has all of them: it saves them a moment after the status tells of them.
+async fn four_letters(server: &str) -> Result<Value> {
+    let saved = async || {
+        let letters = command_json(&["deadletters", "list", "--server", server, "-o", "json"]).await?;
+        Ok((letters.as_array().map_or(0, Vec::len) == 4).then_some(letters))
+    };
+    until(WITHIN, "four dead letters in the list", saved).await
+}
+
 fn named<'v>(letters: &'v Value, name: &str) -> &'v Value {
     let all = letters.as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().find(|letter| letter["object"]["name"] == name).unwrap_or(&Value::Null)
@@ -119,7 +128,7 @@ async fn a_component_that_traps_loops_or_eats_memory_parks_those_states_alone_an
 
         let server = format!("http://{}", run.address());
         let list = async || command_json(&["deadletters", "list", "--server", &server, "-o", "json"]).await;
-        let letters = list().await?;
+        let letters = four_letters(&server).await?;
         let log = run.process().stderr();
         ensure!(splits(&log), "no call of several states failed before one of a single state: {log}");
         for (name, _, error) in HARMS {
@@ -215,7 +224,7 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
         run.status_when(WITHIN, "four dead letters", four).await?;
         let portal = format!("http://{}", run.address());
         let list = async || command_json(&["deadletters", "list", "--server", &portal, "-o", "json"]).await;
-        let seq = named(&list().await?, "traps")["seq"].to_string();
+        let seq = named(&four_letters(&portal).await?, "traps")["seq"].to_string();
         let browser = Browser::start(scratch.path()).await?;
         browser.without_scripts().await?;
         browser.open(&format!("{portal}/deadletters?plugin=probe")).await?;

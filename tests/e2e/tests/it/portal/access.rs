@@ -157,6 +157,8 @@ async fn a_namespace_that_is_made_again_shows_nothing_of_the_one_before() {
         world.sees(&eve, &[]).await?;
         let story = ["timeline", "job/train-team-b", "-n", "team-b"];
         refused(&world.ask(&eve, &story).await?, "nothing was witnessed of job/train-team-b")?;
+        // What is created in the second of the namespace, and gone within ten, could be of the one before.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         world.lab.kubectl.ok_with(&["-n", "team-b", "create", "-f", "-"], &job("again")).await?;
         world.sees(&eve, &["train-again"]).await?;
         // Neither is what is gone, nor what was there: only what is of this namespace.
