@@ -7,6 +7,7 @@
 #[path = "../../fixtures/granted.rs"]
 mod granted;
 mod plugin;
+#[allow(dead_code, reason = "each benchmark uses its part")]
 #[path = "../../fixtures/support.rs"]
 mod support;
 
