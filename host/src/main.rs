@@ -24,7 +24,7 @@ use kubewitness_sandbox::Bounds;
 use cli::{Cli, Command, CompileArgs};
 use commands::{End, Ended, Usage};
 
-#[cfg(any(test, not(feature = "playground")))]
+#[cfg(not(feature = "playground"))]
 const NO_PLAYGROUND: &str = "this is a production build, without the simulated cluster. In a checkout of Kubewitness, \
     `cargo xtask playground` builds and starts one that has it";
 
@@ -100,20 +100,5 @@ async fn dispatch(command: Command) -> Ended {
         Command::Plugin(args) => commands::plugin(args).await,
         // It needs no runtime, and has ended before there is one.
         Command::CompileComponent(_) => Ok(End::Fine),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As the production build answers, whether this build has the playground or not.
-    #[test]
-    fn a_production_build_says_which_command_has_the_playground_and_ends_as_for_a_wrong_command() {
-        let told = Usage::error(NO_PLAYGROUND);
-        assert!(told.downcast_ref::<Usage>().is_some(), "the exit code is 2");
-        let told = told.to_string();
-        assert!(told.starts_with("this is a production build, without the simulated cluster."), "{told}");
-        assert!(told.contains("`cargo xtask playground` builds and starts one that has it"), "{told}");
     }
 }

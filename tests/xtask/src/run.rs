@@ -120,7 +120,7 @@ pub fn ci() -> Result<ExitCode> {
     check(production.args(["--deny", "warnings"]).env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
     step("the documentation of the SDK");
     let mut documented = cargo();
-    // The plugins were built in this profile, so the macros that the SDK needs are there: 30 s, and not two minutes.
+    // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
     documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "plugin"]);
     check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
     fuzz::all(fuzz::IN_CI)?;

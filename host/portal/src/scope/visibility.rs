@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kubewitness_core::kinds;
-use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched, is_of_namespace};
+use kubewitness_core::ports::{Attempt, RawState, Shown, VisibleObjects, Watched};
 use kubewitness_core::views::{
     EventView, Gone, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
 };
@@ -151,11 +151,7 @@ impl Visibility {
         };
         let created = self.ages.created_ms(&*self.views, object, seq).await?;
         let Some(created_ms) = created else { return Ok(false) };
-        let ended_ms = match created_ms == since_ms {
-            true => self.views.ended_ms(&object.uid).await?,
-            false => None,
-        };
-        Ok(is_of_namespace(created_ms, since_ms, ended_ms))
+        Ok(self.views.is_since(since_ms, created_ms, &object.uid).await?)
     }
 
     /// A resource in the whole cluster, by the source that witnesses it.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use kubewitness_core::document::unpack;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::order::{By, Order, Place, Placed};
-use kubewitness_core::ports::{Backlog, Documents, Lister, Selection, Shown, created_ms, is_of_namespace};
+use kubewitness_core::ports::{Backlog, Documents, Lister, Selection, Shown, created_ms};
 use kubewitness_core::search::About;
 use kubewitness_core::views::{ObjectQuery, ObjectView, ViewError, Views};
-use kubewitness_core::{Change, ObjectRef, Seq, State, Status, calendar};
+use kubewitness_core::{Change, Seq, State, Status, calendar};
 use kubewitness_journal::{Ended, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
 use tokio::time::Instant;
 
@@ -393,18 +393,11 @@ impl HostViews {
         Ok(search.is_none_or(|search| search.fits_document(&document))
             && selection.labels.matches(|key| labels.get(key).map(String::as_str))
             && match since_ms.zip(created_ms(&document)) {
-                Some((since_ms, created_ms)) => self.is_since(since_ms, created_ms, &state.object).await?,
+                Some((since_ms, created_ms)) => {
+                    self.is_since(since_ms, created_ms, &state.object.uid).await?
+                }
                 None => since_ms.is_none(),
             })
-    }
-
-    /// Whether an object is of the namespace that was made at this moment.
-    async fn is_since(&self, since_ms: u64, created_ms: u64, object: &ObjectRef) -> Result<bool, ViewError> {
-        let ended_ms = match created_ms == since_ms {
-            true => self.ended_ms(&object.uid).await?,
-            false => None,
-        };
-        Ok(is_of_namespace(created_ms, since_ms, ended_ms))
     }
 
     /// The document of a state; of an end that a comparison found, that of the state before.

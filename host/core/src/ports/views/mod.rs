@@ -35,7 +35,7 @@ pub use self::status::{
     StatusView, StreamView,
 };
 pub use super::submit::{SubmitRequest, SubmitView, TemplateView};
-use crate::ports::{RawState, RawStory, Watched};
+use crate::ports::{RawState, RawStory, Watched, is_of_namespace};
 use crate::state::{Gap, Seq, State};
 pub use crate::status::story::events::EventView;
 pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
@@ -82,10 +82,14 @@ pub trait Views: Send + Sync {
     async fn shown(&self, state: RawState) -> Result<Arc<State>, ViewError>;
     /// When the object was created of which a state is, if its document says so.
     async fn created_ms(&self, seq: Seq) -> Result<Option<u64>, ViewError>;
-    /// When an object was seen to have ended. `None` while it is there.
-    async fn ended_ms(&self, uid: &str) -> Result<Option<u64>, ViewError> {
-        let newest = self.story(&TimelineQuery::newest_of(uid)).await?.states.pop();
-        Ok(newest.and_then(|state| state.ended_ms()))
+    /// Whether an object that was created then lies in the namespace that was made at `since_ms`.
+    async fn is_since(&self, since_ms: u64, created_ms: u64, uid: &str) -> Result<bool, ViewError> {
+        // Its end tells in the same second alone.
+        let newest = match created_ms == since_ms {
+            true => self.story(&TimelineQuery::newest_of(uid)).await?.states.pop(),
+            false => None,
+        };
+        Ok(is_of_namespace(created_ms, since_ms, newest.and_then(|state| state.ended_ms())))
     }
     /// How far each plugin is with these states.
     async fn deliveries(&self, states: &[Arc<State>]) -> Result<Deliveries, ViewError>;

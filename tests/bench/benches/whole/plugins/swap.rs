@@ -150,7 +150,7 @@ pub async fn run() -> Result<()> {
 fn waits(log: &Path) -> Result<()> {
     let log = std::fs::read_to_string(log)?;
     let replaced = log.lines().filter(|line| line.contains("replaced: calls from now on"));
-    let mut waits = replaced.map(micros).collect::<Result<Vec<_>>>()?;
+    let mut waits = replaced.map(took_micros).collect::<Result<Vec<_>>>()?;
     waits.sort_by(f64::total_cmp);
     let longest = waits.last().context("nothing was replaced")?;
     let held = if *longest <= GOAL_MICROS { "held" } else { "NOT held" };
@@ -164,7 +164,7 @@ fn waits(log: &Path) -> Result<()> {
 }
 
 /// The field `took` of a line.
-fn micros(line: &str) -> Result<f64> {
+fn took_micros(line: &str) -> Result<f64> {
     let told = line.split_once("took=").and_then(|(_, rest)| rest.split_whitespace().next());
     let told = told.with_context(|| format!("no time in `{line}`"))?;
     let (number, unit) = told.split_at(told.find(|c: char| c.is_alphabetic()).unwrap_or(told.len()));
