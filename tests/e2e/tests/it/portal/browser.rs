@@ -123,12 +123,15 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
 
     browser.open(&format!("{portal}/objects/{uid}")).await?;
     ensure!(browser.text().await?.contains(name), "one job's story: {}", browser.text().await?);
-    let lanes = browser.script("return document.querySelectorAll('svg rect').length").await?;
-    ensure!(lanes.as_u64() > Some(1), "its phases are drawn: {lanes}");
-
     ensure!(browser.text().await?.contains("which plugin is done with each state"), "the plugins' lanes");
-    let marks = browser.script("return document.querySelectorAll('svg .told').length").await?;
-    ensure!(marks.as_u64() > Some(0), "a mark for each state that a plugin has: {marks}");
+    // The first job runs while plugins are still compiled.
+    let drawn = async || {
+        browser.open(&format!("{portal}/objects/{uid}")).await?;
+        let [phases, marks] =
+            [at_least(&browser, "svg rect", 2).await?, at_least(&browser, "svg .told", 1).await?];
+        Ok((phases && marks).then_some(()))
+    };
+    until(WITHIN, "its phases, and a mark for each state that a plugin has", drawn).await?;
 
     let seq = job["seq"].as_u64().context("a position")?;
     document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
@@ -142,6 +145,11 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     }
     folds_by_its_own_width(&browser).await?;
     browser.close().await
+}
+
+async fn at_least(browser: &Browser, selector: &str, count: u64) -> Result<bool> {
+    let drawn = browser.script(&format!("return document.querySelectorAll('{selector}').length")).await?;
+    Ok(drawn.as_u64() >= Some(count))
 }
 
 /// The table of a plugin's grants stands in a card: its rows are cards where the card is narrow, however wide the window.
