@@ -77,7 +77,7 @@ fn lease_name(text: &str, own: impl FnOnce() -> String) -> Result<LeaseName> {
     Ok(LeaseName { namespace, name: name.to_owned() })
 }
 
-/// Without path and user: what follows the host may be a secret.
+/// Without path and user: what follows the controller may be a secret.
 fn origin(server: &str) -> String {
     reqwest::Url::parse(server).map_or_else(|_| "unknown".into(), |url| url.origin().ascii_serialization())
 }

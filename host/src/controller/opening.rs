@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How late a server that is back may be noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answers that the host waits, until the real views are there.
+/// Answers that the controller waits, until the real views are there.
 pub struct Opening {
     views: OnceLock<Arc<dyn Views>>,
     why: RwLock<String>,

@@ -84,7 +84,7 @@ pub struct Shared {
     pub listers: Listers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
-    /// Streams that this host hands states to.
+    /// Streams that this controller hands states to.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
     /// By source, what keeps retention from going on.
     held: RwLock<BTreeMap<String, BTreeMap<Holder, Kept>>>,

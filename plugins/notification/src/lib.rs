@@ -11,12 +11,12 @@ mod config;
 mod decide;
 mod direct;
 mod facts;
-mod kept;
+mod stored;
 mod telling;
 mod template;
 
-use kept::{mutes, report};
 use kubewitness_sdk::{About, FieldError, Plugin, State, Ticking, Verdict};
+use stored::{mutes, report};
 
 pub use config::Config;
 

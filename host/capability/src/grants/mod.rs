@@ -57,7 +57,7 @@ pub struct Capabilities {
     lent: Lent,
 }
 
-/// What the host lends to all grants.
+/// What the controller lends to all grants.
 #[derive(Clone, Default)]
 pub struct Lent {
     /// One of several processes that may hand states to the same plugins has a name of its own, at most 32 characters
@@ -67,7 +67,7 @@ pub struct Lent {
     pub ledgers: Option<Arc<dyn Ledgers>>,
 }
 
-/// What the host lends to the grants of one plugin.
+/// What the controller lends to the grants of one plugin.
 pub struct Backing {
     pub documents: Arc<dyn Documents>,
     pub lister: Arc<dyn Lister>,
@@ -78,7 +78,7 @@ pub struct Backing {
     pub uses: Arc<Uses>,
     /// What the plugin has stored, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
-    /// What the host tells every plugin that has `kv`.
+    /// What the controller tells every plugin that has `kv`.
     pub told: Told,
     /// Where calls are noted before they have an effect.
     pub notes: Arc<dyn Notes>,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kubewitness_core::config::places::{Places, Store, plain};
+use kubewitness_core::config::files::{Places, Store, plain};
 use kubewitness_core::files;
 
 /// Why a store can't have its place.

@@ -1,7 +1,7 @@
 //! `http`: sends requests to destinations that an operator named. The address, its secrets and its rate
 //! stay here. A plugin names a path below the address, and no answer names the address or a secret.
 //!
-//! The client is reqwest beside kube's hyper: without it the host has 398 crates and not 400 (`cargo tree`), and
+//! The client is reqwest beside kube's hyper: without it the controller has 398 crates and not 400 (`cargo tree`), and
 //! pools, timeouts and their errors would have to be written here.
 
 pub mod resolver;
@@ -85,8 +85,8 @@ pub struct Destination {
     pub spec: DestinationSpec,
     /// As it was when the destination was opened. One that is a secret is read again for each request.
     base: Url,
-    /// The names of the headers that the host sets: those with secrets, whose values are read for each request, and the
-    /// scheme's.
+    /// The names of the headers that the controller sets: those with secrets, whose values are read for each request,
+    /// and the scheme's.
     own_headers: Vec<HeaderName>,
     clients: Clients,
     rates: Mutex<Vec<Bucket>>,
@@ -310,7 +310,7 @@ fn method_of(request: &HttpRequest, most: u64) -> Result<HttpMethod, GrantError>
     Ok(method)
 }
 
-/// Those that a plugin sends. The host's own secrets can't be replaced.
+/// Those that a plugin sends. The controller's own secrets can't be replaced.
 fn headers_of(sent: &[(String, String)], secret: &[HeaderName]) -> Result<HeaderMap, GrantError> {
     if sent.len() > HEADERS {
         return Err(GrantError::TooLarge(format!("a request has at most {HEADERS} headers")));

@@ -27,7 +27,7 @@ const KEY_BYTES: usize = 512;
 /// Keys that one listing may return.
 const LIST_KEYS: usize = 10_000;
 
-/// What the host tells every plugin: the value of the key [`mutes::KEY`], which no plugin writes.
+/// What the controller tells every plugin: the value of the key [`mutes::KEY`], which no plugin writes.
 #[derive(Clone, Debug, Default)]
 pub struct Told(Arc<Mutex<Option<Vec<u8>>>>);
 

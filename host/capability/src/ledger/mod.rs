@@ -234,7 +234,7 @@ impl Ledger {
     }
 }
 
-/// The file's name is for the host's log, not for the plugin.
+/// The file's name is for the controller's log, not for the plugin.
 fn refusal(ledger: &str, path: &Path, error: &io::Error) -> GrantError {
     tracing::error!(ledger, %error, "the ledger {} can't be used", path.display());
     match error.kind() {

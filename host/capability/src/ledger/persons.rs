@@ -147,7 +147,7 @@ mod tests {
         std::fs::read_to_string(&persons.path).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// As the next process of the host does, or the same one after a while.
+    /// As the next process of the controller does, or the same one after a while.
     fn later(persons: &Persons) -> Persons {
         Persons { path: persons.path.clone(), open: Mutex::new(None) }
     }
@@ -179,7 +179,7 @@ mod tests {
         while identity(&std::fs::metadata(&persons.path).unwrap()) == left {
             std::fs::write(&persons.path, &erased).unwrap();
         }
-        // A name that the host does not know makes it look at once.
+        // A name that the controller does not know makes it look at once.
         persons.conceal("bob").unwrap();
         let after = persons.conceal("ada").unwrap();
         assert_ne!(after, before);

@@ -87,7 +87,7 @@ pub fn parameters(server: &str, ca: Option<&[u8]>) -> Result<TlsParameters, Stri
     builder.build_rustls().map_err(|error| format!("can't be used: {error}"))
 }
 
-/// The reason is for the log of the host.
+/// The reason is for the log of the controller.
 pub async fn to(
     spec: &MailSpec,
     addresses: &[IpAddr],

@@ -41,7 +41,7 @@ impl Key {
         Ok(self.pair.sign(message).as_ref().to_vec())
     }
 
-    /// What the host itself says in a ledger. It is bounded by its shape.
+    /// What the controller itself says in a ledger. It is bounded by its shape.
     pub fn sign_statement(&self, text: &[u8]) -> Vec<u8> {
         self.pair.sign(text).as_ref().to_vec()
     }

@@ -60,7 +60,7 @@ pub struct Standing {
 pub struct Stores {
     pub databases: Vec<sql::Shared>,
     pub ledgers: Vec<Arc<Ledger>>,
-    /// All of the host's, for ledgers that ask one of them.
+    /// All of the controller's, for ledgers that ask one of them.
     pub deciders: Databases,
 }
 
@@ -210,7 +210,7 @@ pub struct Granted {
 }
 
 pub struct Database {
-    /// What the host calls it.
+    /// What the controller calls it.
     pub name: String,
     pub engine: sql::Shared,
     pub access: SqlAccess,

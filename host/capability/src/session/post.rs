@@ -116,7 +116,7 @@ fn untold<T: for<'d> Deserialize<'d>>(head: &str) -> Result<T, GrantError> {
     serde_json::from_str(head).map_err(unreadable)
 }
 
-/// Of what a plugin sends. The host's own headers may change meanwhile.
+/// Of what a plugin sends. The controller's own headers may change meanwhile.
 pub fn digest_of(HttpRequest { method, path, headers, body }: &HttpRequest) -> String {
     let headers = headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
     digest([method.as_bytes(), path.as_bytes()].into_iter().chain(headers).chain([&body[..]]))

@@ -56,7 +56,7 @@ impl World {
         serde_json::from_value(spec).unwrap()
     }
 
-    /// Behind the host's back.
+    /// Behind the controller's back.
     async fn run(&self, statement: &str) {
         let Some(service) = self.service else {
             let connection = rusqlite::Connection::open(self.folder.path().join("p.db")).unwrap();

@@ -31,7 +31,7 @@ pub struct Plan {
     pub rows: Vec<Vec<SqlValue>>,
 }
 
-/// The database's own tables and the host's are not for plugins.
+/// The database's own tables and the controller's are not for plugins.
 fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
     let shaped = !name.is_empty()
         && name.len() <= NAME_BYTES

@@ -26,7 +26,7 @@ pub use components::{
 };
 pub use destinations::*;
 pub use host::*;
-pub use ledgers::places;
+pub use ledgers::files;
 pub use ledgers::{LedgerSpec, RotateSpec, ShipSpec, SigningSpec};
 pub use plugin::*;
 pub use redaction::{RedactedField, RedactionSpec};

@@ -46,7 +46,7 @@ pub struct Asked {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Everything but the body, as the host reads it back.
+    /// Everything but the body, as the controller reads it back.
     pub head: String,
     /// `None`: it was too large to be kept.
     pub body: Option<Vec<u8>>,

@@ -1,6 +1,6 @@
 //! Seals of a ledger: which lines the controller writes between a plugin's records, and when. No I/O and no key.
 //!
-//! A ledger is a numbered series of files. Each line is a record of a plugin, or a statement of the host:
+//! A ledger is a numbered series of files. Each line is a record of a plugin, or a statement of the controller:
 //!
 //! ```text
 //! {"kubewitness.dev/ledger":"head","ledger":"<id>","file":2,"previous":"<hash>","records":981,"at":"…"}

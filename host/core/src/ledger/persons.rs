@@ -18,7 +18,7 @@ use super::{names, sha256};
 pub const SALT_BYTES: usize = 16;
 /// A longer name is no person's.
 pub const NAME_BYTES: usize = 256;
-/// Names of one ledger. Some megabytes, which the host holds.
+/// Names of one ledger. Some megabytes, which the controller holds.
 pub const PERSONS: usize = 20_000;
 /// Each byte of a name has at most six in JSON.
 pub const PERSON_BYTES: usize = 6 * NAME_BYTES + 256;

@@ -32,7 +32,7 @@ pub enum Due {
 }
 
 impl Schedule {
-    /// Whether the host writes statements at all.
+    /// Whether the controller writes statements at all.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }

@@ -29,7 +29,7 @@ pub struct Statement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
     pub records: u64,
-    /// Lines of this file that the host took over: it did not see how they came.
+    /// Lines of this file that the controller took over: it did not see how they came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub struct Statement {
     pub key: Option<String>,
 }
 
-/// Whether the host wrote this line. A plugin may write none that looks like it.
+/// Whether the controller wrote this line. A plugin may write none that looks like it.
 pub fn is_statement(line: &[u8]) -> bool {
     line.starts_with(START)
 }

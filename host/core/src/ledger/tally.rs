@@ -7,7 +7,7 @@ use crate::model::calendar;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Known once the host has written a statement.
+    /// Known once the controller has written a statement.
     ledger: Option<String>,
     file: u64,
     previous: String,

@@ -48,7 +48,7 @@ pub const TRIES_KEPT: usize = 16;
 /// The error of each try is cut to this many bytes.
 pub const TRY_TEXT: usize = 512;
 
-/// The longest delay that a plugin may ask for. The host never takes a guest's number unchecked.
+/// The longest delay that a plugin may ask for. The controller never takes a guest's number unchecked.
 pub const PLUGIN_DELAY: Duration = Duration::from_secs(3600);
 
 /// The most steps from a full document to a version built on it. 32 steps decode in about 5 µs.
@@ -76,10 +76,10 @@ pub const TICK_TIMEOUT_MOST: Duration = Duration::from_secs(60);
 pub const MEMORY_LEAST: u64 = 64 << 10;
 pub const CALL_LEAST: Duration = Duration::from_millis(1);
 
-/// The least that one call to the host may carry. With less, hardly any statement or record fits.
+/// The least that one call to the controller may carry. With less, hardly any statement or record fits.
 pub const HOST_BYTES_LEAST: u64 = 1 << 10;
 
-/// States of one call, at most: the host and the plugin hold all of them in memory at once.
+/// States of one call, at most: the controller and the plugin hold all of them in memory at once.
 pub const BATCH_MOST: u32 = 1024;
 
 /// The most bytes of one plugin's `kv`, keys and values together, unless the host's settings say otherwise.

@@ -53,7 +53,7 @@ pub enum CallError {
     /// The plugin says that its tick failed.
     #[error("the plugin says: {0}")]
     Failed(String),
-    /// Not the plugin's fault: a database, a ledger or the host itself failed.
+    /// Not the plugin's fault: a database, a ledger or the controller itself failed.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -70,11 +70,11 @@ crate::words! {
         TimedOut = "timed-out",
         /// The plugin wanted more memory than `limits.memory`.
         OutOfMemory = "out-of-memory",
-        /// The plugin's answer was not one verdict a state, each of a kind that the host knows.
+        /// The plugin's answer was not one verdict a state, each of a kind that the controller knows.
         Invalid = "invalid",
         /// A database refused what the plugin wrote.
         Refused = "refused",
-        /// A database, a ledger or the host failed. The plugin is not to blame.
+        /// A database, a ledger or the controller failed. The plugin is not to blame.
         Unavailable = "unavailable",
     }
 }
@@ -103,7 +103,7 @@ impl CallError {
 pub struct Tick {
     /// When it was due, in milliseconds since 1970. The call may begin later.
     pub due_ms: u64,
-    /// How long it may take, the host's work included, and without waiting for turns of the processor.
+    /// How long it may take, the controller's work included, and without waiting for turns of the processor.
     pub timeout: Duration,
 }
 

@@ -17,9 +17,9 @@ use crate::redact::Redactor;
 pub enum Acting<'a> {
     /// With this token of the person.
     Token(&'a str),
-    /// With the host's credentials, as this person.
+    /// With the controller's credentials, as this person.
     Person(&'a Person),
-    /// With the host's credentials, as the host.
+    /// With the controller's credentials, as the controller.
     Controller,
 }
 
@@ -41,7 +41,7 @@ pub enum SubmitError {
     Unanswered(String),
 }
 
-/// The templates of this host, and how Jobs are made of them.
+/// The templates of this controller, and how Jobs are made of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     pub credentials: Credentials,

@@ -95,7 +95,7 @@ pub struct Fed {
     pub level: bool,
 }
 
-/// A source that another host witnesses. Its states arrive over a stream.
+/// A source that another controller witnesses. Its states arrive over a stream.
 #[async_trait]
 pub trait Feed: Send {
     /// Sets the place from which the feed goes on. The source calls this first.

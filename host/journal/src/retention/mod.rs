@@ -2,9 +2,9 @@
 //! `pass` asks the journal's writer to remove. Knows no SQL, and removes nothing itself.
 
 mod decide;
-mod facts;
 mod pass;
 mod rebase;
+mod removable;
 mod stats;
 
 pub use pass::Retention;

@@ -10,8 +10,8 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version, reports};
 
-use super::facts::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
 use super::rebase::successors;
+use super::removable::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
 use crate::journal::Journal;
 use crate::report::{Holder, Retained};
 use crate::retention::decide::{self, BATCH, Bounds, Cut, IN_HAND};

@@ -9,7 +9,7 @@ use kubewitness_core::ports::JournalError;
 
 use crate::report::{JournalStats, OpenError, RetentionStats, SourceStats, TakenStats};
 use crate::retention::decide::{self, Bounds, Cut, IN_HAND};
-use crate::retention::facts::{SourceFacts, look};
+use crate::retention::removable::{SourceFacts, look};
 use crate::store::place::Place;
 use crate::store::rows::removal::LinkRow;
 use crate::store::rows::{ROW_BYTES, SEGMENT};

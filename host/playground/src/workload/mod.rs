@@ -184,7 +184,7 @@ pub async fn run(
 }
 
 fn plain_client() -> Result<reqwest::Client, WorkloadError> {
-    // A process has one default for TLS. If the host has chosen one, it stays.
+    // A process has one default for TLS. If the controller has chosen one, it stays.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         rustls::crypto::ring::default_provider().install_default().ok();
     }

@@ -10,7 +10,7 @@ use axum::http::Response;
 use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::room::{Part, Room, SHARE};
+use super::long_held::{Part, Room, SHARE};
 
 /// Smaller ones are bounded by the connections.
 const LARGE: u64 = 64 * 1024;

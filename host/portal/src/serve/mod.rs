@@ -7,9 +7,9 @@
 
 mod connection;
 mod large_answers;
+mod long_held;
 mod places;
 mod refusal;
-mod room;
 mod stall;
 mod stream_places;
 mod tls;

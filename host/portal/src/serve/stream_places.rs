@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::room::{Part, Room};
+use super::long_held::{Part, Room};
 use super::traffic::Counts;
 
 #[derive(Clone)]

@@ -22,7 +22,7 @@ pub struct Report {
     /// The number of the first of them in the ledger.
     #[serde(skip)]
     pub first_file: u64,
-    /// The ledger's id; none if the host has written no statement into it.
+    /// The ledger's id; none if the controller has written no statement into it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<String>,
     /// Roots that hold, seals counted; of them, those whose signature holds.
@@ -31,7 +31,7 @@ pub struct Report {
     pub seals: u64,
     /// Records after the newest root.
     pub open: u64,
-    /// Lines that the host found when it first signed the ledger, or without receipts.
+    /// Lines that the controller found when it first signed the ledger, or without receipts.
     pub adopted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_root: Option<NewestRoot>,
@@ -124,7 +124,7 @@ impl fmt::Display for Report {
             (Some(line), Some(what)) => write!(f, "line {line}: {what}; the {} before it hold", self.lines),
             (None, Some(what)) => write!(f, "{what}; {} lines before it hold", self.lines),
             _ if self.lines == 0 => f.write_str("no lines yet"),
-            // Where the host signs, nobody asks for what the plugin signed.
+            // Where the controller signs, nobody asks for what the plugin signed.
             _ if self.roots > 0 || self.signed == 0 => {
                 write!(f, "{} lines, unbroken; the newest is {}", self.lines, self.head)
             }

@@ -196,26 +196,26 @@ fn has(value: &Value, text: &str) -> bool {
     }
 }
 
-/// Whether a line that says nothing has the name, as JSON writes it. A last line without an end may be one that the host is
-/// writing: there the name alone does not do, because a longer one may begin so.
+/// Whether a line that says nothing has the name, as JSON writes it. A last line without an end may be one that the
+/// controller is writing: there the name alone does not do, because a longer one may begin so.
 fn names(line: &[u8], person: &str) -> bool {
     let quoted = Value::from(person).to_string();
     let name = if line.ends_with(b"\n") { quoted.trim_matches('"') } else { &quoted };
     !name.is_empty() && line.windows(name.len()).any(|found| found == name.as_bytes())
 }
 
-/// In its place: the host may add lines meanwhile. A crash leaves each line as it was or erased, and one of them torn where
-/// it lies in two pages; the next erasure finds what is left.
+/// In its place: the controller may add lines meanwhile. A crash leaves each line as it was or erased, and one of them
+/// torn where it lies in two pages; the next erasure finds what is left.
 fn write_over<'l>(file: &File, lines: impl Iterator<Item = &'l Line>) -> Result<()> {
     let at = calendar::rfc3339(SystemClock::default().now_ms());
     for line in lines {
         match &line.person {
             Some(person) => file.write_all_at(&person.erased(&at, line.bytes)?, line.offset)?,
-            // Its end stays, if it has one: the host cuts off a last line without.
+            // Its end stays, if it has one: the controller cuts off a last line without.
             None => file.write_all_at(&vec![b' '; line.odd.trim_ascii_end().len()], line.offset)?,
         }
     }
-    // The host reads the file again once its time has changed, on file systems that write late, too.
+    // The controller reads the file again once its time has changed, on file systems that write late, too.
     file.set_modified(SystemTime::now())?;
     Ok(file.sync_all()?)
 }
@@ -323,7 +323,7 @@ mod tests {
             };
             left[..ends[0]].copy_from_slice(&erased("ada", 1));
             left[ends[1]..ends[1] + torn].copy_from_slice(&erased("ada", 3)[..torn]);
-            // The host was adding a name as the machine went down.
+            // The controller was adding a name as the machine went down.
             left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
             std::fs::write(&path, &left).unwrap();
             let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         }
         let told = of(&args(&trail, "a \"da\"", &[])).unwrap();
         assert_eq!((told.names, told.torn, told.erased), (1, 0, false));
-        // The host may be writing this one.
+        // The controller may be writing this one.
         std::fs::write(&path, br#"{"digest":"ab","salt":"07","name":"adam"#).unwrap();
         let told = of(&args(&trail, "ada", &["--yes"])).unwrap();
         assert_eq!((told.erased, told.odd), (false, 1));

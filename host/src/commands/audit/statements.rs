@@ -91,7 +91,7 @@ pub struct Ledger {
     pub open: u64,
     /// The most records between two roots whose signatures hold.
     pub widest: u64,
-    /// Lines that the host took over.
+    /// Lines that the controller took over.
     pub adopted: u64,
 }
 

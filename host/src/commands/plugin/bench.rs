@@ -15,7 +15,7 @@ use crate::commands::object_files::{self, Observed};
 use crate::commands::print::{self, Table, clean};
 use crate::commands::{End, Ended};
 
-/// The plugins that come with the host.
+/// The plugins that come with the controller.
 const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
 /// The fastest round counts: what made the others slower was something else.
 const ROUNDS: usize = 3;
@@ -113,7 +113,7 @@ fn a_state(time: Duration, states: u64) -> f64 {
 #[serde(rename_all = "camelCase")]
 struct Told {
     batch: usize,
-    /// The plugin that is measured, and those that come with the host.
+    /// The plugin that is measured, and those that come with the controller.
     plugins: Vec<Figures>,
     /// The plugin by each of the others.
     ratios: Vec<Ratio>,
@@ -125,7 +125,8 @@ struct Figures {
     name: String,
     states: u64,
     not_done: u64,
-    /// Of a state: the whole call with its commit, and in it the guest's time and that of the host's capabilities.
+    /// Of a state: the whole call with its commit, and in it the guest's time and that of the controller's
+    /// capabilities.
     micros: f64,
     guest_micros: f64,
     host_micros: f64,

@@ -129,7 +129,7 @@ async fn alone(path: &Path, config: Map<String, Value>) -> Result<Subject> {
     of_bytes(bytes.into(), engine(path.parent())?, config).await
 }
 
-/// A plugin that comes with the host. Its compiled code lies beside that of another plugin.
+/// A plugin that comes with the controller. Its compiled code lies beside that of another plugin.
 pub async fn shipped(name: &str, folder: Option<&Path>, beside: &Engine) -> Result<Subject> {
     let found = component::shipped(name, folder).await;
     let bytes = found.map_err(|message| anyhow::anyhow!("{message}"))?;

@@ -18,7 +18,7 @@ use ring::digest::{Context, SHA256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use super::room;
+use super::memory_budget;
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// Without a byte for so long, a server is taken for one that is away.
@@ -114,7 +114,7 @@ pub async fn to_disk(response: Response, most: u64, folder: &Path) -> Result<Arr
 impl Arrived {
     /// Once there is room for it.
     pub async fn read(mut self) -> Result<Bytes, String> {
-        let place = room::ALL.place(self.length).await?;
+        let place = memory_budget::ALL.place(self.length).await?;
         let mut bytes = Vec::with_capacity(usize::try_from(self.length).unwrap_or_default());
         let read = async {
             self.file.rewind().await?;

@@ -4,11 +4,11 @@
 mod cosign;
 mod docker_config;
 mod download;
-mod kept;
+mod fetch_queue;
+mod memory_budget;
+mod on_disk;
 mod registry;
 mod remote;
-mod room;
-mod turn;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use kubewitness_core::files;
 use ring::digest::SHA256;
 
 use super::manifest::{Parsed, Problem};
-pub use kept::{Kept, digest_of};
+pub use fetch_queue::is_fetching;
+pub use on_disk::{Kept, digest_of};
 pub use remote::{Pulled, Remote};
-pub use turn::is_fetching;
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
@@ -32,7 +32,7 @@ pub const COMPONENT_BYTES: u64 = 64 << 20;
 #[derive(Clone, Default)]
 pub struct Folders {
     pub plugins: Vec<PathBuf>,
-    /// The host's own: what lies there was taken from elsewhere, and is no manifest's to name.
+    /// The controller's own: what lies there was taken from elsewhere, and is no manifest's to name.
     pub data: Option<PathBuf>,
 }
 
@@ -151,7 +151,7 @@ pub fn digest(bytes: &[u8]) -> String {
     hex::encode(ring::digest::digest(&SHA256, bytes))
 }
 
-/// A component that comes with the host: in its folders, or in this binary.
+/// A component that comes with the controller: in its folders, or in this binary.
 pub async fn shipped(name: &str, folder: Option<&Path>) -> Result<Bytes, String> {
     let folders = default_folders(folder.map(Path::to_path_buf));
     match asked(&format!("{name}.wasm"), None, &folders).await? {

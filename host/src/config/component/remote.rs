@@ -14,9 +14,9 @@ use super::COMPONENT_BYTES;
 use super::cosign::{Signature, signer};
 use super::docker_config;
 use super::download::{self, Arrived, Network};
-use super::kept::Kept;
+use super::fetch_queue::Turn;
+use super::on_disk::Kept;
 use super::registry::Registry;
-use super::turn::Turn;
 
 /// For all that one component needs, from when its turn has come.
 const ALL: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! The host's own document: sources, streams, and what plugins can be granted. Witnessing depends on none of what
+//! The controller's own document: sources, streams, and what plugins can be granted. Witnessing depends on none of what
 //! plugins are granted.
 
 use std::collections::BTreeMap;
@@ -176,7 +176,7 @@ pub(super) fn changed_sources(known: &BTreeMap<String, SourceSpec>, wanted: &[So
             source.kind.clone(),
             source.namespace.clone(),
             source.match_labels.clone(),
-            // What another host witnesses has positions of its own.
+            // What another controller witnesses has positions of its own.
             source.from.as_ref().map(|from| from.stream.clone()),
         )
     };

@@ -28,7 +28,7 @@ const OVERTAKEN: usize = 16;
 
 struct Running {
     spec: SourceSpec,
-    /// Which brings it, where another host witnesses it.
+    /// Which brings it, where another controller witnesses it.
     stream: Option<StreamSpec>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,

@@ -100,7 +100,7 @@ fn secret(reference: &SecretRef) -> Secret {
     })
 }
 
-/// How a source that another host witnesses comes here; `None` where it is witnessed here.
+/// How a source that another controller witnesses comes here; `None` where it is witnessed here.
 pub fn reader(source: &SourceSpec, streams: &[StreamSpec], clock: Arc<dyn Clock>) -> Option<Reader> {
     let from = source.from.as_ref()?;
     let stream = stream_of(source, streams)?;

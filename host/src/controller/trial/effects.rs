@@ -52,7 +52,7 @@ pub struct Effect {
     pub to: String,
     #[serde(flatten)]
     pub what: Map<String, Value>,
-    /// Why the host refused it.
+    /// Why the controller refused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

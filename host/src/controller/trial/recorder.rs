@@ -217,7 +217,7 @@ impl Session for Recorded {
             || json!({"method": method, "path": path, "headers": pairs(headers), "body": bytes(body)}),
         );
         if !self.destinations.contains(destination) {
-            // The refusal that the host gives, too.
+            // The refusal that the controller gives, too.
             let answer = self.session.http_send(destination, request).await;
             self.note("http.send", destination, what, &answer);
             return answer;
@@ -244,7 +244,7 @@ impl Session for Recorded {
         let mut what = self
             .heard(|| json!({"recipients": to, "subject": subject, "text": text, "html": html, "id": id}));
         if !self.mail.contains(server) {
-            // The refusal that the host gives, too.
+            // The refusal that the controller gives, too.
             let answer = self.session.mail_send(server, message).await;
             self.note("mail.send", server, what, &answer);
             return answer;

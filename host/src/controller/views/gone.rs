@@ -14,9 +14,9 @@ use kubewitness_core::{Change, Seq, State, Status, calendar};
 use kubewitness_journal::{Ended, EndedQuery, NamePlace, NamedEnd, NamedEndQuery};
 use tokio::time::Instant;
 
+use super::by_phase::{INCOMPLETE, PATIENCE};
 use super::objects::{Part, time};
 use super::shapes::is_asked;
-use super::was::{INCOMPLETE, PATIENCE};
 use super::{HostViews, unavailable};
 
 /// Documents that one page reads to see whether objects fit. A page that finds too few of them ends early.

@@ -2,6 +2,7 @@
 //! replays and drops dead letters, pauses and resumes plugins, and mutes. It changes nothing else.
 
 mod at_moment;
+mod by_phase;
 mod details;
 mod events;
 mod gone;
@@ -11,7 +12,6 @@ mod retention_holds;
 mod shapes;
 mod standby;
 mod visible;
-mod was;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

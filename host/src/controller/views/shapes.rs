@@ -23,7 +23,7 @@ use crate::controller::shared::{Phase, PluginState};
 /// A page of objects is never longer than this, whatever was asked for.
 const OBJECTS: usize = 10_000;
 
-/// How far a source that another host witnesses was read, in positions of that host's journal.
+/// How far a source that another controller witnesses was read, in positions of that controller's journal.
 pub fn read_through(stream: &str, checkpoint: &str) -> String {
     let places = Places::parse(checkpoint).unwrap_or_default();
     let newest = places.of.values().map(|place| place.position).max();

@@ -25,7 +25,7 @@ const BYTES: usize = 3 * 1024 * 1024;
 const AT_ONCE: usize = 16;
 /// What of a refusal's causes is told.
 const CAUSES: usize = 100;
-/// The API server adds these groups by itself, and would ask whether the host may impersonate them.
+/// The API server adds these groups by itself, and would ask whether the controller may impersonate them.
 const ADDED: [&str; 2] = ["system:authenticated", "system:serviceaccounts"];
 
 /// The Jobs of one API server.

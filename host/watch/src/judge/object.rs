@@ -58,7 +58,7 @@ pub(crate) fn check(parts: &Parts, envelope: &Envelope<'_>) -> Result<(), String
     Ok(())
 }
 
-/// Whether an object is in the source's scope. The host decides, not the server, so that an object that
+/// Whether an object is in the source's scope. The controller decides, not the server, so that an object that
 /// leaves the scope does not look deleted.
 pub(crate) fn matches(parts: &Parts, envelope: &Envelope<'_>) -> bool {
     let mut wanted = parts.spec.match_labels.iter();

@@ -80,7 +80,7 @@ async fn take(
     Ok(Some(()))
 }
 
-/// Fills in what this host knows better than the carrier: the direct owner and the former document.
+/// Fills in what this controller knows better than the carrier: the direct owner and the former document.
 fn complete(parts: &Parts, state: &mut Witnessed) {
     let known = parts.shared.read().known(&state.object.uid);
     state.base = known.as_ref().and_then(|known| known.document());

@@ -10,8 +10,8 @@ mod compose;
 mod note;
 pub mod outbox;
 mod outbox_limits;
+mod outcomes;
 mod parts;
-mod told;
 
 use std::collections::BTreeSet;
 

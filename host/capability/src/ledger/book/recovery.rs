@@ -32,8 +32,8 @@ pub fn undo(data: &File, cut: Cut) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses files that do not have what the host has signed. Nothing is written before: files that were put in the place
-/// of others leave no trace in receipts that are brought back.
+/// Refuses files that do not have what the controller has signed. Nothing is written before: files that were put in the
+/// place of others leave no trace in receipts that are brought back.
 pub fn expect_reached(path: &Path, reached: &Reached) -> io::Result<()> {
     let closed = closed_file(path, reached.file);
     let is_closed = files::look(&closed)?.is_some();

@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// After a failure; it doubles with each that follows.
 const WAIT_FIRST: Duration = Duration::from_secs(5);
 const WAIT_MOST: Duration = Duration::from_secs(600);
-/// Files of one turn: the stop of the host and changed settings wait for none of them.
+/// Files of one turn: the stop of the controller and changed settings wait for none of them.
 const AT_ONCE: usize = 16;
 
 /// Why a file is not shipped or not removed. The next turn tries again.
@@ -80,7 +80,7 @@ pub struct Shipping {
     /// Closed files that the bucket does not have yet, and when the oldest was closed.
     pub waiting: u64,
     pub waiting_since_ms: Option<u64>,
-    /// Since the host has started or its settings have changed.
+    /// Since the controller has started or its settings have changed.
     pub shipped: u64,
     pub removed: u64,
     pub failed: u64,

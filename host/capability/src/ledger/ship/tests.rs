@@ -164,7 +164,7 @@ impl Scene {
         self.storage.puts.load(Ordering::Relaxed)
     }
 
-    /// The next process of the host.
+    /// The next process of the controller.
     fn restart(&mut self) {
         self.shipper = Shipper::new("trail", &self.shipper.path, &self.spec, self.clock.clone());
     }

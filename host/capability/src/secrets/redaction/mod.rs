@@ -2,11 +2,11 @@
 //! of the digests. Long documents are redacted beside everything else, on threads of which each party has a share. It
 //! decides neither what is secret nor who may see it.
 
-mod kept;
+mod cache;
 mod keyed;
-mod patience;
 mod quoting;
 mod threads;
+mod time_limit;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use self::kept::Kept;
+use self::cache::Kept;
 use self::keyed::Keyed;
-pub use self::patience::Patience;
-use self::patience::Slow;
 pub use self::threads::Party;
 use self::threads::Threads;
+pub use self::time_limit::Patience;
+use self::time_limit::Slow;
 use crate::secrets;
 
 /// In the data folder, where the settings name no key.
@@ -43,7 +43,7 @@ const TURNS: usize = 4;
 pub enum RedactionError {
     #[error(transparent)]
     Withheld(#[from] Withheld),
-    /// There is no key now. The host tries again by itself.
+    /// There is no key now. The controller tries again by itself.
     #[error("{0}")]
     Key(String),
 }

@@ -8,8 +8,8 @@ use kubewitness_core::ports::{Current, Documents, JournalError};
 use kubewitness_core::redact::{Secrets, Withheld};
 use kubewitness_core::{ObjectRef, State, Status, document};
 
-use super::patience::Patience;
 use super::threads::Party;
+use super::time_limit::Patience;
 use super::{Redaction, RedactionError};
 
 impl Redaction {

@@ -22,7 +22,7 @@ pub struct Receipt {
     pub claims: Claims,
 }
 
-/// One row of the host's own table.
+/// One row of the controller's own table.
 #[derive(Debug)]
 pub struct Row {
     pub plugin: String,

@@ -66,7 +66,7 @@ pub trait Link: Send + Sync + Sized + 'static {
     const DIALECT: Dialect;
     /// A statement that fails takes what was done before with it, unless there is a savepoint.
     const FAILS_WHOLE: bool;
-    /// The file with the host's own tables, for where its user may not make them.
+    /// The file with the controller's own tables, for where its user may not make them.
     const TABLES: &str;
     /// Making a table commits what was done before.
     const SHAPING_COMMITS: bool;
@@ -80,9 +80,9 @@ pub trait Link: Send + Sync + Sized + 'static {
     /// Whether the next call may have it.
     fn is_fresh(&self) -> bool;
 
-    /// Runs the host's own text, which may be several statements.
+    /// Runs the controller's own text, which may be several statements.
     fn run(&mut self, text: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-    /// Makes the host's own tables where they are missing.
+    /// Makes the controller's own tables where they are missing.
     fn create(&mut self) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Begins a transaction that shares the plugin's fence. `false`: there is no fence to share.
     fn begin(&mut self, plugin: &str) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
@@ -116,7 +116,7 @@ pub trait Link: Send + Sync + Sized + 'static {
 
     /// Begins a transaction that sees one moment and writes nothing.
     const SNAPSHOT: &str;
-    /// All that the host keeps there, of whatever plugin; `None` where it never kept anything.
+    /// All that the controller keeps there, of whatever plugin; `None` where it never kept anything.
     fn kept(&mut self) -> impl Future<Output = Result<Option<Vec<Row>>, sqlx::Error>> + Send;
 }
 
@@ -284,7 +284,7 @@ fn position(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-/// A text of the host's own as a literal.
+/// A text of the controller's own as a literal.
 pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

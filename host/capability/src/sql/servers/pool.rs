@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub struct Pool<L> {
-    /// What the host calls the database.
+    /// What the controller calls the database.
     name: String,
     /// Read for each connection: a mounted file is replaced when the password is.
     url: SecretRef,
@@ -32,7 +32,7 @@ pub struct Pool<L> {
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<L>>,
     away: Mutex<Option<Away>>,
-    /// The host's tables are there.
+    /// The controller's tables are there.
     ready: AtomicBool,
 }
 
@@ -111,7 +111,7 @@ impl<L: Link> Pool<L> {
             let options = L::options(url.expose())?;
             address::expect_files(url.expose()).await?;
             L::connect(&options).await.map_err(|error| {
-                // The whole of it is for the host's log: it may name machines and users.
+                // The whole of it is for the controller's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");
                 L::reason(&error)
             })
@@ -137,7 +137,7 @@ impl<L: Link> Pool<L> {
         }
     }
 
-    /// Makes the host's own tables, once.
+    /// Makes the controller's own tables, once.
     pub async fn make_ready(&self, held: &mut Held<L>) -> Result<(), GrantError> {
         if self.ready.load(Ordering::Acquire) {
             return Ok(());

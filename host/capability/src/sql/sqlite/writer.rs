@@ -137,7 +137,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A file that can't be used is told by its name; its folder is for the host's log.
+    /// A file that can't be used is told by its name; its folder is for the controller's log.
     fn named(&self, refused: GrantError) -> GrantError {
         let GrantError::Unavailable(why) = refused else { return refused };
         tracing::warn!(path = %self.path.display(), "the database can't be used: {why}");
@@ -160,7 +160,7 @@ impl Writer {
         })
     }
 
-    /// One of the host's own.
+    /// One of the controller's own.
     fn run(&self, text: &str) -> Result<(), Fault> {
         self.with(|connection| connection.prepare_cached(text)?.execute([]).map(|_| ()))
     }

@@ -1,11 +1,11 @@
-//! Checks the host's own settings.
+//! Checks the host's settings.
 
 use super::check_names;
 use crate::config::components::{self, check_modules};
 use crate::config::values::check_secret;
 use crate::config::{
     Bytes, DatabaseKind, DatabaseSpec, HostSpec, IndexSpec, PluginSpec, RetentionSpec, SourceSpec,
-    destinations, ledgers, places, streams,
+    destinations, files, ledgers, streams,
 };
 use crate::index::{BUILTIN, NAMED};
 use crate::limits::{AUDIT_LEAST, RESYNC_LEAST};
@@ -29,13 +29,13 @@ impl HostSpec {
     }
 
     /// The stores that are files: databases first.
-    pub fn stores(&self) -> impl Iterator<Item = places::Store<'_>> {
+    pub fn stores(&self) -> impl Iterator<Item = files::Store<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
             let path = &spec.sqlite.as_ref()?.path;
-            Some(places::Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
+            Some(files::Store { list: "databases", index, field: "sqlite.path", path, name: &spec.name })
         });
         let ledgers = self.ledgers.iter().enumerate();
-        let ledgers = ledgers.map(|(index, spec)| places::Store {
+        let ledgers = ledgers.map(|(index, spec)| files::Store {
             list: "ledgers",
             index,
             field: "path",
@@ -57,7 +57,7 @@ impl HostSpec {
         streams::check(self, &mut faults);
         let keys: Vec<_> = self.keys.iter().map(|key| key.name.as_str()).collect();
         ledgers::check(&self.ledgers, &keys, &mut faults);
-        places::check(self.stores(), &mut faults);
+        files::check(self.stores(), &mut faults);
         for (index, source) in self.sources.iter().enumerate() {
             check_source(&format!("spec.sources[{index}]"), source, &mut faults);
         }

@@ -1,7 +1,7 @@
 //! Ledgers: their files, when a file is closed, which key signs them, and where closed files are shipped to. This
 //! module opens no file and no bucket, and reads no key.
 
-pub mod places;
+pub mod files;
 mod ship;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@ use super::ProjectError;
 use super::text::{Raw, Text};
 
 /// The most levels of arrays and objects. A deeper document is refused. `serde_json`, which plugins and the
-/// rest of the host use, refuses it too.
+/// rest of the controller use, refuses it too.
 pub(crate) const NESTING: u32 = 127;
 
 /// Whether the caller of [`Scanner::members`] wants more.

@@ -10,7 +10,7 @@ use crate::config::RedactionSpec;
 use crate::redact::{Redactor, Secrets, Withheld};
 
 const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// A quarter of what a thread of the host has.
+/// A quarter of what a thread of the controller has.
 const STACK: usize = 512 << 10;
 
 /// As JSON has it between quotes. Escapes of this form grow by five bytes a level; the usual ones double.

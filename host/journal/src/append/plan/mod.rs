@@ -1,7 +1,7 @@
 //! What a batch of appends means: positions, duplicates, lateness, deltas, and the rows that follow
 //! from them. Touches no disk: the caller first reads what [`strangers`] and [`questions`] ask for.
 
-mod ask;
+mod lookups;
 mod placed;
 
 use std::cmp::Ordering;
@@ -22,8 +22,8 @@ use crate::store::rows::{
     AnchorRow, Encoding, Envelope, Flags, GapRow, Key, Known, ObjectRow, Outcome, PoisonRow, ROW_BYTES, Rows,
     SEGMENT, SnapshotRow, StateRow, StreamRow, status_text,
 };
-pub(crate) use ask::{Marked, check, epoch_is_over, questions, strangers};
-use ask::{id_rest, is_version, key_of, prefix};
+pub(crate) use lookups::{Marked, check, epoch_is_over, questions, strangers};
+use lookups::{id_rest, is_version, key_of, prefix};
 use placed::Place;
 pub(crate) use placed::Placed;
 

@@ -7,10 +7,10 @@ pub(crate) mod checksum;
 mod damage;
 pub(crate) mod discrepancies;
 mod envelope;
-mod found;
 mod key;
 mod operator_actions;
 pub(crate) mod removal;
+mod returned;
 pub(crate) mod uid;
 
 pub(crate) use batch::{
@@ -19,12 +19,12 @@ pub(crate) use batch::{
 };
 pub(crate) use damage::{Answer, damaged, decoded};
 pub(crate) use envelope::{Encoding, Envelope, Flags, StateRow, both};
-pub(crate) use found::{
+pub(crate) use key::Key;
+pub(crate) use operator_actions::{Act, Replay};
+pub(crate) use returned::{
     CurrentRow, EndRow, Ends, Kept, KeptSnapshot, LetterRange, LiveRow, Named, Placed, Step, StoredDocument,
     StoredRow, Stream, Which,
 };
-pub(crate) use key::Key;
-pub(crate) use operator_actions::{Act, Replay};
 
 /// A number as a column takes it.
 pub(crate) fn bounded(number: u64) -> i64 {

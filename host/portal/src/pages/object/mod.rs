@@ -8,9 +8,9 @@ mod moment;
 pub(super) mod mutes;
 mod not_witnessed;
 mod older;
-mod quiet;
 mod reports;
 mod states;
+mod unchanged;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use maud::{Markup, html};
 use self::event::Versions;
 use self::lanes::Lane;
 use self::not_witnessed::SUBMITTED;
-use self::quiet::Quiet;
 use self::states::Table;
+use self::unchanged::Quiet;
 use super::parts::{at, badge, encode, figure, object_link, why};
 use crate::access::Viewer;
 use crate::answer::Shown;
@@ -81,7 +81,7 @@ impl Notes {
     async fn read(app: &App, visible: &Visibility, view: &TimelineView, all: bool) -> Result<Self, Shown> {
         Ok(Self {
             holes: holes(app, view.states.iter().chain(&view.related)).await?,
-            quiet: quiet::quiet(app, view, all).await,
+            quiet: unchanged::quiet(app, view, all).await,
             versions: event::versions(visible, &view.states).await?,
         })
     }

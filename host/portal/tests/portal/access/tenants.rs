@@ -105,7 +105,7 @@ pub struct Tenants {
     pub begun: Mutex<Vec<Option<String>>>,
     /// Whether the first part of a story has only its newest states.
     pub cuts: bool,
-    /// Who asked for documents and for the states of a stream, as the host is told.
+    /// Who asked for documents and for the states of a stream, as the controller is told.
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
 }
 

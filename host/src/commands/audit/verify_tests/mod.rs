@@ -51,7 +51,7 @@ fn public(key: &Ed25519KeyPair) -> Keys {
     Keys::from([(keys::id(&public), public)])
 }
 
-/// A ledger as the host writes it: a root after each `every` records, a seal after each `each_file`.
+/// A ledger as the controller writes it: a root after each `every` records, a seal after each `each_file`.
 pub fn ledger(
     id: &str,
     records: &[String],

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kubewitness_core::files;
 use ring::digest::{Context, SHA256};
 
-use super::room::{self, Room};
+use super::memory_budget::{self, Room};
 use super::{COMPONENT_BYTES, digest};
 
 /// What is read of a file at once to know its digest.
@@ -56,7 +56,7 @@ impl Kept {
 
     /// Once there is room for it.
     pub async fn read(self) -> Result<Bytes, String> {
-        self.read_within(&room::ALL).await
+        self.read_within(&memory_budget::ALL).await
     }
 
     async fn read_within(self, room: &Room) -> Result<Bytes, String> {
