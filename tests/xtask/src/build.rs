@@ -134,12 +134,32 @@ fn playground(host: &mut Command) -> Result<()> {
 
 /// Builds everything that `cargo test` runs, and the programs that tests start. In one command they share
 /// every dependency. A separate build of the host would use other features and take minutes more.
-pub fn tests() -> Result<()> {
+pub fn tests(lints: Lints) -> Result<()> {
     plugins()?;
     step("building the host and the tests");
     let mut command = cargo();
     command.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
+    lints.apply(&mut command);
     check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+}
+
+/// Whether clippy looks at each crate of the workspace while it is compiled, and a warning is an error.
+///
+/// `cargo clippy` compiles every dependency for itself alone, and so takes minutes that this does not. Both make cargo
+/// call clippy in the place of the compiler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lints {
+    Denied,
+    Ignored,
+}
+
+impl Lints {
+    pub fn apply(self, command: &mut Command) {
+        if self == Self::Denied {
+            command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+            command.env("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+        }
+    }
 }
 
 /// What benchmarks need. Built in one command, the host and the benchmarks share every dependency; so the host has the

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::apt::{Apt, MIRROR, run};
 use crate::build::{root, step, target};
 use crate::services;
+use crate::services::apt::{Apt, MIRROR, run};
 
 /// Where Debian puts the sources of Go packages.
 const PACKAGED: &str = "/usr/share/gocode";

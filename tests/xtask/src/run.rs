@@ -4,12 +4,12 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self, Host, cargo, check, root, step};
-use crate::{fuzz, peer, services, structure};
+use crate::build::{self, Host, Lints, cargo, check, root, step};
+use crate::{peer, services, suite};
 
 /// Measured on two idle cores. Most of it is dependencies, which are built once.
-const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: a little more than five \
-    minutes on two cores, and some 2 GB in target/. Later starts take seconds";
+const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about five minutes on two \
+    cores, and some 2 GB in target/. Later starts take less than two seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     let binary = build::target().join("playground").join("kubewitness");
@@ -27,20 +27,13 @@ fn replace(command: &mut Command) -> Result<ExitCode> {
     Err(error).with_context(|| format!("starting {:?}", command.get_program()))
 }
 
-pub fn test(args: &[String]) -> Result<ExitCode> {
+pub fn test(args: &[String], lints: Lints) -> Result<ExitCode> {
     let missing = services::ensure();
     if !missing.is_empty() && std::env::var_os("CI").is_some() {
         bail!("in CI nothing may be skipped, and these could not be installed: {}", missing.join(", "));
     }
-    build::tests()?;
+    build::tests(lints)?;
     step("running the tests");
-    let mut command = cargo();
-    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(args);
-    // The host's own binary must stay the one that contains the plugins.
-    command.env("KUBEWITNESS_EMBED", build::plugins_folder());
-    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
-    command.env("KUBEWITNESS_SERVICES", build::services_folder());
-    command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
     let list = build::target().join("skipped-tests");
     match std::fs::remove_file(&list) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -48,7 +41,24 @@ pub fn test(args: &[String]) -> Result<ExitCode> {
         }
         _ => {}
     }
-    let result = check(command.env("KUBEWITNESS_SKIPPED", &list));
+    let prepare = |command: &mut Command| {
+        // The host's own binary must stay the one that contains the plugins.
+        command.env("KUBEWITNESS_EMBED", build::plugins_folder());
+        command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+        command.env("KUBEWITNESS_SERVICES", build::services_folder());
+        command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
+        command.env("KUBEWITNESS_SKIPPED", &list);
+        lints.apply(command);
+    };
+    let result = match args {
+        [] => suite::all(prepare),
+        chosen => {
+            let mut command = cargo();
+            command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
+            prepare(&mut command);
+            check(&mut command)
+        }
+    };
     let skipped = std::fs::read_to_string(&list).unwrap_or_default();
     if !skipped.is_empty() {
         eprintln!("xtask: {} tests skipped:", skipped.lines().count());
@@ -96,58 +106,4 @@ fn programs() -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-pub fn ci() -> Result<ExitCode> {
-    step("format");
-    check(cargo().args(["fmt", "--all", "--check"]))?;
-    check(cargo().args(["fmt", "--check", "--manifest-path", "tests/fuzz/libfuzzer/Cargo.toml"]))?;
-    step("structure");
-    if structure::command()? != ExitCode::SUCCESS {
-        bail!("folders are too large, or use each other in circles: what is printed above says which");
-    }
-    step("dependencies");
-    dependencies()?;
-    // The host contains the plugins, also for `cargo check`.
-    build::plugins()?;
-    step("lints");
-    let mut clippy = cargo();
-    clippy.args(["clippy", "--locked", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
-    check(clippy.env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
-    // Of the whole workspace: the host alone has its dependencies with other features, and they take minutes more.
-    let mut production = cargo();
-    production.args(["clippy", "--locked", "--workspace", "--no-default-features", "--"]);
-    check(production.args(["--deny", "warnings"]).env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
-    step("the documentation of the SDK");
-    let mut documented = cargo();
-    // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
-    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "plugin"]);
-    check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    fuzz::all(fuzz::IN_CI)?;
-    // They include the tests that compare docs/reference with the code.
-    test(&[])
-}
-
-/// Checks licences, sources, bans and duplicates. Advisories need a database that a closed network does not
-/// have; `cargo deny check advisories` reads it.
-fn dependencies() -> Result<()> {
-    let tools = build::target().join("tools");
-    let program = tools.join("bin").join("cargo-deny");
-    if !program.is_file() {
-        step("installing cargo-deny");
-        // It runs for a second: compiling it with optimisations would take minutes.
-        let install = ["install", "--debug", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"];
-        check(cargo().args(install).arg(&tools))?;
-    }
-    for manifest in ["Cargo.toml", "tests/fuzz/libfuzzer/Cargo.toml"] {
-        let mut command = Command::new(&program);
-        command.current_dir(root()).args(["--all-features", "--manifest-path", manifest]);
-        command.args(["--config", "deny.toml"]);
-        let status =
-            command.args(["check", "bans", "licenses", "sources"]).status().context("starting cargo-deny")?;
-        if !status.success() {
-            bail!("cargo-deny found what deny.toml does not allow; what it printed above says where");
-        }
-    }
-    Ok(())
 }

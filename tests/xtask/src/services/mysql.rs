@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::apt::{Apt, MIRROR, run};
+use super::apt::{Apt, MIRROR, run};
+use super::{is_root, runs, search_path};
 use crate::build::{services_folder, step};
-use crate::services::{is_root, runs, search_path};
 
 pub const NAME: &str = "mysqld (of MySQL)";
 

@@ -1,12 +1,15 @@
 //! Installs what the tests need from the machine, if that is possible. It names what can't be had, and those
 //! tests count as skipped.
 
+pub mod apt;
+mod languages;
+mod mysql;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::step;
-use crate::{languages, mysql};
 
 struct Tool {
     program: &'static str,

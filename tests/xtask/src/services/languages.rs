@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::runs;
 use crate::build::{root, services_folder, step};
-use crate::services::runs;
 
 /// What `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";

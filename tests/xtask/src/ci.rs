@@ -1,0 +1,78 @@
+//! What CI runs.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, Lints, cargo, check, root, step};
+use crate::{fuzz, run, structure};
+
+pub fn all() -> Result<ExitCode> {
+    step("format");
+    check(cargo().args(["fmt", "--all", "--check"]))?;
+    check(cargo().args(["fmt", "--check", "--manifest-path", "tests/fuzz/libfuzzer/Cargo.toml"]))?;
+    step("structure");
+    if structure::command()? != ExitCode::SUCCESS {
+        bail!("folders are too large, or use each other in circles: what is printed above says which");
+    }
+    step("dependencies");
+    dependencies()?;
+    // The host contains the plugins, also for `cargo check`.
+    build::plugins()?;
+    step("lints of the tests, the benchmarks and the production build");
+    for what in [
+        ["--all-targets"].as_slice(),
+        // With examples, so that the dependencies are compiled with the features that tests need, and not once more.
+        &["--lib", "--bins", "--examples", "--no-default-features"],
+    ] {
+        let mut command = cargo();
+        command.args(["build", "--locked", "--workspace"]).args(what);
+        Lints::Denied.apply(&mut command);
+        check(command.env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
+    }
+    production_names_the_playground()?;
+    step("the documentation of the SDK");
+    let mut documented = cargo();
+    // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
+    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "plugin"]);
+    check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
+    fuzz::all(fuzz::IN_CI)?;
+    // They include the tests that compare docs/reference with the code.
+    run::test(&[], Lints::Denied)
+}
+
+/// Checks licences, sources, bans and duplicates. Advisories need a database that a closed network does not
+/// have; `cargo deny check advisories` reads it.
+fn dependencies() -> Result<()> {
+    let tools = build::target().join("tools");
+    let program = tools.join("bin").join("cargo-deny");
+    if !program.is_file() {
+        step("installing cargo-deny");
+        // It runs for a second: compiling it with optimisations would take minutes.
+        let install = ["install", "--debug", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"];
+        check(cargo().args(install).arg(&tools))?;
+    }
+    for manifest in ["Cargo.toml", "tests/fuzz/libfuzzer/Cargo.toml"] {
+        let mut command = Command::new(&program);
+        command.current_dir(root()).args(["--all-features", "--manifest-path", manifest]);
+        command.args(["--config", "deny.toml"]);
+        let status =
+            command.args(["check", "bans", "licenses", "sources"]).status().context("starting cargo-deny")?;
+        if !status.success() {
+            bail!("cargo-deny found what deny.toml does not allow; what it printed above says where");
+        }
+    }
+    Ok(())
+}
+
+/// Who has the production build and asks it for the playground is told the command that has one.
+fn production_names_the_playground() -> Result<()> {
+    let program = build::target().join("debug").join("kubewitness");
+    let output = Command::new(&program).arg("playground").output();
+    let output = output.with_context(|| format!("starting {}", program.display()))?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() != Some(2) || !told.contains("`cargo xtask playground` builds and starts") {
+        bail!("`kubewitness playground` of the production build ended with {}: {told}", output.status);
+    }
+    Ok(())
+}
