@@ -8,8 +8,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::services::is_root;
-
 const WASM_TARGET: &str = "wasm32-wasip2";
 /// The profile of plugins that people install, and that of plugins for a first look.
 const SMALL: &str = "plugin";
@@ -68,6 +66,11 @@ pub fn services_folder() -> PathBuf {
         true => PathBuf::from(SHARED),
         false => target().join("services"),
     }
+}
+
+pub fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 pub fn cargo() -> Command {

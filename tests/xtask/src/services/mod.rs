@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::build::step;
+use crate::build::{is_root, step};
 
 struct Tool {
     program: &'static str,
@@ -102,11 +102,6 @@ fn apt(args: &[&str]) {
     if !status.is_ok_and(|status| status.success()) {
         eprintln!("xtask: `apt-get {}` failed", args.join(" "));
     }
-}
-
-pub fn is_root() -> bool {
-    let output = Command::new("id").arg("-u").output();
-    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 /// The path, and folders outside an ordinary user's path, because servers are installed elsewhere.

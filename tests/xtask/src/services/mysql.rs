@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::apt::{Apt, MIRROR, run};
-use super::{is_root, runs, search_path};
-use crate::build::{services_folder, step};
+use super::{runs, search_path};
+use crate::build::{is_root, services_folder, step};
 
 pub const NAME: &str = "mysqld (of MySQL)";
 
