@@ -68,7 +68,7 @@ fn images() -> Result<()> {
     command.arg(format!("--window-size={WIDTH},{HEIGHT}"));
     command.arg(format!("--screenshot={}", picture.display()));
     command.arg(format!("--user-data-dir={}", build::target().join("images").join("browser").display()));
-    if crate::services::is_root() {
+    if build::is_root() {
         command.arg("--no-sandbox");
     }
     // Any moment can be looked at; what came after it is not on the picture.
