@@ -11,12 +11,19 @@ use crate::config::folder;
 use crate::config::last_good::LastGood;
 use crate::config::manifest::{parse_host, parse_plugin};
 
-/// Settings that can't be read are told by other checks.
 pub fn examine(args: &DoctorArgs, found: &mut Findings) {
     match settings(args) {
         Some((host, warnings)) => tell(&host, warnings, found),
         None => {
-            let why = "no settings were read: name them with --config, or the data folder with --data";
+            let why = match &args.config {
+                Some(path) => {
+                    let path = path.display();
+                    format!("the settings of {path} can't be read: `kubewitness check {path}` says why")
+                }
+                None => {
+                    "no settings were read: name them with --config, or the data folder with --data".into()
+                }
+            };
             found.add(&codes::SIGNING, Outcome::NotChecked, why);
         }
     }
@@ -52,9 +59,11 @@ fn tell(host: &HostSpec, warnings: Vec<Fault>, found: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn a_ledger_that_an_idle_key_could_sign_is_told() {
@@ -77,6 +86,20 @@ mod tests {
         assert_eq!(
             told(json!({"key": "seal"})),
             (Outcome::Fine, "1 ledgers, 1 of them signed, 1 keys".to_owned())
+        );
+    }
+
+    #[test]
+    fn settings_that_can_t_be_read_are_named_with_the_command_that_says_why() {
+        let given = ["kubewitness", "doctor", "--config", "/nowhere"];
+        let Command::Doctor(args) = Cli::try_parse_from(given).unwrap().command else { panic!("doctor") };
+        let mut found = Findings::default();
+        examine(&args, &mut found);
+        let told = &found.0[0];
+        assert_eq!(told.outcome, Outcome::NotChecked);
+        assert_eq!(
+            told.detail,
+            "the settings of /nowhere can't be read: `kubewitness check /nowhere` says why"
         );
     }
 }
