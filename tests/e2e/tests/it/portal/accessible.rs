@@ -85,11 +85,15 @@ async fn sign_in_and_look(scratch: &Scratch, portal: &str, token: &str, axe: &st
     browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
     let is_in = async || Ok(browser.text().await?.contains("Submit a Job").then_some(()));
     until(WITHIN, "the page of jobs of somebody who has signed in", is_in).await?;
-    browser.open(&format!("{portal}/submit")).await?;
     let templates =
         "return [...document.querySelectorAll('main a[href^=\"/submit/\"]')].map((it) => it.pathname)";
-    let templates: Vec<String> = serde_json::from_value(browser.script(templates).await?)?;
-    ensure!(!templates.is_empty(), "no template is offered: {}", browser.text().await?);
+    // The playground offers its templates a moment after its portal answers.
+    let offered = async || {
+        browser.open(&format!("{portal}/submit")).await?;
+        let templates: Vec<String> = serde_json::from_value(browser.script(templates).await?)?;
+        Ok((!templates.is_empty()).then_some(templates))
+    };
+    let templates = until(WITHIN, "a template", offered).await?;
     let pages: Vec<_> = ["/submit".to_owned()].into_iter().chain(templates).collect();
     look(&browser, portal, &pages, axe).await?;
     browser.close().await
