@@ -15,7 +15,7 @@ use crate::support::{
     AUDIT, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
 };
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 struct Lab {
     simulator: Simulator,

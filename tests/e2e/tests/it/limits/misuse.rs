@@ -8,7 +8,7 @@ use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in
 
 use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 const WATCH: &str = "module: {file: persistence.wasm}
 subscribe: [{source: jobs, mode: every, start: beginning}]
 grants: {sql: [{name: main, database: platform}]}";

@@ -11,7 +11,7 @@ use kubewitness_harness::{Kubewitness, RunOptions, Scratch, command, in_scratch,
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 fn trail(module: &str, calls: u32) -> String {
     let spec = AUDIT.replace("{file: audit.wasm}", module) + &format!("\nlimits: {{hostCalls: {calls}}}\n");

@@ -140,7 +140,7 @@ async fn a_second_process_on_one_journal_is_told_what_to_do(service: Service, te
         let said = refused.process().stderr();
         ensure!(said.contains("is in use") && said.contains("stop it"), "{said}");
         ensure!(!said.contains(PASSWORD), "{said}");
-        running.caught_up(Duration::from_secs(60)).await?;
+        running.caught_up(WITHIN).await?;
         running.stop().await
     })
     .await;
