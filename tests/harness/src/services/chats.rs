@@ -27,8 +27,8 @@ const LATE_SECONDS: u64 = 300;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How long an alert of a failure fires.
 const DAY_MS: u64 = 24 * 3_600_000;
-/// Requests that leave a second apart arrive up to so much closer where a busy machine holds up the first. What is too
-/// fast all the same has too many in the longer time.
+/// Requests that leave a second apart arrive up to so much closer where a busy machine holds up the first. What is
+/// too fast all the same has too many in the longer time.
 const JITTER: Duration = Duration::from_millis(400);
 
 /// What one service took and refused.

@@ -15,8 +15,8 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
         };
         let status = runs[leads].status_when(WITHIN, "it to be delivered", delivered).await?;
         let name = replica(&status)?.name.clone();
-        // The figures of who stands by are those that the other has saved. It may still list, and be one that the journal
-        // does not know yet.
+        // The figures of who stands by are those that the other has saved. It may still list, and be one that the
+        // journal does not know yet.
         let knows = |status: &StatusView| {
             let both = status.replica.as_ref().is_some_and(|replica| replica.replicas.len() == 2);
             let listed = status.sources.len() == SOURCES.len() && status.sources.iter().all(|it| it.synced);
