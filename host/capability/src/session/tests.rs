@@ -397,7 +397,7 @@ async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
     settings.destinations.push(kubewitness_core::config::DestinationSpec::of("people", &url));
     let capabilities = Capabilities::open(&settings, world.folder.path()).await.unwrap();
     let mut spec = plugin(json!({"http": [{"name": "people", "destination": "people"}], "kv": true}));
-    spec.tick = Some(serde_json::from_value(json!({"every": "10s", "timeout": "800ms"})).unwrap());
+    spec.tick = Some(serde_json::from_value(json!({"every": "10s", "timeout": "6s"})).unwrap());
     let plugin = grants(&capabilities, &spec).await;
     let mut tick = plugin.open(&[]).await.unwrap();
     let begun = std::time::Instant::now();
@@ -410,7 +410,8 @@ async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
             "{cut:?}"
         );
     }
-    assert!(begun.elapsed() < Duration::from_millis(800), "the plugin has time to note what it sent");
+    // An eighth of it is left: enough for a busy machine, too.
+    assert!(begun.elapsed() < Duration::from_secs(6), "the plugin has time to note what it sent");
     tick.kv_set("told", b"1".to_vec()).unwrap();
     assert_eq!(tick.commit(&[]).await.unwrap().len(), 1);
 }

@@ -9,6 +9,9 @@ use kubewitness_sandbox::{Compiler, Engine, EngineOptions, QUIET};
 
 use crate::fixture::{Bench, Fake, delivery, probe_bytes};
 
+/// Of a query: calls that begin at once are all under way before the first one ends.
+const LONG: Duration = Duration::from_millis(300);
+
 #[tokio::test]
 async fn verdicts_come_back_in_order_and_only_what_is_done_gets_a_receipt() {
     let bench = Bench::plain().await;
@@ -132,7 +135,7 @@ async fn what_a_commit_finds_wrong_with_the_rows_can_be_found_by_splitting() {
 
 #[tokio::test]
 async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
-    let fake = Fake { query: Duration::from_millis(20), ..Fake::default() };
+    let fake = Fake { query: LONG, ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec { concurrency: 2, ..LimitsSpec::default() }).await;
     let runs = (0..6).map(|_| bench.run(&["sql.query main select 1"]));
     for outcome in futures::future::join_all(runs).await {
@@ -143,7 +146,7 @@ async fn batches_at_once_are_bounded_and_so_are_idle_instances() {
 
 #[tokio::test]
 async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a_quiet_one_keeps_one() {
-    let fake = Fake { query: Duration::from_millis(20), ..Fake::default() };
+    let fake = Fake { query: LONG, ..Fake::default() };
     let bench = Bench::new(fake, LimitsSpec { concurrency: 4, ..LimitsSpec::default() }).await;
     let at_once = async |calls| {
         let runs = (0..calls).map(|_| bench.run(&["sql.query main select 1"]));

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kubewitness_harness::{
-    Platform, Scratch, Simulator, SimulatorOptions, command_json, command_json_in, compare, compare_newest,
-    plugins_folder, project_root,
+    Kubewitness, Platform, Scratch, Simulator, SimulatorOptions, command_json, command_json_in, compare,
+    compare_newest, plugins_folder, project_root,
 };
 use kubewitness_playground::workload::{self, WorkloadError, WorkloadOptions, WorkloadReport};
 use serde_json::{Value, json};
@@ -92,6 +93,15 @@ pub async fn same_story_in(simulator: &Simulator, mut platform: Platform) -> Res
     Ok(())
 }
 
+/// How many versions the API server had, of every source.
+pub async fn versions(simulator: &Simulator) -> Result<u64> {
+    let mut versions = 0;
+    for (_, group, resource) in SOURCES {
+        versions += simulator.truth(group, resource).await?.entries.len() as u64;
+    }
+    Ok(versions)
+}
+
 /// What `kubewitness journal verify` and `audit verify` say of a data folder.
 pub async fn proofs(data: &Path) -> Result<()> {
     proofs_of(data, &[]).await
@@ -152,7 +162,7 @@ impl Load {
             token: Some(simulator.token().to_owned()),
             seed,
             rate,
-            keep_finished: std::time::Duration::from_secs(3),
+            keep_finished: Duration::from_secs(3),
             ..WorkloadOptions::default()
         };
         let stop = CancellationToken::new();
@@ -204,9 +214,19 @@ pub fn job(name: &str) -> Value {
     })
 }
 
+const WITNESSED_WITHIN: Duration = Duration::from_secs(120);
+
 pub async fn create_job(simulator: &Simulator, name: &str) -> Result<()> {
     let path = "/apis/batch/v1/namespaces/default/jobs";
     let (status, answer) = simulator.request(reqwest::Method::POST, path, Some(&job(name))).await?;
     anyhow::ensure!(status == 201, "creating {name} answered {status}: {answer}");
     Ok(())
+}
+
+/// The same where nothing else happens: the watch tells of it a moment later.
+pub async fn witness_job(simulator: &Simulator, run: &mut Kubewitness, name: &str) -> Result<()> {
+    let before = run.status().await?.journal.states;
+    create_job(simulator, name).await?;
+    let what = format!("{name} in the journal");
+    run.status_when(WITNESSED_WITHIN, &what, |status| status.journal.states > before).await.map(drop)
 }

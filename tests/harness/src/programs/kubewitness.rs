@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_core::views::{SourceView, StatusView};
+use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -141,12 +141,13 @@ impl Kubewitness {
         .await
     }
 
-    /// Waits until every source is synced and every plugin has finished what was observed.
+    /// Waits until every source is synced and every plugin has finished what is in the journal. What was made a
+    /// moment ago may not be there yet.
     pub async fn caught_up(&mut self, within: Duration) -> Result<StatusView> {
         self.status_when(within, "everything to be delivered", |status| {
             let sources = !status.sources.is_empty()
                 && status.sources.iter().all(|source| source.synced && source.walking == 0);
-            sources && !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.waiting == 0)
+            sources && !status.plugins.is_empty() && status.plugins.iter().all(has_finished)
         })
         .await
     }
@@ -163,6 +164,17 @@ impl Kubewitness {
         }
         Ok(())
     }
+}
+
+/// Nothing waits for a plugin that is still being compiled, or that has not read yet what came last.
+fn has_finished(plugin: &PluginView) -> bool {
+    let has_read_all = match plugin.state.as_str() {
+        "starting" => false,
+        // It reads nothing.
+        "failed" => true,
+        _ => plugin.lag_seq == 0,
+    };
+    has_read_all && plugin.waiting == 0
 }
 
 /// Runs `kubewitness ARGS` to its end.

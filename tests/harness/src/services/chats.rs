@@ -27,8 +27,9 @@ const LATE_SECONDS: u64 = 300;
 const MINUTE: Duration = Duration::from_secs(60);
 /// How long an alert of a failure fires.
 const DAY_MS: u64 = 24 * 3_600_000;
-/// Requests that leave a second apart arrive up to so much closer.
-const JITTER: Duration = Duration::from_millis(100);
+/// Requests that leave a second apart arrive up to so much closer where a busy machine holds up the first. What is
+/// too fast all the same has too many in the longer time.
+const JITTER: Duration = Duration::from_millis(400);
 
 /// What one service took and refused.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +91,7 @@ async fn answer(State(seen): State<Seen>, uri: Uri, headers: HeaderMap, bytes: B
     let mut seen = lock(&seen);
     let chat = seen.entry(service.clone()).or_default();
     let quota: &[(usize, Duration)] = match service.as_str() {
-        "slack" => &[(1, Duration::from_secs(1))],
+        "slack" => &[(1, Duration::from_secs(1)), (5, Duration::from_secs(5))],
         "feishu" | "lark" => &[(100, MINUTE), (5, Duration::from_secs(1))],
         "dingtalk" | "wecom" => &[(20, MINUTE)],
         _ => &[],

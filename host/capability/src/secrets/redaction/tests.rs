@@ -217,7 +217,8 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
             let shown = redaction.current(&of("red", seq), &mut patience).await.unwrap();
             assert!(shown.message.starts_with("redacted:"), "{shown:?}");
         }
-        assert!(began.elapsed() < Duration::from_secs(2), "one row waits, and no other one");
+        // A hundred that wait would take far longer; a busy machine needs more than one of them does.
+        assert!(began.elapsed() < Duration::from_secs(10), "one row waits, and no other one");
         let other = redaction.current(&of("blue", 100), &mut Patience::of_a_list()).await.unwrap();
         assert_eq!(other.message, "out of memory", "another namespace waits for nothing");
         assert!(redaction.threads.is_full(&party), "no list adds to what waits without end");

@@ -353,6 +353,12 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     let since = Instant::now();
     let stopped = two.append(of(SOURCE, 0, vec![present(&job(1), 3)]));
     let others = async {
+        let begins = async {
+            while wire.lost() == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, begins).await.expect("the server answers it");
         tokio::time::sleep(Duration::from_millis(500)).await;
         until_there(one, of(SOURCE, 0, vec![present(&job(1), 2)])).await;
     };

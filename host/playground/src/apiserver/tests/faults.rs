@@ -118,7 +118,7 @@ async fn a_body_breaks_ends_or_falls_silent_at_any_byte() {
     }
     cluster.server.inject(Fault::once(What::Silent(At::Exactly(3))));
     let mut frames = cluster.watch("timeoutSeconds=1").await;
-    let waited = tokio::time::timeout(Duration::from_millis(1300), frames.response.chunk());
+    let waited = tokio::time::timeout(PATIENCE, frames.response.chunk());
     assert_eq!(waited.await.unwrap().unwrap().unwrap().len(), 3);
     let waited = tokio::time::timeout(Duration::from_millis(1300), frames.response.chunk());
     assert!(waited.await.is_err(), "not even the server's time limit ends it");

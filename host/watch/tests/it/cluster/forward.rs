@@ -203,7 +203,8 @@ async fn a_token_or_a_password_comes_before_a_provider_whatever_that_has() {
 async fn a_server_that_says_nothing_is_given_up_after_its_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
-    let asked = tokio::time::timeout(Duration::from_secs(20), forward(&address)).await;
+    // A busy machine may take its time before and after.
+    let asked = tokio::time::timeout(Duration::from_secs(60), forward(&address)).await;
     let told = asked.expect("10 s are the bound").err().unwrap();
     assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
 }

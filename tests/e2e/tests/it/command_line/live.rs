@@ -80,7 +80,8 @@ async fn ends_as_it_ended(simulator: &Simulator, url: &str) -> Result<()> {
         let request = kubewitness_harness::http().delete(address(job)).bearer_auth(simulator.token());
         anyhow::Ok(request.send().await?.error_for_status().map(drop)?)
     };
-    let (code, phase, said) = ask("two", "1s").await?;
+    // Long enough to be told a phase on a busy machine.
+    let (code, phase, said) = ask("two", "5s").await?;
     ensure!(code == Some(5) && !phase.is_empty(), "a time-out: {code:?} {phase} {said}");
     delete("two").await?;
     let (code, phase, said) = ask("two", "60s").await?;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use kubewitness_harness::{command, in_scratch, kubewitness_binary, skip};
 use tokio::process::Command;
 
-use crate::support::create_job;
+use crate::support::witness_job;
 use crate::watching::gaps::{Lab, a_hole};
 
 const LONG: &str = "llama-70b-finetune-with-a-name-that-is-long-r7k2x";
@@ -26,7 +26,7 @@ async fn lists_take_the_words_of_kubectl() {
     in_scratch("manners-words", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
         a_hole(&mut lab, "train-1").await?;
-        create_job(&lab.simulator, LONG).await?;
+        witness_job(&lab.simulator, &mut lab.kubewitness, LONG).await?;
         lab.kubewitness.caught_up(std::time::Duration::from_secs(90)).await?;
         for line in [
             &["jobs", "train-1", "-o", "name"][..],
@@ -65,7 +65,7 @@ async fn lists_take_the_words_of_kubectl() {
 async fn output_fits_its_reader() {
     in_scratch("manners-reader", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
-        create_job(&lab.simulator, LONG).await?;
+        witness_job(&lab.simulator, &mut lab.kubewitness, LONG).await?;
         lab.kubewitness.caught_up(std::time::Duration::from_secs(90)).await?;
         let line = format!("jobs --server {}", lab.url());
         let Some(narrow) = on_a_terminal(&line, &[("COLUMNS", "72")]).await? else {

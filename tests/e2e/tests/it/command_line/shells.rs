@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::portal::browser::at_a_playground;
-use crate::support::create_job;
+use crate::support::witness_job;
 use crate::watching::gaps::Lab;
 
 const WITHIN: Duration = Duration::from_secs(90);
@@ -68,7 +68,7 @@ async fn words_are_completed_as_the_controller_knows_them() {
     in_scratch("shells", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
         for name in ["train-1", "train-2", "serve-1"] {
-            create_job(&lab.simulator, name).await?;
+            witness_job(&lab.simulator, &mut lab.kubewitness, name).await?;
         }
         lab.kubewitness.caught_up(WITHIN).await?;
         let shells = Shells::new(scratch, lab.url())?;

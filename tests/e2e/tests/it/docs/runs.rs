@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Ended, Process, Scratch, command, free_port, in_scratch, kubewitness_binary, plugins_folder,
-    project_root, until_ok,
+    Ended, Process, Scratch, command, command_json, free_port, in_scratch, kubewitness_binary,
+    plugins_folder, project_root, until_ok,
 };
 use tokio::process::Command;
 
@@ -57,11 +57,21 @@ impl<'a> Lab<'a> {
                 let (code, stdout, stderr) = self::command(&asked).await?;
                 ensure!(code == Some(0) && stdout.contains(end), "{code:?}: {stdout}{stderr}");
             }
-            Ok(())
+            lab.works().await
         })
         .await
         .with_context(|| lab.process.say())?;
         Ok(lab)
+    }
+
+    /// Its plugins have been compiled, so that one can be paused, and its templates are offered.
+    async fn works(&self) -> Result<()> {
+        let plugins = command_json(&["plugins", "-o", "json", "--server", &self.server]).await?;
+        let all = plugins.as_array().context("plugins")?;
+        ensure!(!all.is_empty() && all.iter().all(|plugin| plugin["state"] != "starting"), "{plugins}");
+        let templates = command_json(&["submit", "--list", "-o", "json", "--server", &self.server]).await?;
+        ensure!(templates.as_array().is_some_and(|all| !all.is_empty()), "{templates}");
+        Ok(())
     }
 
     /// The folder in which a page's commands run, with the files that the page shows.

@@ -43,8 +43,13 @@ async fn failed_pods_of_an_owner_whose_kind_is_no_source_are_one_message_that_na
         until(WITHIN, "the message", async || Ok((!chats.of("hook").taken.is_empty()).then_some(())))
             .await
             .with_context(|| run.process().say())?;
-        let told = says(&url_of(&run), &["timeline", "pod/train-1", "-n", "default"]).await?;
-        ensure!(told.contains("PyTorchJob default/train: 2 × Pod Failed"), "{told}");
+        // The receiver has it before the journal notes that it was sent.
+        until_ok(WITHIN, "the timeline to tell of it", async || {
+            let told = says(&url_of(&run), &["timeline", "pod/train-1", "-n", "default"]).await?;
+            ensure!(told.contains("PyTorchJob default/train: 2 × Pod Failed"), "{told}");
+            Ok(())
+        })
+        .await?;
         run.stop().await?;
         let taken = chats.of("hook").taken;
         ensure!(taken.len() == 1, "{taken:?}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::support::{create_job, example_copy, plugin_manifest, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 /// What the mail server's login asks for, and nobody else may see.
 const PASSWORD: &str = "correct-horse-battery";
 

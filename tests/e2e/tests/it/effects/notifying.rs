@@ -61,9 +61,8 @@ fn destinations(chats: &Chats, mail: &MailServer, folder: &Path) -> Result<Strin
             _ => String::new(),
         };
         let url = url.display();
-        text += &format!(
-            "        - {{name: {service}, urlFrom: {{file: {url}}}, allowPlain: true, timeout: 2s{scheme}}}\n"
-        );
+        text +=
+            &format!("        - {{name: {service}, urlFrom: {{file: {url}}}, allowPlain: true{scheme}}}\n");
     }
     let port = mail.address.port();
     text += "      mail:\n";

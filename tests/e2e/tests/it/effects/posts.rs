@@ -156,10 +156,14 @@ async fn posts(scratch: &Scratch) -> Result<()> {
     let status = through.await?;
     let plugin = |name: &str| status.plugins.iter().find(|plugin| plugin.name == name).context("no plugin");
     let (people, bank) = (plugin("people")?, plugin("bank")?);
-    let letters = {
-        let server = format!("http://{}", last.address());
-        command_json(&["deadletters", "list", "--server", &server, "-o", "json"]).await?
-    };
+    let server = format!("http://{}", last.address());
+    // The journal saves them a moment after the status tells of them.
+    let letters = until(WITHIN, "the dead letters in the list", async || {
+        let letters = command_json(&["deadletters", "list", "--server", &server, "-o", "json"]).await?;
+        let is_whole = letters.as_array().is_some_and(|all| all.len() as u64 == bank.dead);
+        Ok(is_whole.then_some(letters))
+    });
+    let letters = letters.await?;
     last.stop().await?;
 
     let (kills, posts, twice) = (kills(KILLS) + 1, world.people.received(), world.people.repeated());
@@ -293,6 +297,8 @@ async fn kills_in_a_tick_double_no_more_messages_than_are_in_the_air() {
             Ok((slow.seen().len() == MESSAGES).then_some(()))
         });
         through.await.with_context(|| run.process().say())?;
+        // The last one to start may have sent nothing, and not answer yet.
+        run.answers().await?;
         // What would come twice comes in the ticks after.
         let ticks = async |run: &Kubewitness| {
             let status = run.status().await?;

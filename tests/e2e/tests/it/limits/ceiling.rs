@@ -10,7 +10,7 @@ use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch};
 use crate::limits::hostile::{FOR_PROBE, hostile, program};
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 fn limits(config: &Path, host: &str, plugins: &str) -> Result<()> {
     let limits = format!("\n      limits:\n        plugins: {{{plugins}}}\n");

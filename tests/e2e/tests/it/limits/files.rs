@@ -15,7 +15,7 @@ use crate::support::{
     AUDIT, create_job, example_copy, plugin_manifest, proofs, same_story, simulator, write,
 };
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 struct Lab {
     simulator: Simulator,
@@ -83,7 +83,7 @@ async fn what_is_no_regular_file_in_the_folder_is_refused_by_name_and_everything
             tells(status, &["x.yaml", "it is a pipe"]) && tells(status, &["y.yaml", "it is a device"])
         };
         kubewitness.status_when(WITHIN, "the refusals", refused).await?;
-        ready(&kubewitness).await?;
+        until_ok(WITHIN, "it to be ready", async || ready(&kubewitness).await).await?;
         let (_, metrics) = kubewitness.get("/metrics").await?;
         ensure!(metrics.contains("kubewitness_configuration_problems 2\n"), "{metrics}");
         let (_, first_page) = kubewitness.get("/").await?;
@@ -245,7 +245,7 @@ async fn a_host_and_a_plugin_are_taken_as_they_are_and_what_is_not_taken_is_name
         kubewitness
             .status_when(WITHIN, "the plugin", |status| state(status, "persistence") == Some("active"))
             .await?;
-        ready(&kubewitness).await?;
+        until_ok(WITHIN, "it to be ready", async || ready(&kubewitness).await).await?;
         let named = [
             "all.yaml:21: is a Deployment",
             "all.yaml~: is not named as a manifest",

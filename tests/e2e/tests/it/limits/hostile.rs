@@ -10,7 +10,9 @@ use kubewitness_harness::registry::sha256;
 use kubewitness_harness::{Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder};
 use kubewitness_hostile as made;
 
-use crate::support::{AUDIT, Load, example_copy, plugin_manifest, proofs, same_story, simulator, write};
+use crate::support::{
+    AUDIT, Load, example_copy, plugin_manifest, proofs, same_story, simulator, versions, write,
+};
 
 const WITHIN: Duration = Duration::from_secs(120);
 /// What one question to the API may take on a machine that builds and tests something else too.
@@ -261,8 +263,11 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
 
         std::fs::remove_file(it.config.join("hostile.yaml"))?;
         load.stop().await?;
+        // What came last may not have been witnessed yet.
+        let versions = versions(&it.simulator).await?;
         let settled = |status: &StatusView| {
-            let is_done = |p: &PluginView| p.waiting == 0 && p.dead == 0 && p.state == "active";
+            let has_all = |p: &PluginView| p.waiting == 0 && p.delivered + p.filtered >= versions;
+            let is_done = |p: &PluginView| has_all(p) && p.dead == 0 && p.state == "active";
             status.plugins.len() == 2 && status.plugins.iter().all(is_done)
         };
         it.run.status_when(WITHIN, "both good plugins to have everything", settled).await?;

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{Ended, Kubewitness, RunOptions, Scratch, Simulator, in_scratch};
 
-use crate::support::{create_job, example_copy, plugin_manifest, same_story, simulator, write};
+use crate::support::{SOURCES, create_job, example_copy, plugin_manifest, same_story, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 const WATCH: &str = "module: {file: persistence.wasm}
 subscribe: [{source: jobs, mode: every, start: beginning}]
 grants: {sql: [{name: main, database: platform}]}";
@@ -33,6 +33,7 @@ impl Lab {
         kubewitness
             .status_when(WITHIN, "the example", |status| state(status, "persistence") == Some("active"))
             .await?;
+        kubewitness.listed(SOURCES.len(), WITHIN).await?;
         Ok(Self { simulator, options, kubewitness })
     }
 

@@ -86,8 +86,11 @@ async fn a_pause_outlives_a_kill_and_another_manifest_and_a_resume_hands_on_ever
         let said = order(&run, "pause", "the database moves").await?;
         ensure!(said.contains("persistence is paused") && said.contains("kubewitness resume"), "{said}");
         ensure!(order(&run, "pause", "again").await?.contains("was paused already, by ada"));
-        // Calls in progress end.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        let is_idle = |status: &StatusView| {
+            plugin(status, "persistence")
+                .is_some_and(|p| p.state == "paused" && p.queue.unfinished_seconds <= 0.0)
+        };
+        run.status_when(WITHIN, "calls in progress to end", is_idle).await?;
         let before = rows(data).await?;
         stays_paused(&mut run, data, before).await?;
         run.kill().await?;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::registry::{Registry, SigningKey};
-use kubewitness_harness::{Kubewitness, RunOptions, Scratch, command, in_scratch, plugins_folder, until_ok};
+use kubewitness_harness::{
+    Kubewitness, RunOptions, Scratch, command, in_scratch, plugins_folder, until, until_ok,
+};
 
 use crate::support::{AUDIT, create_job, example_copy, plugin_manifest, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 fn trail(module: &str, calls: u32) -> String {
     let spec = AUDIT.replace("{file: audit.wasm}", module) + &format!("\nlimits: {{hostCalls: {calls}}}\n");
@@ -147,7 +149,8 @@ async fn a_wrong_digest_and_a_missing_signature_are_refused_by_check_and_by_the_
 
         // What the host has kept of others is no file of a manifest.
         let kept = options.data.join("last-good/trail/plugin.wasm");
-        ensure!(kept.is_file(), "nothing is kept at {}", kept.display());
+        // It is active a moment before.
+        until(WITHIN, "what is kept", async || Ok(kept.is_file().then_some(()))).await?;
         std::os::unix::fs::symlink(&kept, config.join("linked.wasm"))?;
         for (file, part) in [
             ("../data/last-good/trail/plugin.wasm", "leads out of its folder"),

@@ -95,6 +95,9 @@ async fn ends_well(
     options: &RunOptions,
     versions: usize,
 ) -> Result<()> {
+    // However quick the changes were.
+    let many = |it: &StatusView| it.plugins.iter().any(|plugin| plugin.delivered > 100);
+    run.status_when(WITHIN, "more than a hundred states", many).await?;
     load.stop().await?;
     // Each watch is in order: whoever has seen these has seen the load.
     create_job(simulator, "last").await?;

@@ -123,13 +123,13 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
 
     browser.open(&format!("{portal}/objects/{uid}")).await?;
     ensure!(browser.text().await?.contains(name), "one job's story: {}", browser.text().await?);
-    ensure!(browser.text().await?.contains("which plugin is done with each state"), "the plugins' lanes");
     // The first job runs while plugins are still compiled.
     let drawn = async || {
         browser.open(&format!("{portal}/objects/{uid}")).await?;
         let [phases, marks] =
             [at_least(&browser, "svg rect", 2).await?, at_least(&browser, "svg .told", 1).await?];
-        Ok((phases && marks).then_some(()))
+        let lanes = browser.text().await?.contains("which plugin is done with each state");
+        Ok((phases && marks && lanes).then_some(()))
     };
     until(WITHIN, "its phases, and a mark for each state that a plugin has", drawn).await?;
 
@@ -323,10 +323,13 @@ impl Browser {
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
         let base = format!("http://127.0.0.1:{port}/session");
-        let made = until(WITHIN, "a browser", async || match client.post(&base).json(&wanted).send().await {
-            Ok(answer) => Ok(Some(answer.json::<Value>().await?)),
-            Err(error) if error.is_connect() => Ok(None),
-            Err(error) => Err(error.into()),
+        let made = until(WITHIN, "a browser", async || {
+            // The driver answers once the browser is there.
+            match client.post(&base).json(&wanted).timeout(WITHIN).send().await {
+                Ok(answer) => Ok(Some(answer.json::<Value>().await?)),
+                Err(error) if error.is_connect() => Ok(None),
+                Err(error) => Err(error.into()),
+            }
         });
         let made = made.await.with_context(|| driver.say())?;
         let id = made["value"]["sessionId"].as_str().with_context(|| format!("no browser: {made}"))?;
@@ -433,7 +436,9 @@ impl Browser {
     }
 
     async fn ask(&self, path: &str, body: &Value) -> Result<Value> {
-        let answer = self.client.post(format!("{}/{path}", self.session)).json(body).send().await?;
+        let request = self.client.post(format!("{}/{path}", self.session)).json(body);
+        // A page is looked at and pictured in seconds; a busy machine takes its time.
+        let answer = request.timeout(WITHIN).send().await?;
         let (status, answer) = (answer.status(), answer.json::<Value>().await?);
         ensure!(status.is_success(), "the browser refused {path}: {answer}");
         Ok(answer["value"].clone())

@@ -121,8 +121,13 @@ async fn pages(reader: &Reader<'_>, token: &str) -> Result<()> {
         ("/health".into(), "Held beyond retention"),
         ("/api".into(), "/api/v1/objects"),
     ] {
-        reader.open(&path).await?;
-        reader.reads(words).await.with_context(|| path.clone())?;
+        // Templates are offered, and plugins run, a moment after the portal answers.
+        let there = async || {
+            reader.open(&path).await?;
+            Ok(reader.browser.text().await?.contains(words).then_some(()))
+        };
+        until(WITHIN, words, there).await.with_context(|| path.clone())?;
+        reader.has_no_script().await?;
     }
     Ok(())
 }
@@ -176,16 +181,23 @@ async fn submits(reader: &Reader<'_>) -> Result<()> {
 }
 
 async fn pauses(reader: &Reader<'_>) -> Result<()> {
+    // What is still being compiled can't be paused.
+    becomes(reader, "active").await?;
     for (verb, told) in [("pause", "paused"), ("resume", "active")] {
         reader.open(&format!("/plugins/audit/{verb}")).await?;
         reader.fill("[name='reason']", "the disk moves").await?;
         reader.press("form.replay button.strong").await?;
-        let state = "const card = document.querySelector('[aria-labelledby=plugin-audit] .state'); return card && card.textContent";
-        let changed = async || {
-            reader.open("/plugins").await?;
-            Ok((reader.browser.script(state).await? == told).then_some(()))
-        };
-        until(WITHIN, told, changed).await?;
+        becomes(reader, told).await?;
     }
     reader.has_no_script().await
+}
+
+/// Waits until the page of plugins says this of the one.
+async fn becomes(reader: &Reader<'_>, told: &str) -> Result<()> {
+    let state = "const card = document.querySelector('[aria-labelledby=plugin-audit] .state'); return card && card.textContent";
+    let is_told = async || {
+        reader.open("/plugins").await?;
+        Ok((reader.browser.script(state).await? == told).then_some(()))
+    };
+    until(WITHIN, told, is_told).await
 }

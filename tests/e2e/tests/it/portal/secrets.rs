@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{AUDIT, example, example_copy, plugin_manifest, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 const SECRET: &str = "hush-4711";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 

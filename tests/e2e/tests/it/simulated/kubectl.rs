@@ -212,7 +212,8 @@ kubectl_test! {
 kubectl_test! {
     async fn wait_ends_on_a_condition_a_field_and_a_deletion(lab) {
         lab.kubectl.ok_with(&["create", "-f", "-"], JOB).await?;
-        let late = lab.kubectl.fails(&["wait", "job/train", "--for=condition=complete", "--timeout=300ms"], "").await?;
+        // It has to find the job before its time is up.
+        let late = lab.kubectl.fails(&["wait", "job/train", "--for=condition=complete", "--timeout=3s"], "").await?;
         assert!(late.contains("timed out waiting for the condition"), "{late}");
         let args = ["wait", "job/train", "--for=condition=complete", "--timeout=30s"];
         let waiting = lab.kubectl.ok(&args);

@@ -140,7 +140,7 @@ async fn a_second_process_on_one_journal_is_told_what_to_do(service: Service, te
         let said = refused.process().stderr();
         ensure!(said.contains("is in use") && said.contains("stop it"), "{said}");
         ensure!(!said.contains(PASSWORD), "{said}");
-        running.caught_up(Duration::from_secs(60)).await?;
+        running.caught_up(WITHIN).await?;
         running.stop().await
     })
     .await;
@@ -195,8 +195,12 @@ async fn a_database_that_is_started_after_it_is_waited_for(service: Service, tes
             status.plugins.len() == 2 && status.plugins.iter().all(done)
         })
         .await?;
-        let (ready, why) = run.get("/readyz").await?;
-        ensure!(ready == 200, "{ready} {why}");
+        // The other source may still be listed.
+        let why = until(WITHIN, "it to be ready", async || {
+            let (ready, why) = run.get("/readyz").await?;
+            Ok((ready == 200).then_some(why))
+        })
+        .await?;
         run.stop().await?;
         let said = run.process().stderr();
         ensure!(said.matches(WAITS).count() == 1, "it is said once: {said}");

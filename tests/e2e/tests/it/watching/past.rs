@@ -232,7 +232,13 @@ async fn a_list_says_that_missed_versions_are_still_read_back() {
     in_scratch("past-back", async |scratch| {
         let mut lab = Lab::start(scratch).await?;
         create_job(&lab.simulator, "train-1").await?;
-        annotate(&lab.simulator, "train-1", "seen").await?;
+        let seen = annotate(&lab.simulator, "train-1", "seen").await?;
+        until_ok(WITHIN, "the job to be witnessed", async || {
+            let found = objects(&lab, "kind=Job").await?.objects;
+            ensure!(found.first().is_some_and(|view| view["resource_version"] == seen.as_str()), "{found:?}");
+            Ok(())
+        })
+        .await?;
         let mut last = String::new();
         lab.kubewitness.caught_up(WITHIN).await?;
         lab.restart_after(async |simulator| {

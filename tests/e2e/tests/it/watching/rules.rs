@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{job, simulator, write};
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 const SOURCES: &str = "sources:
@@ -120,21 +120,22 @@ async fn rules_are_taken_while_it_runs_and_what_was_journaled_keeps_its_status()
         becomes(&kubewitness, "job/one", &[("Pending", "")]).await?;
 
         write(lab.config(), "host.yaml", &host(&format!("{SOURCES}{RULES}")))?;
-        let said = |kubewitness: &mut Kubewitness| {
-            kubewitness.process().stderr().matches("the host's settings are taken").count()
-        };
+        // The source starts a moment after they are taken.
         until_ok(WITHIN, "the rules to be taken", async || {
-            ensure!(said(&mut kubewitness) == 2, "taken {} times", said(&mut kubewitness));
+            let log = kubewitness.process().stderr();
+            let taken = log.matches("the host's settings are taken").count();
+            ensure!(taken == 2, "taken {taken} times");
+            let starts = |source: &str| {
+                log.lines()
+                    .filter(|l| {
+                        l.contains("the source starts") && l.contains(&format!("source=\"{source}\""))
+                    })
+                    .count()
+            };
+            ensure!((starts("jobs"), starts("pods")) == (2, 1), "only the Jobs' source starts again: {log}");
             Ok(())
         })
         .await?;
-        let log = kubewitness.process().stderr();
-        let starts = |source: &str| {
-            log.lines()
-                .filter(|l| l.contains("the source starts") && l.contains(&format!("source=\"{source}\"")))
-                .count()
-        };
-        ensure!((starts("jobs"), starts("pods")) == (2, 1), "only the Jobs' source starts again: {log}");
         becomes(&kubewitness, "job/one", &[("Pending", "")]).await.context("nothing is told twice")?;
         lab.label("one", "fetch").await?;
         becomes(&kubewitness, "job/one", &[("Pending", ""), ("Starting", "fetch")]).await?;

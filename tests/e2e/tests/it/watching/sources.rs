@@ -84,6 +84,15 @@ impl Lab {
         Ok((of("list") + of("list-stream"), of("watch") + of("list-stream")))
     }
 
+    /// The same once it is watched: what was listed is shown before.
+    async fn watched(&self, resource: &str) -> Result<(u64, u64)> {
+        until(WITHIN, &format!("a watch of {resource}"), async || {
+            let asked = self.asked(resource).await?;
+            Ok((asked.1 > 0).then_some(asked))
+        })
+        .await
+    }
+
     /// Until the persistence plugin's table has this job.
     async fn reaches(&self, database: &str, job: &str) -> Result<()> {
         let path = self.options.data.join(database);
@@ -115,7 +124,7 @@ async fn any_number_of_plugins_share_one_list_and_one_watch_of_a_source() {
         create_job(&lab.simulator, "one").await?;
         lab.reaches("platform.db", "one").await?;
         lab.kubewitness.caught_up(WITHIN).await?;
-        let alone = lab.asked("jobs.batch").await?;
+        let alone = lab.watched("jobs.batch").await?;
         ensure!(alone.0 <= 1 && alone.1 == 1, "one list at most and one watch, but {alone:?}");
         for (name, spec) in [("second", SECOND), ("third", AUDIT)] {
             write(&lab.config, &format!("{name}.yaml"), &plugin_manifest(name, spec))?;
@@ -170,7 +179,7 @@ async fn sources_come_and_go_by_configuration_also_of_kinds_that_are_defined_lat
         lab.create(WIDGETS, widget("seen")).await?;
         let there = |source: &SourceView| source.objects == 1 && source.condition.is_none() && source.synced;
         lab.source_when("widgets", "the object of the new kind", there).await?;
-        let before = lab.asked("widgets.example.com").await?;
+        let before = lab.watched("widgets.example.com").await?;
 
         // It is taken out: its history stays, and everything else goes on.
         lab.sources(&[nodes])?;

@@ -10,11 +10,19 @@ async fn who_stands_by_says_so_and_who_does_not_belong_is_told_what_to_do() {
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         create_job(&world.simulator, "one").await?;
-        let delivered = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == 1);
+        let delivered = |status: &StatusView| {
+            !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.delivered == 1)
+        };
         let status = runs[leads].status_when(WITHIN, "it to be delivered", delivered).await?;
         let name = replica(&status)?.name.clone();
-        // The figures of who stands by are those that the other has saved.
-        let standby = runs[1 - leads].status_when(WITHIN, "the other to know of it", delivered).await?;
+        // The figures of who stands by are those that the other has saved. It may still list, and be one that the
+        // journal does not know yet.
+        let knows = |status: &StatusView| {
+            let both = status.replica.as_ref().is_some_and(|replica| replica.replicas.len() == 2);
+            let listed = status.sources.len() == SOURCES.len() && status.sources.iter().all(|it| it.synced);
+            both && listed && delivered(status)
+        };
+        let standby = runs[1 - leads].status_when(WITHIN, "the other to know of it", knows).await?;
         ensure!(standby.plugins.iter().all(|plugin| plugin.state == "standby"), "{:?}", standby.plugins);
         let ReplicaView { dispatches, dispatcher, replicas, .. } = replica(&standby)?;
         ensure!(!dispatches && dispatcher.as_deref() == Some(&name) && replicas.len() == 2, "{standby:?}");

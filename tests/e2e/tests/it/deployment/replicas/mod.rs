@@ -154,7 +154,10 @@ async fn dispatcher(runs: &mut [Kubewitness]) -> Result<usize> {
             // One that is stopped or still starts says nothing.
             let asked = tokio::time::timeout(Duration::from_secs(2), run.status()).await;
             let Ok(Ok(status)) = asked else { continue };
-            if replica(&status)?.dispatches && status.plugins.iter().all(|plugin| plugin.state == "active") {
+            // It has the Lease before it has read which plugins there are.
+            let runs_all =
+                !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.state == "active");
+            if replica(&status)?.dispatches && runs_all {
                 return Ok(Some(index));
             }
         }
