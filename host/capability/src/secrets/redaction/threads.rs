@@ -236,6 +236,16 @@ mod tests {
         true
     }
 
+    /// Work ends, and is forgotten, a moment after its answer.
+    async fn until(is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), waiting).await.expect("it comes true");
+    }
+
     #[tokio::test]
     async fn the_long_documents_of_one_party_leave_threads_to_another() {
         let threads = Threads::of(4);
@@ -258,6 +268,7 @@ mod tests {
         let short = threads.run(&Party::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
         drop(all);
+        until(|| threads.lock().long >= 2).await;
         assert_eq!(threads.lock().long, 2, "what began keeps its places");
         (0..2).for_each(|_| end.send(()).unwrap());
         assert_eq!(
@@ -265,8 +276,7 @@ mod tests {
             Ok(2),
             "what nobody waits for is left out"
         );
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        assert!(threads.lock().lines.is_empty(), "those who are gone are forgotten");
+        until(|| threads.lock().lines.is_empty()).await;
     }
 
     #[tokio::test]
@@ -295,9 +305,7 @@ mod tests {
         };
         let (first, ()) = tokio::join!(first, others);
         assert_eq!(first, Ok(true));
-        while done.lock().unwrap().len() < 4 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        until(|| done.lock().unwrap().len() == 4).await;
         assert!(done.lock().unwrap()[..2].contains(&"bob"), "{done:?}");
     }
 
