@@ -1,6 +1,8 @@
 //! What commands print on terminals of 40, 60 and 80 columns and into a pipe, of a controller whose answers never change.
 
 use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use kubewitness_core::events::EventView;
@@ -18,7 +20,14 @@ use tokio::net::TcpListener;
 use super::manners::on_a_terminal;
 
 const GOLDEN: &str = "tests/e2e/tests/it/command_line/narrow.txt";
-const AT_MS: u64 = 1_795_182_311_000;
+/// Six days and a half ago, whatever day it is, and 11 seconds after the minute.
+static AT_MS: LazyLock<u64> = LazyLock::new(|| {
+    let days = Duration::from_hours(6 * 24 + 12);
+    let then = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970") - days;
+    then.as_secs() / 60 * 60_000 + 11_000
+});
+/// The minutes of the two times that commands print, and what stands for them in the file.
+const MINUTES: [(u64, &str); 2] = [(0, "2026-11-20 13:45"), (60_000, "2026-11-20 13:46")];
 const NAME: &str = "llama-70b-finetune-with-a-long-name-r7k2x";
 
 const COMMANDS: [&str; 11] = [
@@ -65,6 +74,10 @@ async fn all(server: &str) -> Result<Option<String>> {
         let (code, told, said) = command_in(&words, &[("TZ".to_owned(), "UTC".to_owned())]).await?;
         ensure!(code == Some(0) && !told.contains('\u{1b}'), "{command}: {code:?} {told}{said}");
         text.push_str(&format!("$ {command} | cat\n{told}\n"));
+    }
+    for (after, shown) in MINUTES {
+        let minute = calendar::rfc3339(*AT_MS + after)[..16].replace('T', " ");
+        text = text.replace(&minute, shown);
     }
     Ok(Some(text))
 }
@@ -132,8 +145,8 @@ fn object(namespace: &str, name: &str, phase: &str) -> ObjectView {
         object: ObjectRef { namespace: namespace.into(), name: name.into(), ..train() },
         status,
         seq: 7,
-        observed_at: calendar::rfc3339(AT_MS),
-        ended_at: (phase == "Failed").then(|| calendar::rfc3339(AT_MS + 60_000)),
+        observed_at: calendar::rfc3339(*AT_MS),
+        ended_at: (phase == "Failed").then(|| calendar::rfc3339(*AT_MS + 60_000)),
         ..ObjectView::default()
     }
 }
@@ -146,8 +159,8 @@ fn failed_event() -> EventView {
         reason: "BackoffLimitExceeded".into(),
         message: "Job has reached the specified backoff limit".into(),
         count: 3,
-        first_ms: AT_MS,
-        last_ms: AT_MS + 5_000,
+        first_ms: *AT_MS,
+        last_ms: *AT_MS + 5_000,
         ..EventView::default()
     }
 }
@@ -190,7 +203,7 @@ fn state(source: &str, object: ObjectRef, seq: u64, status: Status) -> State {
         resource_version: Version::new("184467440737095"),
         status: status.into(),
         previous: None,
-        observed_ms: AT_MS + seq,
+        observed_ms: *AT_MS + seq,
         late: false,
     }
 }
@@ -222,7 +235,7 @@ fn gap(object: Option<ObjectRef>) -> Gap {
         message:
             "versions between 184467440737095 and 184467440737099 are missing: compaction has removed them"
                 .into(),
-        recorded_ms: AT_MS,
+        recorded_ms: *AT_MS,
     }
 }
 
@@ -231,7 +244,7 @@ fn poison() -> PoisonView {
         number: 12,
         source: "jobs".into(),
         error: "expected value at line 1 column 9".into(),
-        observed_ms: AT_MS,
+        observed_ms: *AT_MS,
         bytes: 4096,
         ..PoisonView::default()
     }
@@ -244,8 +257,8 @@ fn letter() -> DeadLetterView {
         id: StateId::parse("jobs/0/x"),
         attempts: 9,
         error: "the destination answered 500 Internal Server Error".into(),
-        first_ms: AT_MS,
-        last_ms: AT_MS + 60_000,
+        first_ms: *AT_MS,
+        last_ms: *AT_MS + 60_000,
         replaying: false,
         dropped: false,
         tries: Vec::new(),
@@ -261,7 +274,7 @@ fn record() -> LetterRecordView {
         who: "ada@example.com".into(),
         why: "the receiver of the notifications is back".into(),
         seqs: vec![7, 8],
-        at: calendar::rfc3339(AT_MS),
+        at: calendar::rfc3339(*AT_MS),
     }
 }
 
@@ -303,7 +316,7 @@ fn status() -> StatusView {
             bytes: 98_765_432,
             oldest_seq: 1,
             newest_seq: 1_234_567,
-            oldest_at: Some(calendar::rfc3339(AT_MS)),
+            oldest_at: Some(calendar::rfc3339(*AT_MS)),
         },
         ..StatusView::default()
     }
