@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self, Host, check, step};
+use crate::build::{self, Lints, check, step};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.
@@ -36,7 +36,7 @@ pub fn command(args: &[String]) -> Result<()> {
 /// A picture of each page, light and dark, wide and narrow, for somebody who looks at them all.
 fn pages(folder: &str) -> Result<()> {
     let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
-    build::tests(build::Lints::Ignored)?;
+    build::tests(Lints::Ignored)?;
     step("taking the pictures");
     let mut command = build::cargo();
     command.args(["test", "--locked", "--package", "kubewitness-e2e", "--test", "it", "--"]).args(PICTURES);
@@ -55,7 +55,7 @@ fn images() -> Result<()> {
     let Some(browser) = BROWSERS.iter().find(|name| runs(name)) else {
         bail!("a browser takes the picture of the portal: install the package `chromium`");
     };
-    build::everything(Host::Tests)?;
+    build::tests(Lints::Ignored)?;
     let folder = build::root().join("docs").join("images");
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let playground = Playground::start()?;
