@@ -1,5 +1,6 @@
 //! Builds the plugins as components, then the controller that embeds them.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -74,9 +75,14 @@ pub fn is_root() -> bool {
 }
 
 pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // Variables of the runner's own package must not reach the commands that it starts.
+    command
+}
+
+/// A command that does not get the variables of the runner's own package.
+pub fn program(file: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(file);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -17,7 +17,7 @@ pub fn all() -> Result<ExitCode> {
     }
     step("dependencies");
     dependencies()?;
-    // The host contains the plugins, also for `cargo check`.
+    // The host contains the plugins.
     build::plugins()?;
     step("lints of the tests, the benchmarks and the production build");
     for what in [

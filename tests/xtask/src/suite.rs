@@ -1,7 +1,6 @@
 //! Runs the programs of all tests, as `cargo test --workspace` does, but two at a time: many tests wait for databases
 //! and for time that passes. The end-to-end tests, which use both processors, then run alone.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,41 +26,44 @@ struct Program {
 pub fn all(prepare: impl Fn(&mut Command) + Sync) -> Result<()> {
     let mut programs = built(&prepare)?;
     programs.sort_by_key(|program| !program.package.ends_with(LONGEST));
-    let (last, first): (Vec<_>, Vec<_>) =
+    let (alone, others): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| program.package.ends_with(ALONE));
-    let failed = Mutex::new(Vec::new());
-    let queue = Mutex::new(VecDeque::from(first));
-    let next = || queue.lock().ok()?.pop_front();
-    let fails = |name: String| failed.lock().map(|mut failed| failed.push(name)).unwrap_or_default();
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some(program) = next() {
-                    if let Err(error) = program.run_aside(&prepare) {
-                        fails(format!("{}: {error:#}", program.name()));
-                    }
-                }
-            });
-        }
-    });
-    for program in last {
+    let mut failed = beside_each_other(others, &prepare);
+    for program in alone {
         step(&program.name());
-        if let Err(error) = succeeded(program.command(&prepare)) {
-            fails(format!("{}: {error:#}", program.name()));
-        }
+        failed.extend(failure(&program.name(), succeeded(program.command(&prepare))));
     }
     step("examples in the documentation");
     let mut examples = cargo();
     examples.args(["test", "--locked", "--workspace", "--no-fail-fast", "--doc"]);
     prepare(&mut examples);
-    if let Err(error) = succeeded(examples) {
-        fails(format!("{error:#}"));
-    }
-    let failed = failed.into_inner().unwrap_or_default();
+    failed.extend(failure("examples in the documentation", succeeded(examples)));
     if !failed.is_empty() {
         bail!("tests failed, and what is printed above says why:\n  {}", failed.join("\n  "));
     }
     Ok(())
+}
+
+/// Returns the names of those that failed.
+fn beside_each_other(programs: Vec<Program>, prepare: &(impl Fn(&mut Command) + Sync)) -> Vec<String> {
+    let queue = Mutex::new(programs.into_iter());
+    let next = || queue.lock().ok()?.next();
+    let work = || {
+        let mut failed = Vec::new();
+        while let Some(program) = next() {
+            failed.extend(failure(&program.name(), program.run_aside(prepare)));
+        }
+        failed
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let ended = workers.into_iter().map(|worker| worker.join());
+        ended.flat_map(|failed| failed.unwrap_or_else(|_| vec!["the runner itself".to_owned()])).collect()
+    })
+}
+
+fn failure(name: &str, result: Result<()>) -> Option<String> {
+    Some(format!("{name}: {:#}", result.err()?))
 }
 
 /// What `cargo test` would run.
@@ -85,25 +87,27 @@ fn built(prepare: &impl Fn(&mut Command)) -> Result<Vec<Program>> {
 /// Reads one of cargo's messages. A parser of JSON would have to be compiled before anything else can begin.
 fn program(message: &str) -> Option<Program> {
     let is_test = message.contains("\"reason\":\"compiler-artifact\"") && message.contains("\"test\":true},");
-    let text = |name: &str| {
+    if !is_test {
+        return None;
+    }
+    let path = |name: &str| {
         let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
-        Some(PathBuf::from(rest.split_once('"')?.0))
+        Some(Path::new(rest.split_once('"')?.0))
     };
-    let package = text("manifest_path")?.parent()?.to_path_buf();
-    is_test.then_some(())?;
-    Some(Program { package, file: text("executable")? })
+    Some(Program { package: path("manifest_path")?.parent()?.into(), file: path("executable")?.into() })
 }
 
 impl Program {
     fn name(&self) -> String {
         let package = self.package.strip_prefix(build::root()).unwrap_or(&self.package);
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();
-        format!("tests of {}: {file}", package.display())
+        let name = file.rsplit_once('-').map_or(&*file, |(name, _hash)| name);
+        format!("tests of {}: {name}", package.display())
     }
 
     fn command(&self, prepare: &impl Fn(&mut Command)) -> Command {
-        let mut command = Command::new(&self.file);
-        prepare(command.current_dir(&self.package));
+        let mut command = build::program(&self.file);
+        prepare(command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package));
         command
     }
 
@@ -134,4 +138,24 @@ fn succeeded(mut command: Command) -> Result<()> {
         bail!("{status}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_cargo_builds_the_programs_with_tests_are_run() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/k/host/core/Cargo.toml","target":{{"test":true}},"profile":{{"opt_level":"0","test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let found = program(&message(true, r#""/k/target/debug/deps/core-5f0c""#)).expect("a program");
+        assert_eq!(found.package, Path::new("/k/host/core"));
+        assert_eq!(found.file, Path::new("/k/target/debug/deps/core-5f0c"));
+        assert!(found.name().ends_with("host/core: core"), "{}", found.name());
+        let others = [message(false, "null"), message(true, "null"), r#"{"reason":"build-finished"}"#.into()];
+        assert!(others.iter().all(|other| program(other).is_none()), "nothing else is a program with tests");
+    }
 }
