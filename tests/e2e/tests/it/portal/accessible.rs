@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{Scratch, http, in_scratch, services_folder, skip_where_there_is_no_tool, until};
 use serde_json::{Value, json};
 
-use crate::portal::browser::{Browser, WITHIN, at_a_playground, has_driver, token_of};
+use crate::portal::browser::{Browser, FEW, WITHIN, at_a_playground, has_driver, token_of};
 use crate::portal::troubles::Troubles;
 
 /// What axe-core finds, a line each: the rule, and the first elements that break it.
@@ -35,7 +35,7 @@ async fn axe(test: &str) -> Option<String> {
 async fn no_page_keeps_anybody_out_whatever_its_colours_and_width() {
     let Some(axe) = axe("accessible::no_page_keeps_anybody_out").await else { return };
     in_scratch("accessible", async |scratch| {
-        at_a_playground(scratch, &[], async |_, portal| {
+        at_a_playground(scratch, &FEW, async |_, portal| {
             let pages = until(WITHIN, "a job with a story and Events", async || pages(portal).await).await?;
             let browser = Browser::start(scratch.path()).await?;
             look(&browser, portal, &pages, &axe).await?;

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::portal::accessible::pages;
-use crate::portal::browser::{Browser, WITHIN, at_a_playground, has_driver, playground};
+use crate::portal::browser::{Browser, FEW, WITHIN, at_a_playground, has_driver, playground};
 use crate::portal::troubles::Troubles;
 use crate::support::{create_job, job};
 use crate::watching::gaps::Lab;
@@ -59,7 +59,7 @@ async fn each_page_has_a_picture_light_and_dark_wide_and_narrow() {
     }
     in_scratch("pictures", async |scratch| {
         let folder = std::env::var_os(FOLDER).map_or_else(|| scratch.path().join("pictures"), PathBuf::from);
-        at_a_playground(scratch, &[], async |_, portal| {
+        at_a_playground(scratch, &FEW, async |_, portal| {
             let pages = until(WITHIN, "a job with a story and Events", async || pages(portal).await).await?;
             pictures(scratch, portal, &pages, &folder.join("playground")).await
         })

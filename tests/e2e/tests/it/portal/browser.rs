@@ -99,11 +99,19 @@ pub async fn at_a_playground(
     Ok(())
 }
 
+/// For tests that look at many pages, and need few jobs: the cluster leaves the processors to the browser.
+pub const FEW: [&str; 2] = ["--rate", "10"];
+
 pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
-    command.args(["playground", "--rate", "40", "--seed", "3", "--listen", &listen, "--data"]);
-    command.arg(scratch.path().join("data")).args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
+    command
+        .args(["playground", "--seed", "3", "--listen", &listen, "--data"])
+        .arg(scratch.path().join("data"));
+    if !more.contains(&"--rate") {
+        command.args(["--rate", "40"]);
+    }
+    command.args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
     Process::start("playground", &mut command, scratch.path())
 }
 
