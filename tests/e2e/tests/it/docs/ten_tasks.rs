@@ -91,12 +91,12 @@ async fn replayed(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
     browser.open(&format!("{}/deadletters", troubles.lab.url())).await?;
     let choose = "const filter = document.querySelector('form.filters'); filter.plugin.value = 'probe'; \
         filter.querySelector('button').click()";
-    browser.script(choose).await?;
+    browser.follow(choose).await?;
     reads(browser, &["3 dead letters", "Choose", "trapped"]).await?;
     let replay = "const form = document.querySelector('form.replay'); form.querySelector('[name=seq]').checked = true; \
         form.querySelector('[name=reason]').value = 'the receiver is back'; \
         [...form.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()";
-    browser.script(replay).await?;
+    browser.follow(replay).await?;
     reads(browser, &["The replay of 1 state has begun", "What was done", "the receiver is back"]).await?;
     let records = troubles.get("deadletters/records").await?;
     ensure!(records[0]["what"] == "replay" && records[0]["why"] == "the receiver is back", "{records}");
@@ -152,9 +152,7 @@ async fn colleague(scratch: &Scratch, portal: &str, ada: &str, linus: &str) -> R
     browser.open(portal).await?;
     reads(&browser, &["Sign in"]).await?;
     let enter = async |token: &str| {
-        browser.open(&format!("{portal}/login")).await?;
-        let enter = "const field = document.querySelector('[name=token]'); field.value = ";
-        browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+        browser.sign_in(portal, token).await?;
         reads(&browser, &["Submit a Job"]).await
     };
     enter(linus).await?;
@@ -171,7 +169,7 @@ async fn colleague(scratch: &Scratch, portal: &str, ada: &str, linus: &str) -> R
         row.querySelector('[data-f=\"namespace\"]').textContent.trim() !== 'team-vision').dataset.uid";
     let foreign = browser.script(foreign).await?;
     let foreign = foreign.as_str().context("a job of another namespace")?.to_owned();
-    browser.script("document.querySelector('form[action=\"/logout\"]').submit(); return true").await?;
+    browser.follow("document.querySelector('form[action=\"/logout\"]').submit()").await?;
     reads(&browser, &["Sign in"]).await?;
     enter(ada).await?;
     until_ok(WITHIN, "jobs of one namespace", async || {
@@ -207,8 +205,7 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     reads(&browser, &["Every state"]).await?;
     // Events have documents, too.
     let of_a_state = "section[aria-labelledby=\"states\"] a[href^=\"/states/\"]";
-    let document = format!("document.querySelector('{of_a_state}').click(); return true");
-    browser.script(&document).await?;
+    browser.follow(&format!("document.querySelector('{of_a_state}').click()")).await?;
     reads(&browser, &["containers"]).await?;
     // Every address of the page.
     let page = page()?;
@@ -231,11 +228,11 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
     // 10: from the list of jobs to the job that was submitted.
     click(&browser, portal, "main a[href=\"/submit\"]").await?;
     reads(&browser, &["Choose a template"]).await?;
-    browser.script("document.querySelector('main a[href=\"/submit/train\"]').click(); return true").await?;
+    browser.follow("document.querySelector('main a[href=\"/submit/train\"]').click()").await?;
     reads(&browser, &["Submit train"]).await?;
     let fill = "document.querySelector('[name=\"namespace\"]').value = 'team-vision'; \
-                document.querySelector('form.submit button.strong').click(); return true";
-    browser.script(fill).await?;
+                document.querySelector('form.submit button.strong').click()";
+    browser.follow(fill).await?;
     reads(&browser, &["The Job is created", "kubewitness wait job/train-"]).await?;
     let job = browser.script("return document.getElementById('job').href").await?;
     let job = job.as_str().context("the job's address")?;
@@ -253,10 +250,11 @@ async fn steps(scratch: &Scratch, portal: &str) -> Result<()> {
 async fn click(browser: &Browser, address: &str, link: &str) -> Result<()> {
     let found = async || {
         browser.open(address).await?;
-        let script = format!("const link = document.querySelector('{link}'); link?.click(); return !!link");
+        let script = format!("return !!document.querySelector('{link}')");
         Ok((browser.script(&script).await? == true).then_some(()))
     };
-    until(WITHIN, &format!("a link at {address}"), found).await
+    until(WITHIN, &format!("a link at {address}"), found).await?;
+    browser.follow(&format!("document.querySelector('{link}').click()")).await
 }
 
 /// Opens a page until it has these words.

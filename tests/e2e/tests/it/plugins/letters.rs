@@ -231,7 +231,7 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
         let press = async |button: &str, wanted: &str| {
             let choose = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";
             let fill = format!("of('[value=\"{seq}\"]').checked = true; of('[name=reason]').value = 'it is mended';");
-            browser.script(&format!("{choose} {fill} of('{button}').click()")).await?;
+            browser.follow(&format!("{choose} {fill} of('{button}').click()")).await?;
             let told = async || Ok(browser.text().await?.contains(wanted).then_some(()));
             until(WITHIN, wanted, told).await
         };

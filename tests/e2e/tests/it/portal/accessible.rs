@@ -80,9 +80,7 @@ async fn neither_the_page_that_signs_in_nor_those_that_submit_keep_anybody_out()
 async fn sign_in_and_look(scratch: &Scratch, portal: &str, token: &str, axe: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     look(&browser, portal, &["/login".to_owned()], axe).await?;
-    browser.open(&format!("{portal}/login")).await?;
-    let enter = "const field = document.querySelector('[name=token]'); field.value = ";
-    browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+    browser.sign_in(portal, token).await?;
     let is_in = async || Ok(browser.text().await?.contains("Submit a Job").then_some(()));
     until(WITHIN, "the page of jobs of somebody who has signed in", is_in).await?;
     let templates =

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use kubewitness_harness::{
     Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
-    until,
+    until, until_ok,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -57,10 +57,9 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
         let reached =
             browser.script(&format!("{link}.focus(); return document.activeElement === {link}")).await?;
         ensure!(reached == true, "the link can be focused");
-        browser.script(&format!("{link}.click()")).await?;
-        let story = async || Ok(browser.text().await?.contains("Every state").then_some(()));
-        until(WITHIN, "the object's page", story).await?;
+        browser.follow(&format!("{link}.click()")).await?;
         let text = browser.text().await?;
+        ensure!(text.contains("Every state"), "the object's page: {text}");
         ensure!(text.contains("Compacted") && text.contains(&format!("{after} …")), "{text}");
         let drawn = browser.script("return document.querySelectorAll('svg .hole').length").await?;
         ensure!(drawn.as_u64() >= Some(2), "the hole is drawn: {drawn}");
@@ -355,6 +354,18 @@ impl Browser {
         self.ask("execute/sync", &json!({"script": script, "args": []})).await
     }
 
+    /// Runs a script that leads to another page, and waits until that one is loaded. Before that, the browser may
+    /// refuse to run scripts, or show a part of the page.
+    pub async fn follow(&self, script: &str) -> Result<()> {
+        self.script(&format!("window.isLeft = true; {script}")).await?;
+        until_ok(WITHIN, "the next page", async || {
+            let script = "return !window.isLeft && document.readyState === 'complete'";
+            ensure!(self.script(script).await? == true, "the page before is still there");
+            Ok(())
+        })
+        .await
+    }
+
     /// What the browser has told its console since it was asked last.
     pub async fn console(&self) -> Result<Vec<String>> {
         let lines = self.ask("se/log", &json!({"type": "browser"})).await?;
@@ -437,10 +448,21 @@ impl Browser {
         Ok(())
     }
 
-    /// What a person reads on the page.
+    /// What a person reads on the page. While the page leads to another one, a browser may refuse to tell.
     pub async fn text(&self) -> Result<String> {
-        let text = self.script("return document.body.innerText").await?;
-        Ok(text.as_str().context("the page has no text")?.to_owned())
+        until_ok(WITHIN, "the text of a page", async || {
+            let text = self.script("return document.body.innerText").await?;
+            Ok(text.as_str().context("the page has no text")?.to_owned())
+        })
+        .await
+    }
+
+    pub async fn sign_in(&self, portal: &str, token: &str) -> Result<()> {
+        self.open(&format!("{portal}/login")).await?;
+        let form = "const form = document.querySelector('form[action=\"/login\"]');";
+        let enter =
+            format!("form.elements.token.value = {}; form.querySelector('button').click()", json!(token));
+        self.follow(&format!("{form} {enter}")).await
     }
 
     async fn ask(&self, path: &str, body: &Value) -> Result<Value> {

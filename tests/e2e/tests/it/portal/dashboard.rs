@@ -190,7 +190,7 @@ async fn a_real_browser_is_signed_in_by_the_file_once_the_person_goes_on() {
         real.open(&file).await?;
         let asks = async || Ok(real.text().await?.contains("Sign in as admin").then_some(()));
         until(WITHIN, "the portal to ask whether to go on", asks).await?;
-        real.script("document.querySelector('main button, .login button').click()").await?;
+        real.follow("document.querySelector('main button, .login button').click()").await?;
         let is_in = async || Ok(real.text().await?.contains("Log out").then_some(()));
         until(WITHIN, "the portal", is_in).await?;
         // It is good once.

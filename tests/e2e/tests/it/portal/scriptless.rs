@@ -16,7 +16,8 @@ async fn every_page_and_form_works_in_a_browser_without_script() {
         at_a_playground(scratch, &["--auth", "kubernetes"], async |playground, portal| {
             let token = token_of(playground, "linus").await?;
             let reader = Reader::start(scratch, portal).await?;
-            reader.sign_in(&token).await?;
+            reader.browser.sign_in(portal, &token).await?;
+            reader.reads("Submit a Job").await?;
             pages(&reader, &token).await?;
             lists(&reader).await?;
             submits(&reader).await?;
@@ -68,18 +69,9 @@ impl<'p> Reader<'p> {
         self.browser.script(&script).await.map(drop)
     }
 
+    /// Each form and link leads to another page.
     async fn press(&self, what: &str) -> Result<()> {
-        self.browser
-            .script(&format!("document.querySelector({}).click(); return true", json!(what)))
-            .await
-            .map(drop)
-    }
-
-    async fn sign_in(&self, token: &str) -> Result<()> {
-        self.open("/login").await?;
-        self.fill("[name='token']", token).await?;
-        self.press("form[action='/login'] button").await?;
-        self.reads("Submit a Job").await
+        self.browser.follow(&format!("document.querySelector({}).click()", json!(what))).await
     }
 
     /// What the rows of a list have in a column.

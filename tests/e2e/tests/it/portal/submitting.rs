@@ -313,7 +313,7 @@ async fn a_browser_fills_in_the_form_sees_a_fault_beside_its_field_and_makes_one
             format!("document.querySelector('[name=\"p.{name}\"]').value = '{value}';")
         };
         let click = "document.querySelector('form.submit button.strong').click();";
-        browser.script(&format!("{}{click} return true", set("workers", "9"))).await?;
+        browser.follow(&format!("{}{click}", set("workers", "9"))).await?;
         let faulty = async || Ok(browser.text().await?.contains("is more than 4").then_some(()));
         until(WITHIN, "the fault", faulty).await?;
         let beside = "const field = document.querySelector('[name=\"p.workers\"]'); return field.value + ' ' + \
@@ -321,13 +321,13 @@ async fn a_browser_fills_in_the_form_sees_a_fault_beside_its_field_and_makes_one
         let beside = browser.script(beside).await?;
         let beside = beside.as_str().context("the field")?;
         ensure!(beside.starts_with("9 true") && beside.contains("is more than 4"), "{beside}");
-        browser.script(&format!("{}{click}{click} return true", set("workers", "3"))).await?;
+        browser.follow(&format!("{}{click}{click}", set("workers", "3"))).await?;
         let done = async || Ok(browser.text().await?.contains("kubewitness wait job/train-").then_some(()));
         until(WITHIN, "the job", done).await?;
         let job = world.one_job().await?;
         ensure!(job["spec"]["parallelism"] == 3, "{job}");
         ensure!(job["metadata"]["annotations"]["kubewitness.dev/channel"] == "portal", "{job}");
-        browser.script("document.getElementById('job').click(); return true").await?;
+        browser.follow("document.getElementById('job').click()").await?;
         let story = async || {
             let text = browser.text().await?;
             Ok(text.contains("Every state").then_some(()))

@@ -86,14 +86,12 @@ async fn without_locks(browser: &Browser, portal: &str) -> Result<()> {
 async fn log_out(scratch: &Scratch, portal: &str, token: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     let first = browser.window().await?;
-    browser.open(&format!("{portal}/login")).await?;
-    let enter = "const field = document.querySelector('[name=token]'); field.value = ";
-    browser.script(&format!("{enter} '{token}'; field.form.submit()")).await?;
+    browser.sign_in(portal, token).await?;
     live(&browser).await?;
     browser.another_window().await?;
     open_live(&browser, portal).await?;
     streams(portal, Some(token), 1).await?;
-    browser.script("document.querySelector('form[action=\"/logout\"] button').click()").await?;
+    browser.follow("document.querySelector('form[action=\"/logout\"] button').click()").await?;
     streams(portal, Some(token), 0).await?;
     for signed_out in ["You are signed out", "Your session has ended"] {
         let told = async || Ok(browser.text().await?.contains(signed_out).then_some(()));
