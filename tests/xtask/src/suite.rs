@@ -2,19 +2,26 @@
 //! and for time that passes. The end-to-end tests, which use both processors, then run alone.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self, cargo, step};
+use crate::build::{self, cargo, check, step};
 
 const AT_ONCE: usize = 2;
 /// The package whose tests take the longest. It begins first, so that nothing waits for it at the end.
 const LONGEST: &str = "host/journal";
 const ALONE: &str = "tests/e2e";
+/// How often is looked for new lines of a program that is shown while it runs.
+const LOOK: Duration = Duration::from_millis(200);
+/// How much of what failed is repeated at the end: of a test, and of all tests of a program.
+const LINES_OF_A_TEST: usize = 15;
+const LINES_OF_A_PROGRAM: usize = 60;
+const LONGEST_LINE: usize = 500;
 
 /// A program with tests, of the package in this folder.
 struct Program {
@@ -31,27 +38,27 @@ pub fn all(prepare: impl Fn(&mut Command) + Sync) -> Result<()> {
     let mut failed = beside_each_other(others, &prepare);
     for program in alone {
         step(&program.name());
-        failed.extend(failure(&program.name(), succeeded(program.command(&prepare))));
+        failed.extend(failure(&program.name(), program.run(&prepare, true)));
     }
     step("examples in the documentation");
     let mut examples = cargo();
     examples.args(["test", "--locked", "--workspace", "--no-fail-fast", "--doc"]);
     prepare(&mut examples);
-    failed.extend(failure("examples in the documentation", succeeded(examples)));
+    failed.extend(failure("examples in the documentation", check(&mut examples)));
     if !failed.is_empty() {
-        bail!("tests failed, and what is printed above says why:\n  {}", failed.join("\n  "));
+        bail!("tests failed:\n\n{}", failed.join("\n\n"));
     }
     Ok(())
 }
 
-/// Returns the names of those that failed.
+/// Returns what is to be said of those that failed.
 fn beside_each_other(programs: Vec<Program>, prepare: &(impl Fn(&mut Command) + Sync)) -> Vec<String> {
     let queue = Mutex::new(programs.into_iter());
     let next = || queue.lock().ok()?.next();
     let work = || {
         let mut failed = Vec::new();
         while let Some(program) = next() {
-            failed.extend(failure(&program.name(), program.run_aside(prepare)));
+            failed.extend(failure(&program.name(), program.run(prepare, false)));
         }
         failed
     };
@@ -111,33 +118,51 @@ impl Program {
         command
     }
 
-    /// What it prints comes at its end, in one piece.
-    fn run_aside(&self, prepare: &impl Fn(&mut Command)) -> Result<()> {
+    /// What it prints is shown while it runs, or at its end in one piece.
+    fn run(&self, prepare: &impl Fn(&mut Command), is_alone: bool) -> Result<()> {
         let log = build::target().join("test-output");
         std::fs::create_dir_all(&log).with_context(|| format!("making {}", log.display()))?;
         let log = log.join(self.file.file_name().context("a program without a name")?);
         let output = File::create(&log).with_context(|| format!("making {}", log.display()))?;
+        let mut shown = File::open(&log).with_context(|| format!("reading {}", log.display()))?;
         let mut command = self.command(prepare);
         command.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
-        let result = succeeded(command);
-        print(&self.name(), &log)?;
-        result
+        let mut child = command.spawn().with_context(|| format!("starting {}", self.file.display()))?;
+        loop {
+            let ended = child.try_wait()?;
+            let mut screen = io::stderr().lock();
+            if ended.is_some() && !is_alone {
+                step(&self.name());
+            }
+            if ended.is_some() || is_alone {
+                io::copy(&mut shown, &mut screen).context("showing what the tests print")?;
+            }
+            drop(screen);
+            match ended {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => {
+                    bail!("{status}\n{}", reasons(&String::from_utf8_lossy(&std::fs::read(&log)?)))
+                }
+                None => std::thread::sleep(LOOK),
+            }
+        }
     }
 }
 
-fn print(name: &str, log: &Path) -> Result<()> {
-    let text = std::fs::read(log).with_context(|| format!("reading {}", log.display()))?;
-    let mut output = io::stderr().lock();
-    step(name);
-    output.write_all(&text).context("printing what the tests printed")
-}
-
-fn succeeded(mut command: Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
-    if !status.success() {
-        bail!("{status}");
-    }
-    Ok(())
+/// The beginning of what each failed test says, or the end of what a program printed that ended before it could list
+/// them.
+fn reasons(printed: &str) -> String {
+    let cut = |line: &str| line.chars().take(LONGEST_LINE).collect::<String>();
+    let Some((_, listed)) = printed.split_once("\nfailures:\n") else {
+        let lines: Vec<_> = printed.lines().map(cut).collect();
+        return lines[lines.len().saturating_sub(LINES_OF_A_TEST)..].join("\n");
+    };
+    let mut of_this_test = 0;
+    let first = |line: &&str| {
+        of_this_test = if line.starts_with("---- ") { 0 } else { of_this_test + 1 };
+        of_this_test <= LINES_OF_A_TEST
+    };
+    listed.lines().filter(first).take(LINES_OF_A_PROGRAM).map(cut).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -157,5 +182,26 @@ mod tests {
         assert!(found.name().ends_with("host/core: core"), "{}", found.name());
         let others = [message(false, "null"), message(true, "null"), r#"{"reason":"build-finished"}"#.into()];
         assert!(others.iter().all(|other| program(other).is_none()), "nothing else is a program with tests");
+    }
+
+    #[test]
+    fn the_beginning_of_what_each_failed_test_says_is_repeated() {
+        let long = "a line\n".repeat(LINES_OF_A_TEST * 2);
+        let wide = "w".repeat(LONGEST_LINE * 2);
+        let printed = format!(
+            "test a ... FAILED\ntest c ... ok\n\nfailures:\n\n---- a stdout ----\nthe reason\n{long}\n---- b stdout ----\n{wide}\n"
+        );
+        let told = reasons(&printed);
+        assert!(told.contains("---- a stdout ----\nthe reason\n"), "{told}");
+        assert!(told.contains("---- b stdout ----\nw") && !told.contains("... ok"), "{told}");
+        assert!(told.lines().count() < LINES_OF_A_TEST + 6, "{told}");
+        assert!(told.lines().all(|line| line.len() <= LONGEST_LINE), "{told}");
+    }
+
+    #[test]
+    fn of_a_program_that_was_killed_the_last_lines_are_repeated() {
+        let printed: String = (0..LINES_OF_A_TEST * 2).map(|it| format!("line {it}\n")).collect();
+        let told = reasons(&printed);
+        assert!(told.starts_with("line 15\n") && told.ends_with("line 29"), "{told}");
     }
 }
