@@ -605,6 +605,11 @@ mod tests {
         assert_eq!((meant(&early), meant(&late)), (vec![4], vec![9]));
         let wrong = ReplayRequest { since: at("yesterday"), ..request(&[]) };
         assert!(matches!(chosen(&[], &wrong), Err(ViewError::Invalid(_))));
+        let all = ReplayRequest { error: Some(String::new()), ..request(&[]) };
+        assert!(
+            matches!(chosen(&letters, &all), Err(ViewError::Invalid(_))),
+            "an empty text is in every error"
+        );
         assert!(chosen(&[], &request(&[])).unwrap().is_empty());
         let text = missing(chosen(&letters, &request(&[998, 999])));
         assert!(text.contains("`p` has no dead letter at position 998, 999"), "{text}");

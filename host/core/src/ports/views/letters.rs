@@ -102,10 +102,14 @@ impl ReplayRequest {
     }
 
     /// Tells whether its conditions hold for a letter about an object in a namespace, its positions aside. A time that
-    /// can't be read is a mistake.
+    /// can't be read is a mistake, and so is a text that is in every error.
     pub fn filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
         let (since, until) =
             (moment("since", self.since.as_deref())?, moment("until", self.until.as_deref())?);
+        if self.error.as_ref().is_some_and(String::is_empty) {
+            let hint = "`error` is empty, and would mean every dead letter: name a part of the error, or leave it out";
+            return Err(ViewError::Invalid(hint.into()));
+        }
         let age = self.older_than_seconds.map(|seconds| seconds.saturating_mul(1000));
         Ok(move |letter: &DeadLetter, namespace: &str| {
             self.namespace.as_ref().is_none_or(|asked| namespace == asked)
