@@ -50,6 +50,12 @@ impl Snapshot {
         told
     }
 
+    /// Whether what it does not name was taken out. A plugin may still be wanted while a file can't be read or the
+    /// host document is missing.
+    pub fn is_whole(&self) -> bool {
+        self.problems.is_empty() && !self.hosts.is_empty()
+    }
+
     pub fn has_nothing(&self) -> bool {
         let documents = [&self.hosts, &self.plugins, &self.templates];
         documents.iter().all(|list| list.is_empty()) && self.problems.is_empty() && self.slips.is_empty()

@@ -31,7 +31,11 @@ pub fn read(path: &Path, text: &str, snapshot: &mut Snapshot) {
         Err(error) => return snapshot.problems.push(problem(path, Some(error.line), error.message)),
     };
     let source = Source { path, text };
-    if documents.is_empty() {
+    if text.trim().is_empty() {
+        // Whoever opens a file to write it makes it empty first.
+        let told = "is empty: write its documents, or remove the file".to_owned();
+        snapshot.problems.push(problem(path, None, told));
+    } else if documents.is_empty() {
         snapshot.pass_over(problem(path, None, "has no document".into()));
     }
     for document in &documents {
@@ -325,6 +329,17 @@ mod tests {
         assert!(told[1].starts_with("dir/a.yaml:3: has no `kind`"), "{told:?}");
         assert!(told[2].starts_with("dir/a.yaml:5: is a ConfigMap without the label"), "{told:?}");
         assert_eq!(passed_over(&read_one("# nothing yet\n")), ["dir/a.yaml: has no document"]);
+    }
+
+    #[test]
+    fn a_file_that_is_empty_is_one_that_can_not_be_read() {
+        for text in ["", "\n \n"] {
+            let [problem] = read_one(text).problems.try_into().unwrap();
+            assert!(
+                problem.to_string().starts_with("dir/a.yaml: is empty: write its documents"),
+                "{problem}"
+            );
+        }
     }
 
     #[test]

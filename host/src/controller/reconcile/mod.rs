@@ -219,8 +219,7 @@ impl Control {
     /// Offers the templates to people, and returns what is wrong with some.
     fn offer(&self, snapshot: &Snapshot) -> Vec<String> {
         let (mut offer, problems) = offered(self.host.as_ref(), snapshot);
-        // While a file can't be read, its templates may still be wanted.
-        if !snapshot.problems.is_empty()
+        if !snapshot.is_whole()
             && let (Some(offer), Some(old)) = (&mut offer, self.shared.offer())
         {
             for (name, template) in &old.templates {
@@ -252,8 +251,7 @@ impl Control {
         let (Some(host), Some(capabilities)) = (self.host.clone(), self.capabilities.clone()) else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;
         let Some(kept) = kept else { return info!("stopped before every plugin was checked") };
-        // While a file can't be read, its plugins may still be wanted.
-        if snapshot.problems.is_empty() {
+        if snapshot.is_whole() {
             self.remove_all_but(&kept).await;
         } else {
             for drained in self.plugins.take_drained() {

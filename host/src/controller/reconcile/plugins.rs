@@ -17,7 +17,7 @@ use crate::config::manifest::{Entry, claimed_name, parse_plugin};
 use crate::controller::plugins::{Candidate, Examined, Stopped, Wanted};
 use crate::controller::shared::{Phase, PluginState};
 
-const UNREAD: &str = "a part of the configuration can't be read, and what can be read does not name this plugin. Its \
+const UNREAD: &str = "a part of the configuration is missing or can't be read, and the rest does not name this plugin. Its \
                       last good version goes on: repair what `kubewitness status` shows under `configuration`";
 
 /// A plugin whose component is still examined.
@@ -134,9 +134,9 @@ impl Control {
         Some(kept)
     }
 
-    /// Plugins that ran before and that no document names now. While a file can't be read, they may still be wanted.
+    /// Plugins that ran before and may still be wanted, although no document names them now.
     fn unread(&self, snapshot: &Snapshot, kept: &BTreeSet<String>) -> Vec<(String, Entry)> {
-        if snapshot.problems.is_empty() {
+        if snapshot.is_whole() {
             return Vec::new();
         }
         let good = self.good_plugins.iter().filter(|(name, _)| !kept.contains(*name));

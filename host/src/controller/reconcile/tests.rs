@@ -269,9 +269,9 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     assert_eq!(control.good_plugins["quick"].entry, quick);
 }
 
-/// As after a restart with a file that is no YAML: nobody knows of which plugin it is.
+/// As after a restart with a file that is no YAML: nobody knows of which plugin it is. Or with a folder that is empty.
 #[tokio::test]
-async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin_goes_on() {
+async fn while_a_file_can_not_be_read_or_all_are_gone_the_last_good_version_of_an_unnamed_plugin_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut control = control(folder.path()).await;
     let url = folder.path().join("url");
@@ -281,13 +281,14 @@ async fn while_a_file_can_not_be_read_the_last_good_version_of_an_unnamed_plugin
     ran_before(&mut control, writer("quick", 1), &component);
     let problems = vec![Problem::of("persistence.yaml", Some(1), "unclosed bracket")];
     let unread = Snapshot { hosts: vec![two_writers(&url)], problems, ..Snapshot::default() };
-    for _ in 0..2 {
-        settled(&mut control, &unread).await;
+    let nothing = Snapshot::default();
+    for snapshot in [&unread, &unread, &nothing] {
+        settled(&mut control, snapshot).await;
         let state = control.shared.plugin("quick").unwrap();
         assert!(control.plugins.is_running("quick") && state.phase == Phase::Degraded);
         assert!(state.message.unwrap().contains("can't be read"));
     }
-    let mended = Snapshot { plugins: vec![writer("quick", 1)], problems: Vec::new(), ..unread.clone() };
+    let mended = Snapshot { plugins: vec![writer("quick", 1)], problems: Vec::new(), ..unread };
     settled(&mut control, &mended).await;
     assert_eq!(control.shared.plugin("quick").unwrap().phase, Phase::Active);
     let removed = Snapshot { plugins: Vec::new(), ..mended };
