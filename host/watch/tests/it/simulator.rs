@@ -173,6 +173,8 @@ async fn a_status_is_written_when_it_differs_and_an_event_is_said_once() {
     assert_eq!(held["data"], json!({"a": "3"}));
     delete_status(client, "default", "p-status").await.unwrap();
     delete_status(client, "default", "p-status").await.unwrap();
+    let left = cluster.send(Method::GET, "/api/v1/namespaces/default/configmaps", Value::Null).await;
+    assert!(!left.to_string().contains("p-status"), "{left}");
 
     let created = cluster.create_map("p", json!({}), json!({})).await;
     let about = kubewitness_watch::ConfigMapDoc {
@@ -187,5 +189,28 @@ async fn a_status_is_written_when_it_differs_and_an_event_is_said_once() {
     let events = cluster.send(Method::GET, "/api/v1/namespaces/default/events", Value::Null).await;
     assert_eq!(events["items"].as_array().unwrap().len(), 1);
     assert_eq!(events["items"][0]["involvedObject"]["name"], "p");
+    cluster.stop.cancel();
+}
+
+#[tokio::test]
+async fn somebody_elses_config_map_with_the_name_of_a_status_is_neither_written_nor_deleted() {
+    let cluster = Cluster::start().await;
+    let client = &cluster.connection.client;
+    let foreign =
+        cluster.create_map("p-status", json!({"kubewitness.dev/status": "no"}), json!({"mine": "x"})).await;
+    let labels = BTreeMap::from([("kubewitness.dev/status".to_string(), "true".to_string())]);
+    let data = BTreeMap::from([("a".to_string(), "1".to_string())]);
+    let refused = [
+        write_status(client, "default", "p-status", &labels, &data).await.map(drop).unwrap_err(),
+        delete_status(client, "default", "p-status").await.unwrap_err(),
+    ];
+    for refused in refused {
+        assert!(
+            refused.to_string().contains("default/p-status was refused: it is somebody else's"),
+            "{refused}"
+        );
+    }
+    let held = cluster.send(Method::GET, "/api/v1/namespaces/default/configmaps/p-status", Value::Null).await;
+    assert_eq!(held, foreign);
     cluster.stop.cancel();
 }

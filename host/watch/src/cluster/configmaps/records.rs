@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
+use kubewitness_core::config::STATUS_LABEL;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -47,6 +48,25 @@ fn error(what: &str, failure: &Failure) -> WriteError {
     }
 }
 
+/// The status ConfigMap, if it is there. One of the same name that the controller did not write is an error.
+async fn held(api: &Api, address: &str, what: &str) -> Result<Option<ConfigMap>, WriteError> {
+    let body = match api.get(address).await {
+        Ok(body) => body,
+        Err(failure) if failure.code() == Some(404) => return Ok(None),
+        Err(failure) => return Err(error(what, &failure)),
+    };
+    let held: ConfigMap =
+        serde_json::from_slice(&body).map_err(|fault| error(what, &Failure::Answer(fault.to_string())))?;
+    let label = held.metadata.labels.as_ref().and_then(|labels| labels.get(STATUS_LABEL));
+    if label.is_none_or(|value| value != "true") {
+        let why = format!(
+            "it is somebody else's, since it has no label {STATUS_LABEL}: \"true\". Delete it, or give it another name"
+        );
+        return Err(WriteError::Refused { what: what.to_owned(), why });
+    }
+    Ok(Some(held))
+}
+
 /// Makes a ConfigMap have these labels and exactly this data. `false`: it had them already.
 pub async fn write_status(
     client: &kube::Client,
@@ -63,21 +83,16 @@ pub async fn write_status(
     let address = format!("{collection}/{name}");
     // Another replica may create it in between: then it is there to be patched.
     for _ in 0..2 {
-        let held = match api.get(&address).await {
-            Ok(body) => serde_json::from_slice::<ConfigMap>(&body)
-                .map_err(|fault| error(&what, &Failure::Answer(fault.to_string())))?,
-            Err(failure) if failure.code() == Some(404) => {
-                let body = json!({
-                    "apiVersion": "v1", "kind": "ConfigMap",
-                    "metadata": {"name": name, "namespace": namespace, "labels": labels}, "data": data,
-                });
-                match api.ask(Method::POST, &collection, Some((JSON, body.to_string().into_bytes()))).await {
-                    Ok(_) => return Ok(true),
-                    Err(failure) if failure.code() == Some(409) => continue,
-                    Err(failure) => return Err(error(&what, &failure)),
-                }
+        let Some(held) = held(&api, &address, &what).await? else {
+            let body = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": namespace, "labels": labels}, "data": data,
+            });
+            match api.ask(Method::POST, &collection, Some((JSON, body.to_string().into_bytes()))).await {
+                Ok(_) => return Ok(true),
+                Err(failure) if failure.code() == Some(409) => continue,
+                Err(failure) => return Err(error(&what, &failure)),
             }
-            Err(failure) => return Err(error(&what, &failure)),
         };
         let Some(patch) = difference(&held, labels, &data) else { return Ok(false) };
         let patched = api.ask(Method::PATCH, &address, Some((MERGE, patch.to_string().into_bytes()))).await;
@@ -112,11 +127,16 @@ fn difference(
 
 /// Not being there is as good as deleted.
 pub async fn delete_status(client: &kube::Client, namespace: &str, name: &str) -> Result<(), WriteError> {
+    let api = Api::new(client.clone());
+    let what = format!("the status ConfigMap {namespace}/{name}");
     let address = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
-    match Api::new(client.clone()).ask(Method::DELETE, &address, None).await {
+    let Some(held) = held(&api, &address, &what).await? else { return Ok(()) };
+    // One that takes its place meanwhile stays.
+    let options = json!({"preconditions": {"uid": held.metadata.uid}});
+    match api.ask(Method::DELETE, &address, Some((JSON, options.to_string().into_bytes()))).await {
         Ok(_) => Ok(()),
         Err(failure) if failure.code() == Some(404) => Ok(()),
-        Err(failure) => Err(error(&format!("the status ConfigMap {namespace}/{name}"), &failure)),
+        Err(failure) => Err(error(&what, &failure)),
     }
 }
 
