@@ -190,6 +190,10 @@ impl Journal {
         self.reader().await?.told(after, limit).await
     }
 
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.inner.clock
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         self.inner.clock.now_ms()
     }

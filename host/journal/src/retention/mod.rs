@@ -2,6 +2,7 @@
 //! `pass` asks the journal's writer to remove. Knows no SQL, and removes nothing itself.
 
 mod decide;
+mod leaps;
 mod pass;
 mod rebase;
 mod removable;

@@ -10,6 +10,7 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::{Gap, Seq, Version, reports};
 
+use super::leaps::Leaps;
 use super::rebase::successors;
 use super::removable::{Held, Look, SourceFacts, count, is_still_so, is_untold, look};
 use crate::journal::Journal;
@@ -42,6 +43,7 @@ pub struct Retention {
     in_hand: u64,
     /// States that were taken since rows that many share were looked through.
     taken: u64,
+    leaps: Leaps,
 }
 
 /// What a pass took of each stream that a plugin had not been handed.
@@ -72,6 +74,7 @@ impl Retention {
             held: HashMap::new(),
             in_hand: IN_HAND,
             taken: 0,
+            leaps: Leaps::default(),
         }
     }
 
@@ -235,11 +238,12 @@ impl Retention {
         }
     }
 
-    async fn facts(&self, spec: &RetentionSpec) -> Result<SourceFacts, JournalError> {
+    async fn facts(&mut self, spec: &RetentionSpec) -> Result<SourceFacts, JournalError> {
         let newest = *self.journal.newest().borrow();
         let mut reader = self.journal.reader().await?;
         let in_hand = spec.past_cursors.then_some(self.in_hand);
-        SourceFacts::of(reader.past(), &self.source, in_hand, newest, self.journal.now_ms()).await
+        let now_ms = self.leaps.now_ms(self.journal.clock(), &self.source);
+        SourceFacts::of(reader.past(), &self.source, in_hand, newest, now_ms).await
     }
 
     /// Whether a later one has to be looked at.

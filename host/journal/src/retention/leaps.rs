@@ -1,0 +1,97 @@
+//! The time by which retention measures ages. A clock that leaps ahead makes every state old, so a leap counts only
+//! after an hour: until then somebody can put the clock right.
+
+use std::time::Duration;
+
+use kubewitness_core::clock::Clock;
+
+/// A clock that is adjusted in small steps stays within this.
+const LEAP: Duration = Duration::from_secs(60);
+const COUNTS_AFTER: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+pub struct Leaps {
+    /// What the clock showed when it last went as fast as time passed, and when that was.
+    last: Option<(u64, Duration)>,
+    /// When the leap was found that does not count yet.
+    found: Option<Duration>,
+}
+
+impl Leaps {
+    /// What the clock shows, or would show without its leap.
+    pub fn now_ms(&mut self, clock: &dyn Clock, source: &str) -> u64 {
+        let (now, elapsed) = (clock.now_ms(), clock.elapsed());
+        let (before, then) = *self.last.get_or_insert((now, elapsed));
+        let expected = before.saturating_add(millis(elapsed.saturating_sub(then)));
+        let ahead = now.saturating_sub(expected);
+        if ahead > millis(LEAP) {
+            let found = *self.found.get_or_insert_with(|| {
+                tracing::warn!(
+                    source,
+                    seconds = ahead / 1000,
+                    "the clock has leapt ahead. Retention ignores that for an hour: put the clock right if it is wrong"
+                );
+                elapsed
+            });
+            if elapsed.saturating_sub(found) < COUNTS_AFTER {
+                return expected;
+            }
+        }
+        *self = Self { last: Some((now, elapsed)), found: None };
+        now
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR: u64 = 365 * 24 * 3_600_000;
+
+    /// What the machine shows, and the seconds that have passed.
+    struct Shown(u64, u64);
+
+    impl Clock for Shown {
+        fn now_ms(&self) -> u64 {
+            self.0
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs(self.1)
+        }
+    }
+
+    #[test]
+    fn a_clock_that_leaps_ahead_is_believed_after_an_hour() {
+        let mut leaps = Leaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        assert_eq!(now(1_000, 0), 1_000);
+        assert_eq!(now(YEAR, 10), 11_000, "as much later as time has passed");
+        assert_eq!(now(YEAR + 3_589_000, 3_599), 3_600_000);
+        assert_eq!(now(YEAR + 3_600_000, 3_610), YEAR + 3_600_000);
+        assert_eq!(now(YEAR + 3_660_000, 3_670), YEAR + 3_660_000);
+    }
+
+    #[test]
+    fn a_clock_that_is_put_right_in_time_takes_nothing_along() {
+        let mut leaps = Leaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        assert_eq!(now(1_000, 0), 1_000);
+        assert_eq!(now(YEAR, 60), 61_000);
+        assert_eq!(now(121_000, 120), 121_000);
+        assert_eq!(now(YEAR, 3_700), 3_701_000, "the next leap has an hour of its own");
+    }
+
+    #[test]
+    fn small_steps_in_either_direction_are_followed() {
+        let mut leaps = Leaps::default();
+        let mut now = |shown, seconds| leaps.now_ms(&Shown(shown, seconds), "jobs");
+        for (shown, seconds) in [(100_000, 0), (130_000, 0), (90_000, 10), (140_000, 20), (199_000, 20)] {
+            assert_eq!(now(shown, seconds), shown);
+        }
+    }
+}
