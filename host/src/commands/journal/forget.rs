@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_capability::{forget_receipts, prove_receipts};
 use kubewitness_core::calendar;
-use kubewitness_core::config::{DatabaseKind, HostSpec};
+use kubewitness_core::config::{DatabaseKind, DatabaseSpec, HostSpec};
 use kubewitness_core::ports::{Backlog, Progress};
-use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_journal::{Journal, JournalOptions, OpenError};
 use serde::Serialize;
 
 use super::{hint, host_of};
@@ -37,7 +37,12 @@ pub async fn forget(args: ForgetPluginArgs) -> Ended {
         )
     })?;
     let opened = Journal::open_at(&place, JournalOptions::default()).await;
-    let journal = opened.context("the controller has to be stopped while a plugin is forgotten")?;
+    let is_used =
+        matches!(opened, Err(OpenError::InUse(_) | OpenError::Held { .. } | OpenError::Shared { .. }));
+    let journal = opened.with_context(|| match is_used {
+        true => "the controller has to be stopped while a plugin is forgotten".to_owned(),
+        false => hint("opening", &place),
+    })?;
     let done = left_by(&journal, &name, &host, &at.data).await;
     let done = match done {
         Ok(left) if yes => take_away(&journal, &left, &host, &at.data).await.map(|()| left),
@@ -119,7 +124,7 @@ async fn progress(journal: &Journal, name: &str) -> Result<Progress> {
 
 /// Those of the plugin, and why some could not be read.
 async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<Receipts>, Option<String>) {
-    let (mut found, mut unread) = (Vec::new(), None);
+    let (mut found, mut unread) = (Vec::new(), host.databases.iter().find_map(|spec| missing(spec, data)));
     for proof in prove_receipts(host, data).await {
         let receipts = proof.receipts.iter().filter(|receipt| receipt.plugin == name).count();
         let database = proof.database;
@@ -129,6 +134,20 @@ async fn receipts(name: &str, host: &HostSpec, data: &Path) -> (Vec<Receipts>, O
         }
     }
     (found, unread)
+}
+
+/// A file on a volume that is not mounted here may hold receipts.
+fn missing(spec: &DatabaseSpec, data: &Path) -> Option<String> {
+    let Some(DatabaseKind::Sqlite(sqlite)) = spec.kind() else { return None };
+    let path = data.join(&sqlite.path);
+    (!path.exists()).then(|| {
+        format!(
+            "the database `{}`: there is no {}. Put the file back, or make an empty one in its place if it is gone for \
+             good or nobody has used it",
+            spec.name,
+            path.display()
+        )
+    })
 }
 
 /// Without an address of a server, which may have a password.
