@@ -32,8 +32,10 @@ impl Completeness {
 
     /// Whether to wait longer changes nothing.
     fn is_settled(&self) -> bool {
+        // One that is still being compiled knows of no state.
         let is_even = |plugin: &PluginView| {
-            plugin.waiting == 0
+            plugin.state != "starting"
+                && plugin.waiting == 0
                 && plugin.dead == 0
                 && plugin.lag_seq == 0
                 && plugin.observed == plugin.delivered + plugin.filtered
@@ -102,5 +104,21 @@ async fn take_witnessed(views: &dyn Views, mut after: Seq, keys: &mut HashSet<Ke
             let version = (state.change == Change::Present).then(|| state.resource_version.to_string());
             keys.insert((state.object.uid.clone(), version));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_complete_while_a_plugin_is_still_being_compiled() {
+        let of = |state: &str| {
+            let plugin = PluginView { name: "audit".into(), state: state.into(), ..PluginView::default() };
+            Completeness { existed: 3, witnessed: 3, plugins: vec![plugin], notifications: 0 }
+        };
+        assert!(of("active").is_complete());
+        assert!(!of("starting").is_settled() && !of("starting").is_complete());
+        assert!(of("failed").is_settled() && !of("failed").is_complete());
     }
 }
