@@ -49,6 +49,7 @@ const NOTICE: &str = "kubewitness-notice";
 const NOTICES: usize = 100;
 /// Bytes that are told of what an answer has instead.
 const WHY: usize = 300;
+const TOO_LONG: &str = "what you ask for is longer than a request may be: give shorter values";
 
 pub struct Client {
     args: ReachArgs,
@@ -332,6 +333,9 @@ impl To {
     /// Sends it; a refusal is an error in the controller's words.
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|error| {
+            if error.is_builder() {
+                return Usage::error(TOO_LONG);
+            }
             let what = match error.is_timeout() && !error.is_connect() {
                 true => format!(
                     "the controller at {} has not answered in time: its log says what it waits for",
@@ -415,6 +419,7 @@ fn refusal(status: StatusCode, body: &[u8], own_hint: Option<&str>) -> String {
     match (json["error"]["message"].as_str(), own_hint.or(json["error"]["hint"].as_str())) {
         (Some(message), Some(hint)) => format!("{}{fields}\n{}", clean(message), clean(hint)),
         (Some(message), None) => clean(message).into_owned(),
+        _ if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => TOO_LONG.to_owned(),
         _ => format!("the controller answered {status}"),
     }
 }
@@ -429,6 +434,15 @@ mod tests {
 
     use super::*;
     use crate::tasks::{Fate, Tasks};
+
+    #[tokio::test]
+    async fn what_is_longer_than_a_request_is_no_fault_of_the_controller() {
+        let client = crate::commands::api::testing::client(|_| serde_json::json!([])).await;
+        let long = "a".repeat(70_000);
+        let told = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
+        assert!(told.is::<Usage>() && told.to_string() == TOO_LONG, "{told}");
+        assert_eq!(refusal(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
+    }
 
     #[test]
     fn a_refusal_is_told_in_the_controllers_words() {

@@ -114,11 +114,15 @@ fn named(server: &str) -> Result<Url> {
              {MAKE_A_TOKEN}"
         )));
     }
-    let url = parsed.map_err(|error| {
+    let mut url = parsed.map_err(|error| {
         Usage::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Usage::error(format!("`{server}` is neither http nor https")));
+    }
+    // Addresses of the API are joined to it: without the slash they would take the place of its last part.
+    if !url.path().ends_with('/') {
+        url.set_path(&format!("{}/", url.path()));
     }
     Ok(url)
 }
@@ -185,6 +189,13 @@ mod tests {
     async fn an_address_that_is_named_goes_first() {
         let reached = controller(&args("http://127.0.0.1:1/kw/", None)).await.unwrap();
         assert_eq!((reached.url.as_str(), reached.is_forwarded), ("http://127.0.0.1:1/kw/", false));
+        let reached = controller(&args("http://127.0.0.1:1/a/kw", None)).await.unwrap();
+        let address = reached.url.join("api/v1/status").unwrap();
+        assert_eq!(
+            address.as_str(),
+            "http://127.0.0.1:1/a/kw/api/v1/status",
+            "another program may be beside it"
+        );
         for wrong in ["ftp://x", "no address"] {
             assert!(controller(&args(wrong, None)).await.err().unwrap().is::<Usage>(), "{wrong}");
         }
