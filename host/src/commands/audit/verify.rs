@@ -1,7 +1,9 @@
 //! Reads the files of one ledger in order, line by line: statements of the controller, and records of the trail.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -119,6 +121,7 @@ fn misplaced(before: Option<&(u64, String)>, number: u64) -> Option<String> {
 
 /// By their numbers, whatever their names.
 fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
+    let paths = each_once(paths);
     if paths.len() > FILES {
         bail!("{} files are more than {FILES}: verify them in parts", paths.len());
     }
@@ -139,6 +142,13 @@ fn in_order(paths: &[PathBuf]) -> Result<Vec<Numbered>> {
     }
     numbered.sort_by_key(|file| file.number);
     Ok(numbered)
+}
+
+/// Two patterns of a shell may name the same file.
+fn each_once(paths: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut seen = BTreeSet::new();
+    let is_new = |path: &&PathBuf| path.metadata().map_or(true, |file| seen.insert((file.dev(), file.ino())));
+    paths.iter().filter(is_new).collect()
 }
 
 /// Looks at the first bytes and takes none. Only the first file has no head.

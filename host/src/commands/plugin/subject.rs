@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use kubewitness_core::config::{
-    ComponentsSpec, Duration, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, PluginSpec, SqlGrant,
-    TickSpec,
+    ComponentsSpec, Duration, Fault, HostSpec, HttpGrant, KeyGrant, LedgerGrant, MailGrant, PluginSpec,
+    SqlGrant, TickSpec,
 };
 use kubewitness_core::limits::TICK_LEAST;
 use kubewitness_sandbox::{Component, Engine};
@@ -170,15 +170,23 @@ async fn of_bytes(bytes: bytes::Bytes, engine: Engine, config: Map<String, Value
     }
     let faults = component.check(&spec).await?;
     if !faults.is_empty() {
-        let lines =
-            faults.iter().map(|fault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message)));
-        let what = match spec.config.is_empty() {
-            true => "needs a configuration, and none is given: give one with `--config JSON`",
-            false => "refuses the configuration that `--config` gives",
-        };
-        bail!("the plugin {what}:{}", lines.collect::<String>());
+        bail!("{}", refusal(&faults, spec.config.is_empty()));
     }
     Ok(Subject { name: said.name, spec, component, engine })
+}
+
+/// Why a component without a manifest can't be called, and what to do.
+fn refusal(faults: &[Fault], has_no_config: bool) -> String {
+    let is_grant = |fault: &Fault| fault.field.starts_with("spec.grants");
+    let what = match has_no_config {
+        _ if faults.iter().any(is_grant) => {
+            "uses what it does not say that it needs: name a manifest that grants it, and not the component"
+        }
+        true => "needs a configuration, and none is given: give one with `--config JSON`",
+        false => "refuses the configuration that `--config` gives",
+    };
+    let line = |fault: &Fault| format!("\n    {}: {}", clean(&fault.field), clean(&fault.message));
+    format!("the plugin {what}:{}", faults.iter().map(line).collect::<String>())
 }
 
 fn engine(folder: Option<&Path>) -> Result<Engine> {
@@ -193,4 +201,21 @@ fn parse_config(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| {
         Usage::error(format!("--config is a JSON object, such as '{{\"phase\": \"Failed\"}}': {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_asked_for_only_where_one_helps() {
+        let fault = |field: &str| Fault { field: field.into(), message: "no".into() };
+        let told = |fields: &[&str], has_no_config| {
+            refusal(&fields.iter().map(|field| fault(field)).collect::<Vec<_>>(), has_no_config)
+        };
+        assert!(told(&["spec.config.url"], true).contains("--config JSON`:\n    spec.config.url: no"));
+        assert!(told(&["spec.config.url"], false).starts_with("the plugin refuses the configuration"));
+        let grant = told(&["spec.grants.kv", "spec.config"], true);
+        assert!(grant.contains("name a manifest that grants it") && !grant.contains("--config"), "{grant}");
+    }
 }

@@ -7,7 +7,7 @@ use kubewitness_core::State;
 use kubewitness_core::document::{checksum, checksum_behind};
 use serde::Deserialize;
 
-use super::fault::{AGAIN, ImportError};
+use super::fault::{AGAIN, ImportError, OTHER};
 use crate::copy::format::End;
 
 /// The longest line: the largest document, each byte of it escaped, and what stands around it.
@@ -75,12 +75,17 @@ impl<'a> Lines<'a> {
                 true => format!("it is longer than any line of an export ({} bytes)", self.most),
                 false => "it has no line break at its end".into(),
             };
-            return Err(self.wrong(reason, AGAIN));
+            return Err(self.wrong(reason, self.hint()));
         }
         match std::str::from_utf8(&self.buffer) {
             Ok(line) => Ok(Some(line)),
-            Err(_) => Err(self.wrong("it is not UTF-8", AGAIN)),
+            Err(_) => Err(self.wrong("it is not UTF-8", self.hint())),
         }
+    }
+
+    /// No import has begun before the first line is read.
+    fn hint(&self) -> &'static str {
+        if self.number == 1 { OTHER } else { AGAIN }
     }
 
     /// The next line behind the first.

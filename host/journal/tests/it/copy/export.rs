@@ -149,6 +149,10 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     let cut = owned()[..60].to_vec();
     assert!(told(cut).await.starts_with("line 61: the file ends here"));
     assert!(told(vec!["{}".into()]).await.starts_with("line 1: it is not the beginning of an export"));
+    for other in ["\u{fe}\u{ff}".as_bytes().to_vec(), b"\xfe\xff\n".to_vec()] {
+        let told = import(&other).await.1.unwrap_err().to_string();
+        assert!(told.starts_with("line 1: it ") && told.ends_with("export` wrote"), "{told}");
+    }
     let torn = import(&text.as_bytes()[..text.len() / 2]).await.1.unwrap_err().to_string();
     assert!(torn.contains("it has no line break") && torn.contains("export again"), "{torn}");
     let full = desk.journal.import(&mut BufReader::new(text.as_bytes())).await.unwrap_err();

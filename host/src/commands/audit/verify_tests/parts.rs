@@ -23,6 +23,17 @@ fn files_that_were_not_given_are_told_whichever_end_lacks_them() {
 }
 
 #[test]
+fn a_file_that_is_named_twice_is_read_once() {
+    let records = chain_signed(&["a", "b", "c"], false);
+    let (folder, mut paths) = Folder::of(&bytes(&ledger("0f", &records, 9, 2, None)));
+    let once = verify(&paths, &Demands::default(), &mut |_| {}).unwrap();
+    paths.push(folder.0.path().join("./trail.jsonl"));
+    let twice = verify(&paths, &Demands::default(), &mut |_| {}).unwrap();
+    assert!(twice.ok, "{:?}", twice.what);
+    assert_eq!((twice.files, twice.lines), (once.files, once.lines));
+}
+
+#[test]
 fn the_last_number_that_there_is_ends_a_chain_and_no_proof() {
     let part = |records: u64, n: u64| {
         let (start, at) = (trail::START, "2026-11-26T00:00:00.000Z");
