@@ -131,7 +131,9 @@ impl Book {
         if there < self.bytes {
             return self.expect_length(there);
         }
-        tracing::warn!(bytes = there - self.bytes, "an append that a crash cut off is undone");
+        if there > self.bytes {
+            tracing::warn!(bytes = there - self.bytes, "an append that was cut off is undone");
+        }
         self.data.set_len(self.bytes)?;
         self.data.sync_all()
     }

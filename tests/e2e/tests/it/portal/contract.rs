@@ -21,7 +21,7 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 /// Of each operation, beside those at the edges of what is allowed, which are always the same.
 const EXAMPLES: &str = "8";
 /// Far more than the requests of one person take: about ten seconds.
-const RUN: Duration = Duration::from_secs(120);
+const RUN: Duration = Duration::from_secs(300);
 /// schemathesis reads an answer to its end, and this one has none: [`stream`] compares it with its description.
 const STREAM: &str = "/api/v1/events";
 
