@@ -8,6 +8,7 @@ use kubewitness_core::ports::JournalError;
 use kubewitness_core::views::ReplicaView;
 use kubewitness_journal::Journal;
 use kubewitness_watch::election::{Leadership, LeaseRole};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
@@ -16,12 +17,18 @@ const LEAVING: Duration = Duration::from_secs(3);
 /// Before the journal is told again who leads.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// So long a leader waits for its journal before it leaves the Lease to others, which may reach it. A Lease of a replica
+/// that died lasts as long.
+pub const WITHOUT_JOURNAL: Duration = Duration::from_secs(15);
+
 /// The election that a replica takes part in.
 #[derive(Clone)]
 pub struct Election {
     pub leadership: Leadership,
     /// `NAMESPACE/NAME` of the Lease.
     pub lease: String,
+    /// Whether this process takes part: it would be in the way of the others while it has no journal.
+    pub may_lead: watch::Sender<bool>,
 }
 
 impl Election {
@@ -29,6 +36,16 @@ impl Election {
         match self.leadership.role() {
             LeaseRole::Held { term } => Some(term),
             LeaseRole::Unknown { .. } | LeaseRole::Standby { .. } => None,
+        }
+    }
+
+    pub fn takes_part(&self, does: bool) {
+        let changed = self.may_lead.send_if_modified(|may| std::mem::replace(may, does) != does);
+        if changed && !does {
+            warn!(
+                "this replica has had no journal for {} s: it leaves the Lease to the others",
+                WITHOUT_JOURNAL.as_secs()
+            );
         }
     }
 

@@ -15,6 +15,7 @@ mod views;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use kubewitness_watch::{Connection, Jobs, Reviews};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -40,7 +42,7 @@ use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use election::{Election, LeaderRole};
+use election::{Election, LeaderRole, WITHOUT_JOURNAL};
 use kubewitness_capability::Told;
 use mutes::Mutes;
 use opening::Opening;
@@ -228,12 +230,13 @@ fn elect(tasks: &Tasks, connection: &Connection, lease: LeaseName, after: &Cance
     let identity = hostname();
     let options = ElectionOptions { namespace, name, identity, timing: Timing::default() };
     let (elector, leadership) = Elector::new(connection, options);
+    let (may_lead, may) = watch::channel(true);
     let after = after.clone();
     tasks.spawn("election", Fate::Essential, async move {
-        elector.run(after).await;
+        elector.run(after, may).await;
         Ok(())
     });
-    Election { leadership, lease }
+    Election { leadership, lease, may_lead }
 }
 
 /// A pod's is its name.
@@ -252,12 +255,21 @@ async fn open(
     let Some(election) = election else { return opening.journal(place, None, stop).await };
     let Some(lease) = opening.lease(election, stop).await else { return Ok(None) };
     let sharing = Sharing { name: election.leadership.identity().to_owned(), lease };
-    opening.journal(place, Some(sharing), stop).await
+    let mut journal = pin!(opening.journal(place, Some(sharing), stop));
+    if let Ok(opened) = timeout(WITHOUT_JOURNAL, &mut journal).await {
+        return opened;
+    }
+    election.takes_part(false);
+    let opened = journal.await;
+    election.takes_part(true);
+    opened
 }
 
-/// What another replica alone has witnessed is handed over as soon as it is seen here.
+/// What another replica alone has witnessed is handed over as soon as it is seen here. Where the journal can't be asked,
+/// another replica may be able to.
 async fn look_at_others(journal: Journal, election: Election, stop: CancellationToken) -> Result<()> {
     let mut told = election.told_apart();
+    let mut answered = Instant::now();
     while stop.run_until_cancelled(tokio::time::sleep(LOOK_AT_OTHERS)).await.is_some() {
         let now = election.told_apart();
         let looking = async {
@@ -268,8 +280,14 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
                 None => journal.settle().await.is_ok(),
             }
         };
-        if stop.run_until_cancelled(looking).await == Some(true) {
-            told = now.or(told);
+        match stop.run_until_cancelled(timeout(WITHOUT_JOURNAL, looking)).await {
+            Some(Ok(true)) => {
+                told = now.or(told);
+                answered = Instant::now();
+                election.takes_part(true);
+            }
+            Some(_) if answered.elapsed() >= WITHOUT_JOURNAL => election.takes_part(false),
+            _ => {}
         }
     }
     Ok(())

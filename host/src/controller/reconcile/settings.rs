@@ -32,8 +32,10 @@ impl Control {
             Err(_) if unread => Vec::new(),
             Err(problem) => texts(&[problem]),
         };
-        // Nothing runs yet in this process: the last good settings are better than none.
-        if self.host.is_none()
+        // Nothing runs yet in this process, or no plugin in a replica that has become the leader: the last good settings
+        // are better than none.
+        let has_nothing = self.host.is_none() || (self.role.is_leader() && self.capabilities.is_none());
+        if has_nothing
             && let Some(good) =
                 self.last_good.ask(LastGood::host).await.map_err(|error| vec![unreadable(&error)])?
             && let Err(more) = self.take_host(&good, stop).await

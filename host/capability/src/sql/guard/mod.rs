@@ -202,15 +202,28 @@ impl<'a> Statement<'a> {
         self.tokens[before].is_symbol(b'(') || self.tokens[before].is_symbol(b')')
     }
 
-    /// Whether it plainly adds rows or makes a table, and can take no row away.
+    /// Whether it plainly adds rows or columns, or makes a table or a view, and can take no row away.
     pub fn only_adds(&self) -> bool {
         let begins = |words: &[&str]| {
             self.tokens.len() >= words.len()
                 && words.iter().zip(&self.tokens).all(|(word, token)| token.is(word))
         };
+        // A view has no rows of its own.
+        let views = [["CREATE", "VIEW"].as_slice(), &["CREATE", "OR", "REPLACE", "VIEW"], &["DROP", "VIEW"]];
+        if views.into_iter().any(begins) {
+            return true;
+        }
         let takes = ["REPLACE", "UPDATE", "DELETE", "TRIGGER"];
-        (begins(&["INSERT", "INTO"]) || begins(&["CREATE", "TABLE"]) || begins(&["CREATE", "INDEX"]))
-            && !self.tokens.iter().any(|token| token.is_any(&takes))
+        let adds = [["INSERT", "INTO"], ["CREATE", "TABLE"], ["CREATE", "INDEX"]];
+        if adds.iter().any(|words| begins(words)) {
+            return !self.tokens.iter().any(|token| token.is_any(&takes));
+        }
+        let adds_column = |pair: &[Token<'_>]| pair[0].is("ADD") && pair[1].is("COLUMN");
+        // Several changes may be in one statement, and MySQL moves all rows to another engine.
+        let does_more = |token: &Token<'_>| token.is_symbol(b',') || token.is_any(&["DROP", "ENGINE"]);
+        begins(&["ALTER", "TABLE"])
+            && self.tokens.windows(2).any(adds_column)
+            && !self.tokens.iter().any(does_more)
     }
 
     /// Whether it makes, changes or removes tables, indexes or views.

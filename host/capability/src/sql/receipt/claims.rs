@@ -218,15 +218,24 @@ mod tests {
             claims.ran(&check(statement, Purpose::Execute, Dialect::Sqlite).unwrap());
             claims.takes
         };
-        for adds in
-            ["INSERT INTO t (a) VALUES (?)", "CREATE TABLE IF NOT EXISTS t (a)", "insert into t values (1)"]
-        {
+        for adds in [
+            "INSERT INTO t (a) VALUES (?)",
+            "CREATE TABLE IF NOT EXISTS t (a)",
+            "insert into t values (1)",
+            "CREATE VIEW v AS SELECT replace(a, 'x', 'y') FROM t",
+            "DROP VIEW IF EXISTS v",
+            "ALTER TABLE t ADD COLUMN b text",
+        ] {
             assert!(!takes(adds), "{adds}");
         }
         for other in [
             "DELETE FROM t",
             "UPDATE t SET a = 1",
             "DROP TABLE t",
+            "ALTER TABLE t DROP COLUMN a",
+            "ALTER TABLE t RENAME TO u",
+            "ALTER TABLE t ADD COLUMN b text, DROP COLUMN a",
+            "ALTER TABLE t ADD COLUMN b text, ENGINE = BLACKHOLE",
             "INSERT OR REPLACE INTO t (a) VALUES (?)",
             "REPLACE INTO t (a) VALUES (?)",
             "INSERT INTO t (a) VALUES (?) ON CONFLICT (a) DO UPDATE SET a = 2",

@@ -116,8 +116,18 @@ impl Elector {
 
     /// Never fails: what goes wrong is shown in the standing and tried again. On the stop it gives
     /// back what it holds. Whoever acts as the holder must have ended before.
-    pub async fn run(mut self, stop: CancellationToken) {
+    ///
+    /// While `may_lead` says no, it gives the Lease back as well, and takes part in no election.
+    pub async fn run(mut self, stop: CancellationToken, mut may_lead: watch::Receiver<bool>) {
         loop {
+            if !*may_lead.borrow_and_update() {
+                self.release("this replica does not take part in the election").await;
+                let again = stop.run_until_cancelled(may_lead.wait_for(|may| *may));
+                match again.await {
+                    Some(Ok(_)) => continue,
+                    Some(Err(_)) | None => break,
+                }
+            }
             let wait = async {
                 if let Step::Wait(until) = self.machine.step(Instant::now()) {
                     sleep_until(until).await;
@@ -126,11 +136,12 @@ impl Elector {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                Ok(()) = may_lead.changed() => continue,
                 () = wait => {}
             }
             self.step().await;
         }
-        self.release().await;
+        self.release("the election was stopped").await;
     }
 
     /// One request at most. It isn't given up for a stop: what then becomes of it wouldn't be known.
@@ -238,7 +249,7 @@ impl Elector {
         told.expect("the closure is called once")
     }
 
-    async fn release(mut self) {
+    async fn release(&mut self, why: &str) {
         let ours = self.tell(|machine, _| machine.resign());
         if ours {
             let within = self.timing.answer();
@@ -255,7 +266,7 @@ impl Elector {
             }
         }
         self.views.send_modify(|view| {
-            view.otherwise = LeaseRole::Unknown { why: "the election was stopped".to_string() };
+            view.otherwise = LeaseRole::Unknown { why: why.to_string() };
         });
     }
 

@@ -4,6 +4,7 @@ use http::Method;
 use kubewitness_playground::apiserver::faults::{Fault, What};
 use kubewitness_playground::apiserver::{ApiServer, ApiServerOptions};
 use kubewitness_watch::election::{ElectionOptions, Elector, Leadership, LeaseRole, LeaseStanding, Timing};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::simulator::Cluster;
@@ -26,6 +27,7 @@ fn quick() -> Timing {
 
 pub struct Replica {
     leadership: Leadership,
+    may_lead: watch::Sender<bool>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -40,8 +42,9 @@ impl Replica {
         };
         let (elector, leadership) = Elector::new(connection, options);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(elector.run(stop.clone()));
-        Self { leadership, stop, task }
+        let (may_lead, may) = watch::channel(true);
+        let task = tokio::spawn(elector.run(stop.clone(), may));
+        Self { leadership, may_lead, stop, task }
     }
 
     pub async fn holding(connection: &Connection, identity: &str, timing: Timing) -> Self {
@@ -300,6 +303,25 @@ async fn grant(cluster: &Cluster, verbs: &[&str]) {
 }
 
 #[tokio::test]
+async fn a_holder_that_may_not_lead_leaves_the_lease_to_another_and_takes_part_again_once_it_may() {
+    let cluster = Cluster::start().await;
+    let mut first = Replica::holding(&cluster.connection, "first", steady()).await;
+    first.may_lead.send_replace(false);
+    let is_out = |standing: &LeaseStanding| matches!(standing.role, LeaseRole::Unknown { .. });
+    first.becomes("out of the election", is_out).await;
+    let second = Replica::holding(&cluster.connection, "second", steady()).await;
+    assert!(!first.leadership.is_held());
+    first.may_lead.send_replace(true);
+    let waits = |standing: &LeaseStanding| matches!(&standing.role, LeaseRole::Standby { holder } if holder.starts_with("second"));
+    first.becomes("a follower of the other", waits).await;
+    second.stop.cancel();
+    second.task.await.unwrap();
+    first.becomes("the holder again", |standing| matches!(standing.role, LeaseRole::Held { .. })).await;
+    first.stop.cancel();
+    first.task.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_lease_in_no_namespace_is_a_condition() {
     let cluster = Cluster::start().await;
     let options = ElectionOptions {
@@ -309,7 +331,8 @@ async fn a_lease_in_no_namespace_is_a_condition() {
         timing: steady(),
     };
     let (elector, leadership) = Elector::new(&cluster.connection, options);
-    let task = tokio::spawn(elector.run(cluster.stop.clone()));
+    let (_may_lead, may) = watch::channel(true);
+    let task = tokio::spawn(elector.run(cluster.stop.clone(), may));
     until("a condition", || {
         let condition = leadership.standing().condition;
         condition.is_some_and(|text| text.contains("nowhere/kubewitness") && text.contains("404"))

@@ -121,6 +121,34 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_have_a_fault() {
+    let Some(server) = shared_server(Service::Postgres, "replicas::last_good") else { return };
+    in_scratch("replicas-last-good", async |scratch| {
+        let world = World::new(scratch, server).await?;
+        let mut runs = [world.start("run-a")?, world.start("run-b")?];
+        let leads = dispatcher(&mut runs).await?;
+        let stand_by = |status: &StatusView| {
+            !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.state == "standby")
+        };
+        runs[1 - leads].status_when(WITHIN, "plugins that stand by", stand_by).await?;
+        let config = world.options.config.clone().context("the configuration")?;
+        let host = std::fs::read_to_string(config.join("host.yaml"))?;
+        write(&config, "host.yaml", &(host + "    - {typo: 1}\n"))?;
+        for run in &mut runs {
+            run.status_when(WITHIN, "the fault", |status| !status.problems.is_empty()).await?;
+        }
+        runs[leads].kill().await?;
+        let mut left = runs.into_iter().skip(1 - leads).take(1).collect::<Vec<_>>();
+        dispatcher(&mut left).await?;
+        create_job(&world.simulator, "one").await?;
+        let delivered = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == 1);
+        left[0].status_when(WITHIN, "the job to be delivered", delivered).await?;
+        left[0].stop().await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_replica_that_dispatches_ticks_and_the_next_goes_on() {
     let Some(server) = shared_server(Service::Postgres, "replicas::ticks") else { return };
     in_scratch("replicas-ticks", async |scratch| {

@@ -2,6 +2,7 @@
 //! or stopped, every version is there once and in order, with one effect each.
 
 mod followers;
+mod without_journal;
 
 use std::time::{Duration, Instant};
 
