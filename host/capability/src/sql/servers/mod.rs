@@ -213,8 +213,12 @@ impl<L: Link> Engine for Remote<L> {
         if let Some(reader) = &self.reader {
             let token = reader_token(plugin, reader);
             let mine = link.has_token(&token);
-            let is_mine =
-                in_time::<L, _>(self.pool.patience.answer, mine).await.map_err(Fault::into_error)?;
+            let is_mine = in_time::<L, _>(self.pool.patience.answer, mine).await;
+            let is_mine = is_mine.map_err(|fault| {
+                // The table of receipts may be gone.
+                self.pool.doubt();
+                fault.into_error()
+            })?;
             // Dropped, the transaction is undone.
             if !is_mine {
                 let why = "another replica has read the plugin's receipts since: they are read again";

@@ -148,6 +148,25 @@ async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(wor
     written(&two, 5).await.rollback().await;
 }
 
+async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
+    for (reader, seq) in [(None, 1), (Some("one"), 3)] {
+        let engine = world.engine_of(PATIENCE, reader);
+        engine.receipts("p", 0).await.unwrap();
+        written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
+        world.server.run(Some("test_0"), "DROP TABLE kubewitness_receipts").unwrap();
+        let again = async || -> Option<()> {
+            let mut transaction = engine.begin("p").await.ok()?;
+            transaction.write(row(seq + 1), None).await.ok()?;
+            transaction.commit(&receipt(seq + 1)).await.ok()
+        };
+        assert!(again().await.is_none(), "no receipt can be written");
+        // As a plugin's lanes do after a call that failed.
+        engine.receipts("p", 0).await.ok();
+        assert!(again().await.is_some(), "{reader:?}");
+        assert_eq!(engine.receipts("p", 0).await.unwrap().len(), 1);
+    }
+}
+
 async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: World) {
     let engine = world.engine(SHORT);
     let mut expected = 0;
@@ -304,6 +323,7 @@ macro_rules! for_each_server {
 for_each_server!(
     who_reads_receipts_waits_for_what_is_being_committed,
     who_has_not_read_what_another_reader_may_have_found_commits_nothing,
+    a_table_of_receipts_that_was_dropped_is_made_anew,
     a_commit_whose_answer_is_lost_is_found_or_is_not_there,
     a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds,
     connections_that_were_closed_meanwhile_are_replaced,
