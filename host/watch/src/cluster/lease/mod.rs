@@ -117,7 +117,8 @@ impl Elector {
     /// Never fails: what goes wrong is shown in the standing and tried again. On the stop it gives
     /// back what it holds. Whoever acts as the holder must have ended before.
     ///
-    /// While `may_lead` says no, it gives the Lease back as well, and takes part in no election.
+    /// While `may_lead` says no, it gives the Lease back as well, although the holder may still act until it sees that,
+    /// and takes part in no election.
     pub async fn run(mut self, stop: CancellationToken, mut may_lead: watch::Receiver<bool>) {
         loop {
             if !*may_lead.borrow_and_update() {

@@ -130,7 +130,8 @@ async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_
         let stand_by = |status: &StatusView| {
             !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.state == "standby")
         };
-        runs[1 - leads].status_when(WITHIN, "plugins that stand by", stand_by).await?;
+        let follows = 1 - leads;
+        runs[follows].status_when(WITHIN, "plugins that stand by", stand_by).await?;
         let config = world.options.config.clone().context("the configuration")?;
         let host = std::fs::read_to_string(config.join("host.yaml"))?;
         write(&config, "host.yaml", &(host + "    - {typo: 1}\n"))?;
@@ -138,12 +139,11 @@ async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_
             run.status_when(WITHIN, "the fault", |status| !status.problems.is_empty()).await?;
         }
         runs[leads].kill().await?;
-        let mut left = runs.into_iter().skip(1 - leads).take(1).collect::<Vec<_>>();
-        dispatcher(&mut left).await?;
+        dispatcher(&mut runs[follows..=follows]).await?;
         create_job(&world.simulator, "one").await?;
         let delivered = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == 1);
-        left[0].status_when(WITHIN, "the job to be delivered", delivered).await?;
-        left[0].stop().await
+        runs[follows].status_when(WITHIN, "the job to be delivered", delivered).await?;
+        runs[follows].stop().await
     })
     .await;
 }

@@ -1,5 +1,8 @@
 //! A leader that has lost its way to the journal leaves the Lease to a replica that has one.
 
+use std::slice::from_mut;
+use std::sync::Arc;
+
 use kubewitness_harness::Wire;
 use reqwest::Url;
 
@@ -12,33 +15,33 @@ async fn a_leader_that_no_longer_reaches_the_journal_leaves_the_lease_to_a_repli
         let world = World::new(scratch, server).await?;
         let (load, before) = world.begin().await?;
         let (wire, wired) = wired(&world).await?;
-        let mut runs = vec![Kubewitness::start("run-wired", &wired, scratch.path())?];
-        dispatcher(&mut runs).await?;
-        let mut other = vec![world.start("run-other")?];
-        other[0].answers().await?;
+        let mut leader = Kubewitness::start("run-wired", &wired, scratch.path())?;
+        dispatcher(from_mut(&mut leader)).await?;
+        let mut other = world.start("run-other")?;
+        other.answers().await?;
         world.grows("the history to grow").await?;
         wire.shut();
         wire.cut();
-        dispatcher(&mut other).await?;
+        dispatcher(from_mut(&mut other)).await?;
         world.grows("the other one to go on").await?;
-        let told = runs[0].process().stderr();
+        let told = leader.process().stderr();
         ensure!(told.contains("it leaves the Lease to the others"), "{told}");
-        runs[0].kill().await?;
+        leader.kill().await?;
 
         let report = load.stop().await?;
         ensure!(report.errors == 0, "the workload met {} errors", report.errors);
         let versions = world.versions().await?;
         let arrived = |plugin: &PluginView| plugin.delivered == versions && plugin.waiting == 0;
         let all = |status: &StatusView| status.plugins.iter().all(arrived);
-        other[0].status_when(WITHIN, &format!("{versions} states to be delivered"), all).await?;
-        other[0].stop().await?;
+        other.status_when(WITHIN, &format!("{versions} states to be delivered"), all).await?;
+        other.stop().await?;
         world.proves(before).await
     })
     .await;
 }
 
 /// How a replica is started whose way to the journal can be cut.
-async fn wired(world: &World<'_>) -> Result<(std::sync::Arc<Wire>, RunOptions)> {
+async fn wired(world: &World<'_>) -> Result<(Arc<Wire>, RunOptions)> {
     let mut address: Url = std::fs::read_to_string(world.scratch.path().join("journal-address"))?.parse()?;
     let server = (address.host_str().context("a host")?.to_owned(), address.port().context("a port")?);
     let server = tokio::net::lookup_host(server).await?.next().context("the server's address")?;
