@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::num::ParseIntError;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

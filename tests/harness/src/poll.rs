@@ -1,9 +1,13 @@
 //! Waits for a condition with a deadline, instead of a fixed sleep.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+/// The file for what tests wait for.
+const WAITS: &str = "KUBEWITNESS_WAITS";
+const SHORTEST_RECORDED: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -13,10 +17,12 @@ pub async fn until<T>(
     what: &str,
     mut ask: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let deadline = Instant::now() + within;
+    let begin = Instant::now();
+    let deadline = begin + within;
     let mut pause = FIRST_PAUSE;
     loop {
         if let Some(answer) = ask().await? {
+            record_wait(what, begin.elapsed())?;
             return Ok(answer);
         }
         if Instant::now() >= deadline {
@@ -25,6 +31,15 @@ pub async fn until<T>(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Writes down what a test waited for. The runner of tests asks for it, and prints the longest.
+fn record_wait(what: &str, waited: Duration) -> Result<()> {
+    let Some(file) = std::env::var_os(WAITS).filter(|_| waited >= SHORTEST_RECORDED) else { return Ok(()) };
+    let mut file = std::fs::File::options().create(true).append(true).open(file)?;
+    // One line, whatever the text is.
+    let what = what.replace('\n', " ");
+    Ok(file.write_all(format!("{:.2}\t{what}\n", waited.as_secs_f64()).as_bytes())?)
 }
 
 /// Tries until it succeeds; past the deadline the last error is told.

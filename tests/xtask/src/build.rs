@@ -1,6 +1,7 @@
 //! Builds the plugins as components, then the controller that embeds them.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,6 +9,8 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+
+use crate::suite::BuildTimes;
 
 const WASM_TARGET: &str = "wasm32-wasip2";
 /// The profile of plugins that people install, and that of plugins for a first look.
@@ -19,10 +22,15 @@ const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
 /// The plugin that does what a test asks of it, and the one that writes e-mail.
 const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
 
+/// The package that asks for the features of the whole workspace: see its manifest.
+const FEATURES: &str = "kubewitness-features";
+/// The packages whose tests start the controller and the simulated API server.
+const STARTERS: [&str; 2] = ["kubewitness-e2e", "kubewitness-processes"];
+
 /// Which host to build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Host {
-    /// The fastest build, for a first look: see the profile `playground`.
+    /// The fastest build, for a first look. Tests compile its dependencies with the same features.
     Playground,
     /// With the simulated API server as a program of its own, for tests.
     Tests,
@@ -34,11 +42,11 @@ pub enum Host {
 impl Host {
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Playground => {
-                &["--profile", "playground", "--no-default-features", "--features", "playground"]
+            Self::Playground => &["--package", FEATURES],
+            Self::Tests => &["--package", "kubewitness-playground", "--package", FEATURES],
+            Self::Release => {
+                &["--package", "kubewitness-playground", "--release", "--features", "kubewitness/jemalloc"]
             }
-            Self::Tests => &["--package", "kubewitness-playground"],
-            Self::Release => &["--package", "kubewitness-playground", "--release"],
             Self::Image => &["--release", "--no-default-features", "--features", "jemalloc"],
         }
     }
@@ -52,6 +60,16 @@ pub fn root() -> PathBuf {
 /// Where cargo builds. The variable `CARGO_TARGET_DIR` wins, as it does for cargo.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// The controller of a first look.
+pub fn playground_program() -> PathBuf {
+    target().join("debug").join("kubewitness")
+}
+
+/// A controller finds its plugins in this folder beside it. Tests name another folder, with plugins as people install them.
+fn playground_plugins() -> PathBuf {
+    target().join("debug").join("plugins")
 }
 
 pub fn plugins_folder() -> PathBuf {
@@ -105,7 +123,7 @@ pub fn check(command: &mut Command) -> Result<()> {
     succeeded(command, status)
 }
 
-fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
+pub fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
         bail!("`cargo {}` failed ({status}); what it printed above says why", args.join(" "));
@@ -138,18 +156,64 @@ fn playground(host: &mut Command) -> Result<()> {
     let status = building.wait().context("waiting for the build of the plugins")?;
     built?;
     succeeded(&plugins, status)?;
-    take_plugins(&SHIPPED, QUICK, &target().join("playground").join("plugins"))
+    take_plugins(&SHIPPED, QUICK, &playground_plugins())
 }
 
-/// Builds everything that `cargo test` runs, and the programs that tests start. In one command they share
-/// every dependency. A separate build of the host would use other features and take minutes more.
-pub fn tests(lints: Lints) -> Result<()> {
-    plugins()?;
-    step("building the host and the tests");
+/// Builds the programs with tests, the programs that tests start and the plugins, and returns what cargo said of each
+/// artifact. In one command the programs share every dependency. The plugins are built beside them, because each build
+/// alone leaves a core idle at its end: the controller finds them in a folder, and does not have to contain them.
+pub fn tests(packages: &[String], lints: Lints, times: &mut BuildTimes) -> Result<String> {
+    ensure_wasm_target()?;
+    step("building the plugins, the host and the tests");
+    let mut own_times = times.another();
+    let (plugins, artifacts) = std::thread::scope(|scope| {
+        let plugins = scope.spawn(|| plugins_for_tests(&mut own_times));
+        let artifacts = test_programs(packages, lints, times);
+        (plugins.join(), artifacts)
+    });
+    match plugins {
+        Ok(result) => result?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    times.append(own_times);
+    artifacts
+}
+
+fn test_programs(packages: &[String], lints: Lints, times: &mut BuildTimes) -> Result<String> {
     let mut command = cargo();
-    command.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
+    command.args(["build", "--locked", "--lib", "--bins", "--tests"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    match packages {
+        [] => {
+            command.arg("--workspace");
+        }
+        chosen => {
+            if chosen.iter().any(|package| STARTERS.contains(&&**package)) {
+                check(
+                    cargo()
+                        .args(["build", "--locked", "--package", "kubewitness"])
+                        .args(Host::Tests.arguments()),
+                )?;
+            }
+            for package in chosen {
+                command.args(["--package", package]);
+            }
+            command.args(["--package", FEATURES, "--features", "kubewitness-features/tests"]);
+        }
+    }
     lints.apply(&mut command);
-    check(command.env("KUBEWITNESS_EMBED", plugins_folder()))
+    let messages = target().join("test-artifacts.json");
+    let file = File::create(&messages).with_context(|| format!("making {}", messages.display()))?;
+    times.measure("host and tests", command.stdout(file))?;
+    std::fs::read_to_string(&messages).with_context(|| format!("reading {}", messages.display()))
+}
+
+fn plugins_for_tests(times: &mut BuildTimes) -> Result<()> {
+    let names = [SHIPPED.as_slice(), &FOR_TESTS].concat();
+    times.measure("plugins", &mut plugins_command(&names, SMALL))?;
+    take_plugins(&names, SMALL, &plugins_folder())?;
+    times.measure("hostile guests", &mut hostile_command())?;
+    take_hostile_guests()
 }
 
 /// Whether clippy looks at each crate of the workspace while it is compiled, and a warning is an error.
@@ -173,8 +237,16 @@ impl Lints {
 
 /// What benchmarks need. Built in one command, the host and the benchmarks share every dependency; so the host has the
 /// features that benchmarks need, such as tokio's `test-util`.
-pub const BENCHED: [&str; 6] =
-    ["--package", "kubewitness", "--package", "kubewitness-playground", "--package", "kubewitness-bench"];
+pub const BENCHED: [&str; 8] = [
+    "--package",
+    "kubewitness",
+    "--package",
+    "kubewitness-playground",
+    "--package",
+    "kubewitness-bench",
+    "--features",
+    "kubewitness/jemalloc,kubewitness-bench/jemalloc",
+];
 
 /// Builds these benchmarks, and the programs that they start.
 pub fn benches(chosen: &[&str]) -> Result<()> {
@@ -187,15 +259,20 @@ pub fn benches(chosen: &[&str]) -> Result<()> {
 
 /// Builds the plugins, including those for tests.
 pub fn plugins() -> Result<()> {
-    build_plugins(&[SHIPPED.as_slice(), &FOR_TESTS].concat())?;
-    hostile_guests()
+    step("building the plugins");
+    ensure_wasm_target()?;
+    plugins_for_tests(&mut BuildTimes::default())
 }
 
-/// Builds the guests that mean harm, each a component of its own. They are many, so each is built fast rather than small:
-/// 23 take 7 s of processor time, and 23 s in the profile of plugins.
-fn hostile_guests() -> Result<()> {
-    step("building the hostile guests");
-    check(plugins_command(&[], QUICK).args(["--package", "kubewitness-hostile", "--examples"]))?;
+/// The guests that mean harm, each a component of its own. They are many, so each is built fast rather than small: 23 take
+/// 7 s of processor time, and 23 s in the profile of plugins.
+fn hostile_command() -> Command {
+    let mut command = plugins_command(&[], QUICK);
+    command.args(["--package", "kubewitness-hostile", "--examples"]);
+    command
+}
+
+fn take_hostile_guests() -> Result<()> {
     let built = target().join(WASM_TARGET).join(QUICK).join("examples");
     let folder = plugins_folder().join("hostile");
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;

@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, cargo, check, root, step};
+use crate::suite::Selection;
 use crate::{fuzz, run, structure};
 
 pub fn all() -> Result<ExitCode> {
@@ -38,7 +39,7 @@ pub fn all() -> Result<ExitCode> {
     check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
     fuzz::all(fuzz::IN_CI)?;
     // They include the tests that compare docs/reference with the code.
-    run::test(&[], Lints::Denied)
+    run::test(&Selection::default(), Lints::Denied)
 }
 
 /// Checks licences, sources, bans and duplicates. Advisories need a database that a closed network does not

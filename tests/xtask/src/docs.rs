@@ -3,7 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::build::{self, cargo, check, step};
+use crate::build::{cargo, check, step};
 
 pub fn reference(args: &[String]) -> Result<()> {
     let is_check = match args {
@@ -27,10 +27,6 @@ pub fn reference(args: &[String]) -> Result<()> {
         .map(|name| format!("--package={name}")),
     );
     command.args(["--", "the_reference"]);
-    // The host's binary stays the one that contains the plugins.
-    if build::plugins_folder().is_dir() {
-        command.env("KUBEWITNESS_EMBED", build::plugins_folder());
-    }
     if !is_check {
         command.env("KUBEWITNESS_WRITE_DOCS", "1");
     }

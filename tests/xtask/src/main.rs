@@ -5,6 +5,8 @@ mod ci;
 mod docs;
 mod fuzz;
 mod images;
+mod measured;
+mod packages;
 mod peer;
 mod run;
 mod services;
@@ -21,7 +23,10 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   playground [FLAGS]   build everything and run the playground (flags of `kubewitness playground`)
-  test [FILTER]        build everything and run all tests
+  test [CRATE|NAME]... [--timings]
+                       build everything and run all tests; or those of a crate (`core`, `host/core` or its whole name),
+                       or those that have NAME in their names. With --timings: what took how long, from compiling to
+                       the twenty longest tests and what they wait for
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster
   plugins              only the plugins, into target/plugins
@@ -53,7 +58,7 @@ fn main() -> ExitCode {
 fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
     match command {
         "playground" => run::playground(args),
-        "test" => run::test(args, Lints::Ignored),
+        "test" => run::test(&run::selection(args)?, Lints::Ignored),
         "build" => match args {
             [] => built(Host::Tests),
             [flag] if flag == "--release" => built(Host::Release),

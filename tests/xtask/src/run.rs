@@ -5,14 +5,15 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Host, Lints, cargo, check, root, step};
-use crate::{peer, services, suite};
+use crate::suite::{BuildTimes, Selection};
+use crate::{packages, peer, services, suite};
 
 /// Measured on two idle cores. Most of it is dependencies, which are built once.
 const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about five minutes on two \
     cores, and some 2 GB in target/. Later starts take less than two seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
-    let binary = build::target().join("playground").join("kubewitness");
+    let binary = build::playground_program();
     if !binary.is_file() {
         step(FIRST_BUILD);
     }
@@ -27,13 +28,40 @@ fn replace(command: &mut Command) -> Result<ExitCode> {
     Err(error).with_context(|| format!("starting {:?}", command.get_program()))
 }
 
-pub fn test(args: &[String], lints: Lints) -> Result<ExitCode> {
-    let missing = services::ensure();
+/// Reads the arguments of `cargo xtask test`.
+pub fn selection(args: &[String]) -> Result<Selection> {
+    let members = packages::members()?;
+    let mut selection = Selection::default();
+    for arg in args {
+        match packages::find(&members, arg) {
+            _ if arg == "--timings" => selection.timings = true,
+            _ if arg.starts_with('-') => {
+                bail!("`test` knows no `{arg}`: it takes crates, names of tests and --timings")
+            }
+            Some(package) => selection.packages.push(package),
+            None => selection.filters.push(arg.clone()),
+        }
+    }
+    Ok(selection)
+}
+
+pub fn test(selection: &Selection, lints: Lints) -> Result<ExitCode> {
+    test_with(selection, lints, |_| ()).map(|()| ExitCode::SUCCESS)
+}
+
+/// The same with more variables for the tests.
+pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Command)) -> Result<()> {
+    let mut times = BuildTimes::new(selection.timings);
+    // Installing waits for the network and for disks, and compiling does not.
+    let (artifacts, missing) = std::thread::scope(|scope| {
+        let services = scope.spawn(services::ensure);
+        (build::tests(&selection.packages, lints, &mut times), services.join())
+    });
+    let missing = missing.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if !missing.is_empty() && std::env::var_os("CI").is_some() {
         bail!("in CI nothing may be skipped, and these could not be installed: {}", missing.join(", "));
     }
-    build::tests(lints)?;
-    step("running the tests");
+    let artifacts = artifacts?;
     let list = build::target().join("skipped-tests");
     match std::fs::remove_file(&list) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -42,29 +70,32 @@ pub fn test(args: &[String], lints: Lints) -> Result<ExitCode> {
         _ => {}
     }
     let prepare = |command: &mut Command| {
-        // The host's own binary must stay the one that contains the plugins.
-        command.env("KUBEWITNESS_EMBED", build::plugins_folder());
         command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
         command.env("KUBEWITNESS_SERVICES", build::services_folder());
         command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
         command.env("KUBEWITNESS_SKIPPED", &list);
         lints.apply(command);
+        variables(command);
     };
-    let result = match args {
-        [] => suite::all(prepare),
-        chosen => {
-            let mut command = cargo();
-            command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).args(chosen);
-            prepare(&mut command);
-            check(&mut command)
-        }
-    };
+    let mut result = suite::run(selection, &artifacts, &times, &prepare);
+    if selection.packages.is_empty() && selection.filters.is_empty() {
+        result = result.and(doc_examples(&prepare));
+    }
     let skipped = std::fs::read_to_string(&list).unwrap_or_default();
     if !skipped.is_empty() {
         eprintln!("xtask: {} tests skipped:", skipped.lines().count());
         skipped.lines().for_each(|line| eprintln!("  SKIPPED {line}"));
     }
-    result.map(|()| ExitCode::SUCCESS)
+    result
+}
+
+/// The code blocks of the SDK's documentation and of the tutorial: the other libraries have none.
+fn doc_examples(prepare: &dyn Fn(&mut Command)) -> Result<()> {
+    step("examples in the documentation");
+    let mut examples = cargo();
+    examples.args(["test", "--locked", "--workspace", "--no-fail-fast", "--doc"]);
+    prepare(&mut examples);
+    check(&mut examples)
 }
 
 pub fn bench(args: &[String]) -> Result<ExitCode> {

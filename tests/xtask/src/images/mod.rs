@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, check, step};
+use crate::run;
+use crate::suite::{BuildTimes, Selection};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.
@@ -36,13 +38,11 @@ pub fn command(args: &[String]) -> Result<()> {
 /// A picture of each page, light and dark, wide and narrow, for somebody who looks at them all.
 fn pages(folder: &str) -> Result<()> {
     let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
-    build::tests(Lints::Ignored)?;
-    step("taking the pictures");
-    let mut command = build::cargo();
-    command.args(["test", "--locked", "--package", "kubewitness-e2e", "--test", "it", "--"]).args(PICTURES);
-    command.env(FOLDER, &folder).env("KUBEWITNESS_EMBED", build::plugins_folder());
-    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
-    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug")))?;
+    let filters = PICTURES.map(str::to_owned).to_vec();
+    let selection = Selection { filters, ..Selection::default() };
+    run::test_with(&selection, Lints::Ignored, |command| {
+        command.env(FOLDER, &folder);
+    })?;
     // Without chromedriver the tests are skipped, and that is no success here.
     if !folder.is_dir() {
         bail!("no picture was taken: install the package `chromium-driver`");
@@ -55,7 +55,7 @@ fn images() -> Result<()> {
     let Some(browser) = BROWSERS.iter().find(|name| runs(name)) else {
         bail!("a browser takes the picture of the portal: install the package `chromium`");
     };
-    build::tests(Lints::Ignored)?;
+    build::tests(&[], Lints::Ignored, &mut BuildTimes::default())?;
     let folder = build::root().join("docs").join("images");
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let playground = Playground::start()?;

@@ -1,0 +1,185 @@
+//! How long tests took when they were run last. It decides what begins first and what runs beside it, never whether a
+//! test passes.
+//!
+//! `target/test-durations.tsv` is from this machine. `tests/durations.tsv` is for fresh ones, where CI runs:
+//! `cargo xtask test --timings` writes it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::outcome::JobOutcome;
+use crate::build::{root, target};
+
+/// A test that takes longer is a job of its own.
+const LONG: f64 = 2.0;
+/// What takes less is not remembered.
+const REMEMBERED: f64 = 0.5;
+/// The name of the job that has all the short tests of a program.
+const SHORT_TESTS: &str = "(short tests)";
+/// What nobody has measured yet: a test with servers, and a test without.
+const UNKNOWN_LONG: Estimate = Estimate { wall: 8.0, processor: 4.0 };
+const UNKNOWN_SHORT: Estimate = Estimate { wall: 0.03, processor: 0.03 };
+
+#[derive(Clone, Copy)]
+pub struct Estimate {
+    pub wall: f64,
+    pub processor: f64,
+}
+
+impl Estimate {
+    /// How many processors are busy with it.
+    pub fn share(self) -> f64 {
+        if self.wall > 0.0 { self.processor / self.wall } else { 1.0 }
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Durations {
+    /// By program and test.
+    known: BTreeMap<(String, String), Estimate>,
+}
+
+impl Durations {
+    /// Those of this machine, or else those that the repository has.
+    pub fn load() -> Self {
+        let mut durations = Self::default();
+        for file in [for_fresh_machines(), local()] {
+            // Without the file the tests run in another order.
+            durations.known.extend(parse(&std::fs::read_to_string(file).unwrap_or_default()));
+        }
+        durations
+    }
+
+    fn get(&self, program: &str, test: &str) -> Option<Estimate> {
+        self.known.get(&(program.to_owned(), test.to_owned())).copied()
+    }
+
+    pub fn is_long(&self, program: &str, test: &str) -> bool {
+        self.get(program, test).is_some_and(|known| known.wall >= LONG)
+    }
+
+    /// For a job with these tests.
+    pub fn estimate(&self, program: &str, tests: &[String]) -> Estimate {
+        if let [test] = tests {
+            return self.get(program, test).unwrap_or(UNKNOWN_LONG);
+        }
+        let count = tests.len() as f64;
+        let unknown =
+            Estimate { wall: UNKNOWN_SHORT.wall * count, processor: UNKNOWN_SHORT.processor * count };
+        self.get(program, SHORT_TESTS).unwrap_or(unknown)
+    }
+
+    /// The same with what was measured now.
+    pub fn updated(&self, outcomes: &[JobOutcome]) -> Self {
+        let mut durations = self.clone();
+        for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_none()) {
+            let measured = Estimate { wall: outcome.wall, processor: outcome.processor };
+            match &outcome.tests[..] {
+                [test] => durations.remember(&outcome.program, &test.name, measured),
+                tests => {
+                    durations.remember(&outcome.program, SHORT_TESTS, measured);
+                    // Nobody knows which of them the processor worked for.
+                    let alone =
+                        |seconds| Estimate { wall: seconds, processor: seconds * measured.share().min(1.0) };
+                    for test in tests {
+                        if let Some(seconds) = test.seconds {
+                            durations.remember(&outcome.program, &test.name, alone(seconds));
+                        }
+                    }
+                }
+            }
+        }
+        durations
+    }
+
+    fn remember(&mut self, program: &str, test: &str, measured: Estimate) {
+        let key = (program.to_owned(), test.to_owned());
+        if measured.wall < REMEMBERED && test != SHORT_TESTS {
+            self.known.remove(&key);
+        } else {
+            self.known.insert(key, measured);
+        }
+    }
+
+    pub fn save_local(&self) -> Result<()> {
+        write(&local(), &self.table())
+    }
+
+    pub fn save_for_fresh_machines(&self) -> Result<()> {
+        write(&for_fresh_machines(), &self.table())
+    }
+
+    fn table(&self) -> String {
+        let line = |((program, test), known): (&(String, String), &Estimate)| {
+            format!("{program}\t{test}\t{:.1}\t{:.1}\n", known.wall, known.processor)
+        };
+        let head =
+            "# Written by `cargo xtask test --timings`: program, test, wall seconds, processor seconds.\n";
+        head.to_owned() + &self.known.iter().map(line).collect::<String>()
+    }
+}
+
+fn local() -> PathBuf {
+    target().join("test-durations.tsv")
+}
+
+fn for_fresh_machines() -> PathBuf {
+    root().join("tests").join("durations.tsv")
+}
+
+fn write(file: &std::path::Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// A line that is none is passed over: the file decides about the order alone.
+fn parse(text: &str) -> BTreeMap<(String, String), Estimate> {
+    let entry = |line: &str| {
+        let mut columns = line.split('\t');
+        let key = (columns.next()?.to_owned(), columns.next()?.to_owned());
+        let estimate =
+            Estimate { wall: columns.next()?.parse().ok()?, processor: columns.next()?.parse().ok()? };
+        Some((key, estimate))
+    };
+    text.lines().filter(|line| !line.starts_with('#')).filter_map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::outcome::TestOutcome;
+
+    fn outcome(tests: &[(&str, Option<f64>)], wall: f64) -> JobOutcome {
+        let tests =
+            tests.iter().map(|(name, seconds)| TestOutcome { name: (*name).to_owned(), seconds: *seconds });
+        JobOutcome {
+            program: "p".into(),
+            tests: tests.collect(),
+            wall,
+            processor: wall / 2.0,
+            ..JobOutcome::default()
+        }
+    }
+
+    #[test]
+    fn a_test_that_took_seconds_is_a_job_of_its_own_at_the_next_run() {
+        let run = outcome(&[("slow", Some(3.0)), ("quick", Some(0.1))], 3.1);
+        let durations = Durations { known: parse(&Durations::default().updated(&[run]).table()) };
+        assert!(durations.is_long("p", "slow"));
+        assert!(!durations.is_long("p", "quick"));
+        let quicker = durations.updated(&[outcome(&[("slow", None)], 0.2)]);
+        assert!(!quicker.is_long("p", "slow"));
+    }
+
+    #[test]
+    fn a_failed_job_changes_nothing() {
+        let failed = JobOutcome { failure: Some("why".into()), ..outcome(&[("slow", None)], 900.0) };
+        assert!(!Durations::default().updated(&[failed]).is_long("p", "slow"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_as_good_as_none() {
+        assert!(parse("# comment\np\tt\tsoon\t1\nnothing\n").is_empty());
+    }
+}

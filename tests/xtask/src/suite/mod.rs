@@ -1,0 +1,93 @@
+//! Runs the tests of the workspace in one pool of processes.
+//!
+//! The problem: 3,300 tests on two cores. Most of them compute for milliseconds, some hundred start servers and wait.
+//! `cargo test` runs one program after the other, so a core is idle whenever the last test of a program waits.
+//!
+//! The choice: a job is a process. A test that takes seconds is a job of its own, and the short tests of a program are
+//! one job. The pool starts the longest job first, and as many beside each other as the processors can take, judged by
+//! how much processor time each job took for its wall time at an earlier run ([`durations`]). A runner of tests from a
+//! registry was rejected: it takes minutes to compile before the first test can begin.
+//!
+//! The invariant: each test that the programs list is run once, and each job ends, by itself or by its deadline.
+
+mod builds;
+mod durations;
+mod job;
+mod outcome;
+mod pool;
+mod programs;
+mod schedule;
+mod timings;
+mod waits;
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+pub use builds::BuildTimes;
+
+use crate::build::{step, target};
+use durations::Durations;
+use job::TestJob;
+use programs::TestProgram;
+
+/// What somebody asked to run.
+#[derive(Default)]
+pub struct Selection {
+    /// Packages, by name; none stands for all of them.
+    pub packages: Vec<String>,
+    /// A test runs if its name contains one of these; none stands for all of them.
+    pub filters: Vec<String>,
+    /// Whether tables of durations are printed, and the repository's durations are written anew.
+    pub timings: bool,
+}
+
+/// Runs the selected tests, also after one failed. `prepare` sets the variables that they need.
+pub fn run(
+    selection: &Selection,
+    artifacts: &str,
+    builds: &BuildTimes,
+    prepare: &dyn Fn(&mut Command),
+) -> Result<()> {
+    let programs = programs::of_messages(artifacts, prepare)?;
+    let durations = Durations::load();
+    let jobs = plan(&programs, selection, &durations);
+    if jobs.is_empty() {
+        bail!("no test has a name with {}", selection.filters.join(" or "));
+    }
+    let tests: usize = jobs.iter().map(|job| job.tests.len()).sum();
+    step(&format!("running {tests} tests in {} jobs", jobs.len()));
+    let begin = Instant::now();
+    let logs = target().join("test-output");
+    if logs.is_dir() {
+        std::fs::remove_dir_all(&logs)?;
+    }
+    let outcomes = pool::run_all(&programs, jobs, &logs, selection.timings, prepare)?;
+    let measured = durations.updated(&outcomes);
+    measured.save_local()?;
+    if selection.timings {
+        timings::print(&outcomes, builds, begin.elapsed());
+        if selection.packages.is_empty() && selection.filters.is_empty() {
+            measured.save_for_fresh_machines()?;
+        }
+    }
+    outcome::summary(&outcomes)
+}
+
+/// Splits the tests of each program into jobs.
+fn plan(programs: &[TestProgram], selection: &Selection, durations: &Durations) -> Vec<TestJob> {
+    let is_selected = |test: &String| {
+        selection.filters.is_empty() || selection.filters.iter().any(|filter| test.contains(filter.as_str()))
+    };
+    let mut jobs = Vec::new();
+    for (index, program) in programs.iter().enumerate() {
+        let selected: Vec<_> = program.tests.iter().filter(|test| is_selected(test)).cloned().collect();
+        let is_long = |test: &String| program.one_job_a_test() || durations.is_long(&program.name, test);
+        let (long, short): (Vec<_>, Vec<_>) = selected.into_iter().partition(is_long);
+        let alone = long.into_iter().map(|test| vec![test]);
+        let together = Some(short).filter(|tests| !tests.is_empty());
+        jobs.extend(alone.chain(together).map(|tests| TestJob::new(index, program, tests, durations)));
+    }
+    jobs
+}

@@ -1,0 +1,168 @@
+//! How a job ended, read from what it printed.
+
+use anyhow::{Context, Result, bail};
+
+use super::job::{JobEnd, TestJob};
+use super::waits::{self, Wait};
+
+/// How much of each failed test, and of each failed job, is repeated at the end.
+const LINES_OF_A_TEST: usize = 15;
+const LINES_OF_A_JOB: usize = 60;
+const LONGEST_LINE: usize = 500;
+
+#[derive(Default)]
+pub struct JobOutcome {
+    pub program: String,
+    /// What is printed of it.
+    pub name: String,
+    pub tests: Vec<TestOutcome>,
+    pub counts: TestCounts,
+    pub wall: f64,
+    pub processor: f64,
+    pub waits: Vec<Wait>,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+}
+
+pub struct TestOutcome {
+    pub name: String,
+    /// Known where the test harness was asked for it.
+    pub seconds: Option<f64>,
+}
+
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub struct TestCounts {
+    pub passed: usize,
+    pub failed: usize,
+    pub ignored: usize,
+}
+
+impl TestCounts {
+    fn sum(self) -> usize {
+        self.passed + self.failed + self.ignored
+    }
+}
+
+impl JobOutcome {
+    pub fn new(program: &str, job: TestJob, end: &JobEnd) -> Result<Self> {
+        let log = std::fs::read(&end.log).with_context(|| format!("reading {}", end.log.display()))?;
+        let log = String::from_utf8_lossy(&log);
+        let mut counts = counts(&log).unwrap_or_default();
+        let missing = job.tests.len().saturating_sub(counts.sum());
+        let why = match () {
+            () if end.is_late => Some("was killed at its deadline".to_owned()),
+            () if !end.process.status.success() => Some(end.process.status.to_string()),
+            () if missing > 0 => Some(format!("{missing} of its tests did not run")),
+            () => None,
+        };
+        counts.failed += missing;
+        let failure = why.map(|why| format!("{}: {why}\n{}", job.name, reasons(&log)));
+        let seconds = |test: &str| report_time(&log, test);
+        let tests = job.tests.into_iter().map(|name| TestOutcome { seconds: seconds(&name), name }).collect();
+        Ok(Self {
+            program: program.to_owned(),
+            name: job.name,
+            tests,
+            counts,
+            wall: end.process.wall,
+            processor: end.process.processor,
+            waits: waits::read(&end.waits),
+            failure,
+        })
+    }
+
+    /// One line, or all that a failed job says.
+    pub fn show(&self) {
+        let word = if self.failure.is_some() { "\x1b[31mFAILED\x1b[0m" } else { "ok" };
+        eprintln!("{word:>6} {:7.1}s  {}", self.wall, self.name);
+        if let Some(failure) = &self.failure {
+            eprintln!("{failure}");
+        }
+    }
+}
+
+/// Prints the sum, and fails where a test failed.
+pub fn summary(outcomes: &[JobOutcome]) -> Result<()> {
+    let mut all = TestCounts::default();
+    for outcome in outcomes {
+        all.passed += outcome.counts.passed;
+        all.failed += outcome.counts.failed;
+        all.ignored += outcome.counts.ignored;
+    }
+    let failures: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.failure.as_deref()).collect();
+    if !failures.is_empty() {
+        eprintln!("\n{}", failures.join("\n\n"));
+    }
+    let ignored = match all.ignored {
+        0 => String::new(),
+        ignored => format!(", {ignored} ignored"),
+    };
+    println!("{} passed, {} failed{ignored}", all.passed, all.failed);
+    if !failures.is_empty() {
+        bail!("{} jobs failed; target/test-output has all that they printed", failures.len());
+    }
+    Ok(())
+}
+
+/// The line `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn counts(log: &str) -> Option<TestCounts> {
+    let line = log.lines().rev().find(|line| line.starts_with("test result: "))?;
+    let number = |what: &str| {
+        line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what)?.trim().parse().ok())
+    };
+    Some(TestCounts { passed: number("passed")?, failed: number("failed")?, ignored: number("ignored")? })
+}
+
+/// The seconds of a line such as `test NAME ... ok <0.123s>`.
+fn report_time(log: &str, test: &str) -> Option<f64> {
+    let begin = format!("test {test} ... ");
+    let line = log.lines().find(|line| line.starts_with(&begin))?;
+    line.rsplit_once('<')?.1.strip_suffix("s>")?.parse().ok()
+}
+
+/// The beginning of what each failed test says, or the end of what a program printed that ended before it could list
+/// them.
+fn reasons(printed: &str) -> String {
+    let cut = |line: &str| line.chars().take(LONGEST_LINE).collect::<String>();
+    let Some((_, listed)) = printed.split_once("\nfailures:\n") else {
+        let lines: Vec<_> = printed.lines().map(cut).collect();
+        return lines[lines.len().saturating_sub(LINES_OF_A_TEST)..].join("\n");
+    };
+    let mut of_this_test = 0;
+    let is_shown = |line: &&str| {
+        of_this_test = if line.starts_with("---- ") { 0 } else { of_this_test + 1 };
+        of_this_test <= LINES_OF_A_TEST
+    };
+    listed.lines().filter(is_shown).take(LINES_OF_A_JOB).map(cut).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_times_are_read_from_what_the_test_harness_prints() {
+        let log = "running 2 tests\ntest a::b ... ok <1.250s>\ntest c ... ignored\n\ntest result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 1.25s\n";
+        assert_eq!(counts(log), Some(TestCounts { passed: 1, failed: 0, ignored: 1 }));
+        assert_eq!(report_time(log, "a::b"), Some(1.25));
+        assert_eq!(report_time(log, "c"), None);
+        assert_eq!(counts("killed"), None);
+    }
+
+    #[test]
+    fn why_tests_failed_is_cut_at_a_bound() {
+        let long = "x".repeat(2 * LONGEST_LINE);
+        let test = |name: &str| format!("---- {name} stdout ----\n{}", format!("{long}\n").repeat(99));
+        let reasons = reasons(&format!("running 2\n\nfailures:\n{}{}", test("one"), test("two")));
+        assert!(reasons.contains("---- one") && reasons.contains("---- two"), "{reasons}");
+        assert_eq!(reasons.lines().count(), 2 * (LINES_OF_A_TEST + 1));
+        assert!(reasons.lines().all(|line| line.len() <= LONGEST_LINE));
+    }
+
+    #[test]
+    fn the_end_of_a_program_that_crashed_is_shown() {
+        let printed: String = (0..99).map(|n| format!("line {n}\n")).collect();
+        let reasons = reasons(&printed);
+        assert!(reasons.ends_with("line 98") && !reasons.contains("line 80"), "{reasons}");
+    }
+}

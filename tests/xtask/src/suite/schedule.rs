@@ -1,0 +1,87 @@
+//! Decides which job begins next. It knows neither processes nor time.
+
+use super::job::TestJob;
+
+/// At most so many jobs at once, however idle they are: each may hold a browser, a controller and a database.
+const MOST_JOBS: usize = 8;
+/// Processors are overbooked by this factor, because a job does not compute all the time.
+const OVERBOOKED: f64 = 1.25;
+/// Tests that measure processor time, memory or delay: nothing runs beside them.
+const EXCLUSIVE: [&str; 1] = ["tests/e2e: it limits::processors::"];
+
+pub struct Schedule {
+    /// The longest is at the end.
+    waiting: Vec<TestJob>,
+    /// They run after all the others.
+    exclusive: Vec<TestJob>,
+    processors: f64,
+}
+
+impl Schedule {
+    pub fn new(jobs: Vec<TestJob>, processors: usize) -> Self {
+        let is_exclusive = |job: &TestJob| EXCLUSIVE.iter().any(|name| job.name.starts_with(name));
+        let (exclusive, mut waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_exclusive);
+        waiting.sort_by(|one, other| one.expected.total_cmp(&other.expected));
+        Self { waiting, exclusive, processors: processors as f64 }
+    }
+
+    /// The longest job that fits beside those that run; `running` has the share of each of them.
+    pub fn next(&mut self, running: &[f64]) -> Option<TestJob> {
+        if running.len() >= MOST_JOBS {
+            return None;
+        }
+        if self.waiting.is_empty() {
+            return if running.is_empty() { self.exclusive.pop() } else { None };
+        }
+        let free = self.processors * OVERBOOKED - running.iter().sum::<f64>();
+        let fits = |job: &TestJob| running.is_empty() || job.share <= free;
+        let index = self.waiting.iter().rposition(fits)?;
+        Some(self.waiting.remove(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, expected: f64, share: f64) -> TestJob {
+        TestJob { program: 0, tests: vec![name.to_owned()], name: name.to_owned(), expected, share }
+    }
+
+    fn name(job: Option<TestJob>) -> Option<String> {
+        job.map(|job| job.name)
+    }
+
+    #[test]
+    fn the_longest_job_that_fits_begins_first() {
+        let jobs = vec![job("short", 1.0, 0.1), job("long", 60.0, 2.0), job("middle", 30.0, 2.0)];
+        let mut schedule = Schedule::new(jobs, 2);
+        assert_eq!(name(schedule.next(&[])).as_deref(), Some("long"));
+        assert_eq!(name(schedule.next(&[2.0])).as_deref(), Some("short"), "the middle one does not fit");
+        assert_eq!(name(schedule.next(&[2.0, 0.1])), None);
+        assert_eq!(name(schedule.next(&[])).as_deref(), Some("middle"));
+    }
+
+    #[test]
+    fn a_job_that_never_fits_runs_alone() {
+        let mut schedule = Schedule::new(vec![job("wide", 1.0, 9.0)], 2);
+        assert_eq!(name(schedule.next(&[0.1])), None);
+        assert_eq!(name(schedule.next(&[])).as_deref(), Some("wide"));
+    }
+
+    #[test]
+    fn what_measures_the_machine_runs_at_the_end_with_nothing_beside_it() {
+        let measures = format!("{}a", EXCLUSIVE[0]);
+        let mut schedule = Schedule::new(vec![job(&measures, 99.0, 1.0), job("other", 1.0, 0.1)], 2);
+        assert_eq!(name(schedule.next(&[])).as_deref(), Some("other"));
+        assert_eq!(name(schedule.next(&[0.1])), None);
+        assert_eq!(name(schedule.next(&[])), Some(measures));
+        assert_eq!(name(schedule.next(&[])), None);
+    }
+
+    #[test]
+    fn no_more_jobs_than_the_machine_has_memory_for() {
+        let mut schedule = Schedule::new(vec![job("idle", 1.0, 0.0)], 2);
+        assert_eq!(name(schedule.next(&[0.0; MOST_JOBS])), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! What a test waited for: the harness of tests writes a line for each wait, with its seconds.
+
+use std::path::Path;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    pub what: String,
+    pub seconds: f64,
+}
+
+/// The longest first. A test that waits for nothing writes no file.
+pub fn read(file: &Path) -> Vec<Wait> {
+    let mut waits = parse(&std::fs::read_to_string(file).unwrap_or_default());
+    waits.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+    waits
+}
+
+fn parse(text: &str) -> Vec<Wait> {
+    let mut waits: Vec<Wait> = Vec::new();
+    let of_line = |line: &str| {
+        let (seconds, what) = line.split_once('\t')?;
+        Some(Wait { what: what.to_owned(), seconds: seconds.parse().ok()? })
+    };
+    for wait in text.lines().filter_map(of_line) {
+        match waits.iter_mut().find(|known| known.what == wait.what) {
+            Some(known) => known.seconds += wait.seconds,
+            None => waits.push(wait),
+        }
+    }
+    waits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_the_same_thing_are_added_up() {
+        let waits = parse("1.5\tthe Lease\n0.5\ta row\n2\tthe Lease\nbroken\n");
+        let wait = |what: &str, seconds| Wait { what: what.to_owned(), seconds };
+        assert_eq!(waits, [wait("the Lease", 3.5), wait("a row", 0.5)]);
+    }
+}
