@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, cargo, check, root, step};
-use crate::suite::Selection;
+use crate::plugins::PluginProfile;
+use crate::suite::{BuildTimes, Selection};
 use crate::{fuzz, run, structure};
 
 pub fn all() -> Result<ExitCode> {
@@ -16,30 +17,36 @@ pub fn all() -> Result<ExitCode> {
     if structure::command()? != ExitCode::SUCCESS {
         bail!("folders are too large, or use each other in circles: what is printed above says which");
     }
-    step("dependencies");
-    dependencies()?;
-    // The host contains the plugins.
-    build::plugins()?;
-    step("lints of the tests, the benchmarks and the production build");
-    for what in [
-        ["--all-targets"].as_slice(),
-        // With examples, so that the dependencies are compiled with the features that tests need, and not once more.
-        &["--lib", "--bins", "--examples", "--no-default-features"],
-    ] {
+    // Compiling the tool that checks them leaves a core idle at its end, and so does a build.
+    let (lints, dependencies) = std::thread::scope(|scope| {
+        let dependencies = scope.spawn(dependencies);
+        (lints(), dependencies.join())
+    });
+    lints?;
+    dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    fuzz::all(fuzz::IN_CI)?;
+    // They include the tests that compare docs/reference with the code.
+    run::test(&Selection::default(), Lints::Denied)
+}
+
+/// Compiles everything that tests do not compile, under the same lints.
+fn lints() -> Result<()> {
+    // First what tests need, so that each crate is compiled once.
+    build::tests(&[], Lints::Denied, &mut BuildTimes::default())?;
+    step("lints of the benchmarks, the examples and the production build");
+    for what in [["--workspace", "--benches", "--examples"].as_slice(), &build::PRODUCTION] {
         let mut command = cargo();
-        command.args(["build", "--locked", "--workspace"]).args(what);
+        command.args(["build", "--locked"]).args(what);
         Lints::Denied.apply(&mut command);
-        check(command.env("KUBEWITNESS_EMBED", build::plugins_folder()))?;
+        // The binary for production contains the plugins.
+        check(command.env("KUBEWITNESS_EMBED", PluginProfile::Quick.folder()))?;
     }
     production_names_the_playground()?;
     step("the documentation of the SDK");
     let mut documented = cargo();
     // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
-    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "plugin"]);
-    check(documented.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    fuzz::all(fuzz::IN_CI)?;
-    // They include the tests that compare docs/reference with the code.
-    run::test(&Selection::default(), Lints::Denied)
+    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "quick-plugin"]);
+    check(documented.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
 /// Checks licences, sources, bans and duplicates. Advisories need a database that a closed network does not

@@ -15,7 +15,7 @@ use crate::build::{self, check, step};
 /// The time without `--for`. It is long enough to run the kept inputs and to search near them.
 const BY_DEFAULT: Duration = Duration::from_secs(60);
 /// The time of each target in CI. It guards against regressions and searches for nothing new.
-pub const IN_CI: Duration = Duration::from_secs(20);
+pub const IN_CI: Duration = Duration::from_secs(10);
 
 /// Coverage of edges and of compared values guides the search.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -75,11 +75,15 @@ fn run(targets: &[String], time: Duration) -> Result<()> {
     cargo.arg("--manifest-path").arg(folder.join("libfuzzer").join("Cargo.toml"));
     cargo.arg("--target-dir").arg(&built).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
     check(&mut cargo)?;
-    for target in targets {
-        step(&format!("fuzzing: {target}, {} s", time.as_secs()));
-        fuzz(&folder, &built, &built.join(&triple).join("release").join(target), target, time)?;
-    }
-    Ok(())
+    step(&format!("fuzzing {} for {} s", targets.join(" and "), time.as_secs()));
+    let programs = built.join(&triple).join("release");
+    let fuzz = |target: &String| fuzz(&folder, &built, &programs.join(target), target, time);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = targets.iter().map(|target| scope.spawn(|| fuzz(target))).collect();
+        running
+            .into_iter()
+            .try_for_each(|running| running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// New inputs go into the first folder; the kept ones are only read.

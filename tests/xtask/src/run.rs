@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Host, Lints, cargo, check, root, step};
+use crate::plugins::PluginProfile;
 use crate::suite::{BuildTimes, Selection};
 use crate::{packages, peer, services, suite};
 
@@ -35,6 +36,7 @@ pub fn selection(args: &[String]) -> Result<Selection> {
     for arg in args {
         match packages::find(&members, arg) {
             _ if arg == "--timings" => selection.timings = true,
+            _ if arg == "--" => {}
             _ if arg.starts_with('-') => {
                 bail!("`test` knows no `{arg}`: it takes crates, names of tests and --timings")
             }
@@ -70,7 +72,7 @@ pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Co
         _ => {}
     }
     let prepare = |command: &mut Command| {
-        command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+        command.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
         command.env("KUBEWITNESS_SERVICES", build::services_folder());
         command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
         command.env("KUBEWITNESS_SKIPPED", &list);
@@ -119,7 +121,7 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     let mut command = cargo();
     command.args(["bench", "--locked"]).args(build::BENCHED).args(&chosen);
     command.arg("--").args(args);
-    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
     if let Some(peer) = peer {
         command.env("KUBEWITNESS_CLIENT_GO", peer);
     }

@@ -40,22 +40,20 @@ pub fn simulator_binary() -> Result<PathBuf> {
     binary("kubewitness-simulator")
 }
 
-/// What the runner made beside the builds; a variable may name another place.
-fn prepared(variable: &str, name: &str) -> Result<PathBuf> {
-    match std::env::var_os(variable) {
+/// Servers that this machine has no package of, beside the builds.
+pub fn services_folder() -> Result<PathBuf> {
+    match std::env::var_os("KUBEWITNESS_SERVICES") {
         Some(folder) => Ok(PathBuf::from(folder)),
-        None => Ok(profile_folder()?.parent().context("a target folder")?.join(name)),
+        None => Ok(profile_folder()?.parent().context("a target folder")?.join("services")),
     }
 }
 
-/// Servers that this machine has no package of.
-pub fn services_folder() -> Result<PathBuf> {
-    prepared("KUBEWITNESS_SERVICES", "services")
-}
-
-/// The folder with `persistence.wasm` and the others.
+/// The folder with `persistence.wasm` and the others, beside the programs.
 pub fn plugins_folder() -> Result<PathBuf> {
-    let folder = prepared("KUBEWITNESS_PLUGINS", "plugins")?;
+    let folder = match std::env::var_os("KUBEWITNESS_PLUGINS") {
+        Some(folder) => PathBuf::from(folder),
+        None => profile_folder()?.join("plugins"),
+    };
     if !folder.join("persistence.wasm").is_file() {
         bail!(
             "{} has no persistence.wasm: {BUILD}, or name the folder in KUBEWITNESS_PLUGINS",

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, check, step};
+use crate::plugins::PluginProfile;
 use crate::run;
 use crate::suite::{BuildTimes, Selection};
 
@@ -126,7 +127,7 @@ impl Drop for Playground {
 
 fn binary() -> Command {
     let mut command = Command::new(build::target().join("debug").join("kubewitness"));
-    command.env("KUBEWITNESS_PLUGINS", build::plugins_folder());
+    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
     command
 }
 

@@ -47,8 +47,8 @@ pub fn ensure() -> Vec<&'static str> {
     missing.chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
-/// Installs packages as root on a Debian machine, and does nothing elsewhere. Each is installed alone, so
-/// that one missing package does not block the others.
+/// Installs packages as root on a Debian machine, and does nothing elsewhere. If one of them can't be had, the others are
+/// installed one by one.
 pub fn install(packages: &[&str]) {
     if !is_root() || !runs("apt-get") {
         return;
@@ -58,8 +58,11 @@ pub fn install(packages: &[&str]) {
     // existing one is left alone.
     let policy = Placed::new(POLICY, "#!/bin/sh\nexit 101\n");
     apt(&["update", "--quiet"]);
-    for package in packages {
-        apt(&["install", "--yes", "--quiet", "--no-install-recommends", package]);
+    const INSTALL: [&str; 4] = ["install", "--yes", "--quiet", "--no-install-recommends"];
+    if !apt(&[&INSTALL[..], packages].concat()) {
+        for package in packages {
+            apt(&[&INSTALL[..], &[package]].concat());
+        }
     }
     drop(policy);
 }
@@ -91,17 +94,19 @@ impl Drop for Placed {
     }
 }
 
-/// Runs apt. A failure shows in what is still missing afterwards.
-fn apt(args: &[&str]) {
+/// Runs apt, and returns whether it succeeded. A failure shows in what is still missing afterwards, too.
+fn apt(args: &[&str]) -> bool {
     let status = Command::new("apt-get")
         .args(args)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status();
-    if !status.is_ok_and(|status| status.success()) {
+    let has_succeeded = status.is_ok_and(|status| status.success());
+    if !has_succeeded {
         eprintln!("xtask: `apt-get {}` failed", args.join(" "));
     }
+    has_succeeded
 }
 
 /// The path, and folders outside an ordinary user's path, because servers are installed elsewhere.

@@ -36,10 +36,11 @@ impl Author {
         Self::of(scratch, "shout")
     }
 
-    /// Of the plugin in this folder of a scratch.
+    /// Of the plugin in this folder of a scratch. The crates that every plugin is built from are compiled once for all
+    /// authors, but for the one whose minutes are measured.
     pub fn of(scratch: &Scratch, name: &str) -> Result<Self> {
-        let (folder, target) = (scratch.path().join(name), scratch.folder("target")?);
-        Ok(Self { folder, target, begun: Instant::now() })
+        let target = if writes_docs() { scratch.folder("target")? } else { services_folder()?.join("authors") };
+        Ok(Self { folder: scratch.path().join(name), target, begun: Instant::now() })
     }
 
     /// The exit code, and everything that was printed.
