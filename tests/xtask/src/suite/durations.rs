@@ -19,7 +19,7 @@ const REMEMBERED: f64 = 0.5;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
 /// What nobody has measured yet: a test with servers, and a test without.
-const UNKNOWN_LONG: Estimate = Estimate { wall: 8.0, processor: 4.0 };
+const UNKNOWN_LONG: Estimate = Estimate { wall: 8.0, processor: 6.0 };
 const UNKNOWN_SHORT: Estimate = Estimate { wall: 0.03, processor: 0.03 };
 
 #[derive(Clone, Copy)]

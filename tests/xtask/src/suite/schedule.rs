@@ -4,8 +4,6 @@ use super::job::TestJob;
 
 /// At most so many jobs at once, however idle they are: each may hold a browser, a controller and a database.
 const MOST_JOBS: usize = 8;
-/// Processors are overbooked by this factor, because a job does not compute all the time.
-const OVERBOOKED: f64 = 1.25;
 /// Tests that measure processor time, memory or delay: nothing runs beside them.
 const EXCLUSIVE: [&str; 1] = ["tests/e2e: it limits::processors::"];
 
@@ -33,7 +31,7 @@ impl Schedule {
         if self.waiting.is_empty() {
             return if running.is_empty() { self.exclusive.pop() } else { None };
         }
-        let free = self.processors * OVERBOOKED - running.iter().sum::<f64>();
+        let free = self.processors - running.iter().sum::<f64>();
         let fits = |job: &TestJob| running.is_empty() || job.share <= free;
         let index = self.waiting.iter().rposition(fits)?;
         Some(self.waiting.remove(index))
