@@ -26,6 +26,17 @@ pub fn wanted(name: &str) -> bool {
     filter.is_none_or(|filter| name.contains(&filter))
 }
 
+/// Whether exactly this benchmark was asked for.
+pub fn is_named(name: &str) -> bool {
+    std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_some_and(|asked| asked == name)
+}
+
+/// The value in the middle, and zero of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
 /// How often `work` is done in a second: the best of a few rounds, since nothing makes a
 /// machine faster than it is.
 pub fn per_second(mut work: impl FnMut()) -> f64 {
@@ -54,14 +65,21 @@ pub fn jobs(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|index| job(index, index % 120, index as u64 + 1))
 }
 
-/// A Job as the server would send it: `job` says which, `step` which of its versions.
+/// A Job as the server would send it: `job` says which, `step` which of its versions. Each version has another phase
+/// than the one before, as when a scheduler suspends a Job and lets it go on: what a change of phase costs is measured
+/// with each state. The status of a suspended Job has a reason and a message.
 pub fn job(job: usize, step: usize, version: u64) -> String {
     let mut text = String::with_capacity(2400);
-    let (active, ready, failed) = (1 + step % 3, step % 3, step / 40);
-    let minute = step % 60;
+    let is_suspended = step % 2 == 1;
+    let (active, ready) = if is_suspended { (0, 0) } else { (1 + step % 3, step % 3) };
+    let (failed, minute, generation) = (step / 40, step % 60, step + 1);
+    let (condition, reason, message) = match is_suspended {
+        true => ("True", "JobSuspended", "Job suspended"),
+        false => ("False", "JobResumed", "Job resumed"),
+    };
     write!(
         text,
-        r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"train-{job:05}","namespace":"team-{team}","uid":"{uid}","resourceVersion":"{version}","generation":1,"creationTimestamp":"2026-01-01T00:00:00Z","labels":{{"batch.kubernetes.io/controller-uid":"{uid}","batch.kubernetes.io/job-name":"train-{job:05}","controller-uid":"{uid}","job-name":"train-{job:05}","kueue.x-k8s.io/queue-name":"gpu"}},"annotations":{{"kubewitness.dev/channel":"portal"}},"managedFields":[{managed}]}},"spec":{{"parallelism":3,"completions":3,"backoffLimit":6,"completionMode":"NonIndexed","suspend":false,"selector":{{"matchLabels":{{"batch.kubernetes.io/controller-uid":"{uid}"}}}},"template":{{"metadata":{{"labels":{{"batch.kubernetes.io/controller-uid":"{uid}","job-name":"train-{job:05}"}}}},"spec":{{"containers":[{{"name":"train","image":"registry.example/train:1.4.2","command":["python","-m","train","--config","/etc/train/{job}.yaml"],"resources":{{"limits":{{"cpu":"8","memory":"64Gi","nvidia.com/gpu":"1"}}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Never","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler"}}}}}},"status":{{"startTime":"2026-01-01T00:{minute:02}:00Z","active":{active},"ready":{ready},"failed":{failed},"terminating":0,"uncountedTerminatedPods":{{}},"conditions":[{{"type":"Suspended","status":"False","lastProbeTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:{minute:02}:00Z","reason":"JobResumed","message":"Job resumed"}}]}}}}"#,
+        r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"train-{job:05}","namespace":"team-{team}","uid":"{uid}","resourceVersion":"{version}","generation":{generation},"creationTimestamp":"2026-01-01T00:00:00Z","labels":{{"batch.kubernetes.io/controller-uid":"{uid}","batch.kubernetes.io/job-name":"train-{job:05}","controller-uid":"{uid}","job-name":"train-{job:05}","kueue.x-k8s.io/queue-name":"gpu"}},"annotations":{{"kubewitness.dev/channel":"portal"}},"managedFields":[{managed}]}},"spec":{{"parallelism":3,"completions":3,"backoffLimit":6,"completionMode":"NonIndexed","suspend":{is_suspended},"selector":{{"matchLabels":{{"batch.kubernetes.io/controller-uid":"{uid}"}}}},"template":{{"metadata":{{"labels":{{"batch.kubernetes.io/controller-uid":"{uid}","job-name":"train-{job:05}"}}}},"spec":{{"containers":[{{"name":"train","image":"registry.example/train:1.4.2","command":["python","-m","train","--config","/etc/train/{job}.yaml"],"resources":{{"limits":{{"cpu":"8","memory":"64Gi","nvidia.com/gpu":"1"}}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":"Never","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{{}},"schedulerName":"default-scheduler"}}}}}},"status":{{"startTime":"2026-01-01T00:{minute:02}:00Z","active":{active},"ready":{ready},"failed":{failed},"terminating":0,"uncountedTerminatedPods":{{}},"conditions":[{{"type":"Suspended","status":"{condition}","lastProbeTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:{minute:02}:00Z","reason":"{reason}","message":"{message}"}}]}}}}"#,
         team = job % 20,
         uid = uid(job),
         managed = MANAGED,

@@ -13,6 +13,10 @@ use anyhow::{Context, Result, bail};
 use crate::plugins::{self, PluginProfile};
 use crate::suite::BuildTimes;
 
+/// The profile of what people install and of what benchmarks measure, and its folder in the target folder.
+pub const OPTIMISED: &str = "release";
+/// The variable with the file to which benchmarks and tests append what they measure.
+pub const RECORDS: &str = "KUBEWITNESS_FIGURES";
 /// A folder that every user may read, for things that can be fetched again.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 
@@ -38,10 +42,15 @@ impl Host {
         match self {
             Self::Playground => &["--package", FEATURES],
             Self::Tests => &["--package", "kubewitness-playground", "--package", FEATURES],
-            Self::Release => {
-                &["--package", "kubewitness-playground", "--release", "--features", "kubewitness/jemalloc"]
-            }
-            Self::Image => &["--release", "--no-default-features", "--features", "jemalloc"],
+            Self::Release => &[
+                "--package",
+                "kubewitness-playground",
+                "--profile",
+                OPTIMISED,
+                "--features",
+                "kubewitness/jemalloc",
+            ],
+            Self::Image => &["--profile", OPTIMISED, "--no-default-features", "--features", "jemalloc"],
         }
     }
 }
@@ -238,6 +247,6 @@ pub fn benches(chosen: &[&str]) -> Result<()> {
     plugins::shipped_and_for_tests()?;
     step("building the host and the benchmarks");
     let mut command = cargo();
-    command.args(["build", "--locked", "--release", "--bins"]).args(BENCHED).args(chosen);
+    command.args(["build", "--locked", "--profile", OPTIMISED, "--bins"]).args(BENCHED).args(chosen);
     check(command.env("KUBEWITNESS_EMBED", PluginProfile::Shipped.folder()))
 }

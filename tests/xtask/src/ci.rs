@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 use crate::build::{self, Lints, cargo, check, root, step};
+use crate::measure::figures;
 use crate::plugins::PluginProfile;
 use crate::suite::{BuildTimes, Selection};
 use crate::{fuzz, run, structure};
@@ -25,8 +26,10 @@ pub fn all() -> Result<ExitCode> {
     lints?;
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::all(fuzz::IN_CI)?;
-    // They include the tests that compare docs/reference with the code.
-    run::test(&Selection::default(), Lints::Denied)
+    // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
+    run::test(&Selection::default(), Lints::Denied)?;
+    step("figures");
+    figures::gate()
 }
 
 /// Compiles everything that tests do not compile, under the same lints.
@@ -45,7 +48,15 @@ fn lints() -> Result<()> {
     step("the documentation of the SDK");
     let mut documented = cargo();
     // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
-    documented.args(["doc", "--locked", "--no-deps", "--package", "kubewitness-sdk", "--profile", "quick-plugin"]);
+    documented.args([
+        "doc",
+        "--locked",
+        "--no-deps",
+        "--package",
+        "kubewitness-sdk",
+        "--profile",
+        "quick-plugin",
+    ]);
     check(documented.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 

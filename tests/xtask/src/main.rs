@@ -5,9 +5,7 @@ mod ci;
 mod docs;
 mod fuzz;
 mod images;
-mod measured;
-mod packages;
-mod peer;
+mod measure;
 mod plugins;
 mod run;
 mod services;
@@ -19,6 +17,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use build::{Host, Lints};
+use measure::figures;
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -32,6 +31,13 @@ cargo xtask COMMAND
   build --image        the same for production: optimised, without the simulated cluster
   plugins              only the plugins, into target/plugins
   bench [NAME]         the benchmarks; figures go to standard output
+  figures [NAME...]    measures all figures that the pages show, or those of these benchmarks; keeps them, writes the
+                       pages, and prints what moved. It takes hours, and a quiet machine
+  figures --check      whether each page shows what was measured
+  figures --stale      which figures are older than the code that they measure
+  figures --write      writes what is kept into the pages
+  figures --gate       measures what CI measures, and fails if it moved further than CI allows
+  release              the program of the image, if this commit can be released: no figure is stale
   fuzz [TARGET] [--for 60s]
                        runs the fuzz targets, which search for input that breaks a parser
   structure            how large folders and files are, and which folders use each other in circles
@@ -67,7 +73,9 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
             _ => bail!("`build` takes --release, --image or nothing"),
         },
         "plugins" => plugins::shipped(&plugins::SHIPPED).map(|()| ExitCode::SUCCESS),
-        "bench" => run::bench(args),
+        "bench" => measure::bench(args, None).map(|()| ExitCode::SUCCESS),
+        "figures" => figures::command(args),
+        "release" => figures::release(),
         "fuzz" => fuzz::command(args).map(|()| ExitCode::SUCCESS),
         "structure" => structure::command(),
         "docs" => docs::reference(args).map(|()| ExitCode::SUCCESS),

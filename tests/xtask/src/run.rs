@@ -1,17 +1,17 @@
 //! The commands that run what was built.
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{self, Host, Lints, cargo, check, root, step};
+use crate::build::{self, Host, Lints, cargo, check, step};
 use crate::plugins::PluginProfile;
-use crate::suite::{BuildTimes, Selection};
-use crate::{packages, peer, services, suite};
+use crate::suite::{BuildTimes, Selection, packages};
+use crate::{services, suite};
 
-/// Measured on two idle cores. Most of it is dependencies, which are built once.
-const FIRST_BUILD: &str = "the first build compiles everything, dependencies included: about five minutes on two \
-    cores, and some 2 GB in target/. Later starts take less than two seconds";
+const FIRST_BUILD: &str = "the first build compiles everything, dependencies included, into target/; README.md says how \
+    long it took us. Later starts take seconds";
 
 pub fn playground(args: &[String]) -> Result<ExitCode> {
     let binary = build::playground_program();
@@ -51,7 +51,15 @@ pub fn test(selection: &Selection, lints: Lints) -> Result<ExitCode> {
     test_with(selection, lints, |_| ()).map(|()| ExitCode::SUCCESS)
 }
 
-/// The same with more variables for the tests.
+/// Runs the tests whose names contain this. They append what they measure to `records`.
+pub fn test_recorded(filter: &str, records: &Path) -> Result<()> {
+    let selection = Selection { filters: vec![filter.to_owned()], ..Selection::default() };
+    test_with(&selection, Lints::Ignored, |command| {
+        command.env(build::RECORDS, records);
+    })
+}
+
+/// The same as [`test`] with more variables for the tests.
 pub fn test_with(selection: &Selection, lints: Lints, variables: impl Fn(&mut Command)) -> Result<()> {
     let mut times = BuildTimes::new(selection.timings);
     // Installing waits for the network and for disks, and compiling does not.
@@ -98,45 +106,4 @@ fn doc_examples(prepare: &dyn Fn(&mut Command)) -> Result<()> {
     examples.args(["test", "--locked", "--workspace", "--no-fail-fast", "--doc"]);
     prepare(&mut examples);
     check(&mut examples)
-}
-
-pub fn bench(args: &[String]) -> Result<ExitCode> {
-    // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
-    if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
-        bail!(
-            "`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}",
-            programs()?.join(", ")
-        );
-    }
-    // Linking takes minutes a program: `plugins-swap` and `plugins` link that of `plugins` alone.
-    let programs = programs()?;
-    let asked = args.first().and_then(|name| name.split('-').next());
-    let chosen = match programs.iter().find(|program| asked == Some(program)) {
-        Some(program) => vec!["--bench", program],
-        None => vec!["--benches"],
-    };
-    let peer = peer::client_go();
-    build::benches(&chosen)?;
-    step("running the benchmarks");
-    let mut command = cargo();
-    command.args(["bench", "--locked"]).args(build::BENCHED).args(&chosen);
-    command.arg("--").args(args);
-    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
-    if let Some(peer) = peer {
-        command.env("KUBEWITNESS_CLIENT_GO", peer);
-    }
-    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join("release")))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The benchmarks that `cargo bench` knows, each a file or a folder.
-fn programs() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for folder in ["parts", "whole"].map(|name| root().join("tests/bench/benches").join(name)) {
-        for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
-            names.extend(entry?.path().file_stem().map(|name| name.to_string_lossy().into_owned()));
-        }
-    }
-    names.sort();
-    Ok(names)
 }

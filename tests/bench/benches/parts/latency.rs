@@ -16,6 +16,7 @@ use kubewitness_core::config::{DeliverySpec, Mode, SourceSpec, Start};
 use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrites, Outcome, Verdict, Witness};
 use kubewitness_core::status::Rules;
 use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
 use tokio::sync::mpsc;
@@ -101,7 +102,7 @@ async fn run() -> Result<()> {
     reading.await?;
     appending.await?;
     dispatched?;
-    report(measured?);
+    report(measured?)?;
     Ok(journal.close().await?)
 }
 
@@ -126,11 +127,13 @@ async fn measure(
     Ok(taken)
 }
 
-fn report(mut taken: Vec<Duration>) {
+fn report(mut taken: Vec<Duration>) -> Result<()> {
     taken.sort_unstable();
     let ms = |share: f64| taken[(taken.len() as f64 * share) as usize].as_secs_f64() * 1000.0;
     println!("latency: {CHANGES} changes, one at a time, sent → journaled durably → plugin called");
     println!("  p50 {:>7.2} ms", ms(0.5));
     println!("  p99 {:>7.2} ms (goal: 5)", ms(0.99));
     println!("  max {:>7.2} ms", ms((taken.len() - 1) as f64 / taken.len() as f64));
+    record("latency.p50", ms(0.5))?;
+    record("latency.p99", ms(0.99))
 }

@@ -1,9 +1,19 @@
-//! The whole way of a state, with the real binary: a canned watch stream of updates of Jobs,
-//! served as fast as it is read, through journal, lanes, the persistence plugin and a database:
-//! SQLite, PostgreSQL, MariaDB and MySQL, each at durable settings. Prints states a second, bytes on disk a
-//! state, processor time a state and peak memory, and what client-go does with an insert for each state into
-//! the same kind of database. By turns with SQLite: what client-go does with the same stream and no sink at
-//! all.
+//! The whole way of a state, with the real binary and the configuration of `deploy/examples`: updates of Jobs over
+//! loopback HTTP, as fast as they are read, through the durable journal and the persistence plugin into a database.
+//!
+//! Each update changes the phase of its Job, and the updates go round all Jobs. So each one writes a row of
+//! transitions, and half of them have a status with a reason and a message, in which the controller looks for secrets.
+//! With updates that change no phase and say nothing, the same program is several times faster: the figures would be
+//! those of a cluster in which nothing happens.
+//!
+//! | name | measures |
+//! |---|---|
+//! | `pipeline-sqlite` | SQLite with 5,000, 20,000 and 50,000 Jobs, by turns with client-go, which writes nothing |
+//! | `pipeline-servers` | PostgreSQL, MariaDB and MySQL, and client-go with an insert for each state into the same kind |
+//! | `pipeline-gate` | SQLite and client-go on a load of seconds; CI compares the ratio with the one in the repository |
+//!
+//! Time counts from the moment at which the server sends the first update. Before that, all Jobs were listed and
+//! delivered, so neither the list nor the compilation of the plugin is in it.
 
 #[path = "../fixtures/canned.rs"]
 mod canned;
@@ -15,25 +25,32 @@ mod peers;
 mod servers;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use canned::Canned;
-use host::{Lab, mib, plugin, settings};
-use kubewitness_bench::{JOBS, PATIENCE, ratio, updates, wanted};
+use host::{Host, Lab, mib};
+use kubewitness_bench::{JOBS, PATIENCE, is_named, median, ratio, updates, wanted};
+use kubewitness_figures::record;
 use kubewitness_harness::{DatabaseServer, Service};
+use peers::PeerRun;
 
-const PERSISTENCE: &str = "subscribe: [{source: jobs, mode: every, start: beginning}]
-grants: {sql: [{name: main, database: platform}]}
-delivery: {batch: 1024}";
+/// Jobs that the updates go round. What a state costs grows with them: caches miss, and tables are deeper.
+const OBJECTS: [usize; 3] = [JOBS, 20_000, 50_000];
+/// A shared machine gives more in one minute than in the next, so each way takes turns with the other.
+const TURNS: usize = 3;
 
-/// Updates of the peer that syncs each state: it takes milliseconds for each.
+/// Few enough for seconds, and enough that the plugin falls behind the states that the journal holds in memory.
+const GATE_UPDATES: usize = 25_000;
+const GATE_TURNS: usize = 5;
+
+/// Updates of the peer with a database: it syncs for each of them, which takes milliseconds.
 const SYNCED: usize = 2_000;
-/// And few Jobs: each of the list costs it as much.
+/// Each Job of its list costs as much.
 const FEW_JOBS: usize = 100;
 
-/// Of what the goal is about.
-const TURNS: usize = 5;
+/// The variable of the examples with a database server.
+const ADDRESS: &str = "PLATFORM_DATABASE";
 
 /// Where states go.
 enum Sink {
@@ -49,140 +66,172 @@ impl Sink {
         }
     }
 
-    /// The host's settings, with a new database.
-    fn settings(&self, folder: &Path) -> Result<String> {
-        let database = match self {
-            Self::Sqlite => "sqlite: {path: platform.db}".to_owned(),
+    /// The example for this sink, with a new database.
+    fn lab(&self, folder: &Path) -> Result<Lab> {
+        Ok(match self {
+            Self::Sqlite => Lab::example(folder, "jobs-to-sqlite"),
             Self::Server(server) => {
-                let address = folder.join("address");
-                std::fs::write(&address, server.create_database()?)?;
-                let kind = server.service().scheme();
-                format!("{kind}: {{urlFrom: {{file: {}}}}}", address.display())
+                let example = match server.service() {
+                    Service::Postgres => "jobs-to-postgres",
+                    Service::MariaDb | Service::MySql => "jobs-to-mysql",
+                };
+                Lab::example(folder, example).with_variable(ADDRESS, server.create_database()?)
             }
-        };
-        let sources = "sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]";
-        Ok(settings(&format!("{sources}\ndatabases: [{{name: platform, {database}}}]")))
+        })
     }
 
-    /// A new database as the peer is told of it.
-    fn of_peer(&self, folder: &Path) -> Result<String> {
-        Ok(match self {
-            Self::Sqlite => format!("sqlite3:{}", folder.join("peer.db").display()),
-            Self::Server(server) => {
-                let address = server.create_database()?;
-                match server.service() {
-                    Service::Postgres => format!("postgres:{address}?sslmode=disable"),
-                    // The driver has an address of its own kind.
-                    Service::MariaDb | Service::MySql => {
-                        let rest = address.trim_start_matches("mysql://");
-                        let (user, place) = rest.split_once('@').context("an address with a user")?;
-                        let (place, database) =
-                            place.split_once('/').context("an address with a database")?;
-                        format!("mysql:{user}@tcp({place})/{database}")
-                    }
-                }
+    /// A new database, as the peer takes its address.
+    fn peers_address(&self, folder: &Path) -> Result<String> {
+        let Self::Server(server) = self else {
+            return Ok(format!("sqlite3:{}", folder.join("peer.db").display()));
+        };
+        let address = server.create_database()?;
+        Ok(match server.service() {
+            Service::Postgres => format!("postgres:{address}?sslmode=disable"),
+            // Its driver writes addresses in a way of its own.
+            Service::MariaDb | Service::MySql => {
+                let rest = address.trim_start_matches("mysql://");
+                let (user, place) = rest.split_once('@').context("an address with a user")?;
+                let (place, database) = place.split_once('/').context("an address with a database")?;
+                format!("mysql:{user}@tcp({place})/{database}")
             }
         })
     }
 }
 
 fn main() -> Result<()> {
-    if !wanted("pipeline") {
-        return Ok(());
-    }
     // Any HTTP client asks for one; installing it twice would be harmless.
     rustls::crypto::ring::default_provider().install_default().ok();
-    tokio::runtime::Runtime::new()?.block_on(run(updates()?))
-}
-
-async fn run(updates: usize) -> Result<()> {
-    println!("pipeline: {updates} updates of {JOBS} Jobs of {} bytes", kubewitness_bench::job(1, 1, 1).len());
-    let (ours, peer) = by_turns(updates).await?;
-    let mut rates = vec![(format!("{} (goal: 5)", Sink::Sqlite.name()), ours)];
-    for service in Service::ALL {
-        if let Some(server) = servers::start(service)? {
-            let sink = Sink::Server(server);
-            let measured = measure(&sink, updates).await?;
-            measured.tell(&sink);
-            beside(&sink, measured.rate, updates).await?;
-            rates.push((sink.name(), measured.rate));
+    let runtime = tokio::runtime::Runtime::new()?;
+    if is_named("pipeline-gate") {
+        return runtime.block_on(gate());
+    }
+    if wanted("pipeline-sqlite") {
+        for objects in OBJECTS {
+            runtime.block_on(sqlite(objects, updates()?))?;
         }
     }
-    let Some(peer) = peer else { return Ok(()) };
-    println!("  client-go without a sink {peer:>8.0} states/s");
-    for (name, rate) in rates {
-        println!("    {:<6} ours in {name}", ratio(rate, peer));
+    if wanted("pipeline-servers") {
+        runtime.block_on(in_servers(updates()?))?;
     }
     Ok(())
 }
 
-/// What a shared machine gives changes from one minute to the next, and with it what either reaches:
-/// the medians of both.
-async fn by_turns(updates: usize) -> Result<(f64, Option<f64>)> {
-    let (mut ours, mut peers) = (Vec::new(), Vec::new());
-    for turn in 1..=TURNS {
-        let measured = measure(&Sink::Sqlite, updates).await?;
-        if ours.is_empty() {
-            measured.tell(&Sink::Sqlite);
-            beside(&Sink::Sqlite, measured.rate, updates).await?;
+async fn gate() -> Result<()> {
+    println!("pipeline-gate: {GATE_UPDATES} updates of {JOBS} Jobs, {GATE_TURNS} turns");
+    let Some(turns) = by_turns(JOBS, GATE_UPDATES, GATE_TURNS).await? else { return Ok(()) };
+    record("pipeline.gate.ratio", turns.ratio)
+}
+
+async fn sqlite(objects: usize, updates: usize) -> Result<()> {
+    let bytes = kubewitness_bench::job(1, 1, 1).len();
+    println!(
+        "pipeline-sqlite: {updates} updates of {objects} Jobs of {bytes} bytes, deploy/examples/jobs-to-sqlite"
+    );
+    let Some(turns) = by_turns(objects, updates, TURNS).await? else { return Ok(()) };
+    let name = |figure: &str| format!("pipeline.{objects}.{figure}");
+    record(&name("rate"), turns.ours)?;
+    record(&name("peak"), mib(turns.peak))?;
+    record(&name("peer.rate"), turns.peer)?;
+    record(&name("peer.peak"), mib(turns.peers_peak))?;
+    record(&name("ratio"), turns.ratio)
+}
+
+/// Medians, and the most memory of all turns.
+struct Turns {
+    ours: f64,
+    peak: u64,
+    peer: f64,
+    peers_peak: u64,
+    /// Of the ratio within each turn: what else the machine does slows both.
+    ratio: f64,
+}
+
+/// `None` where there is no client-go.
+async fn by_turns(objects: usize, updates: usize, turns: usize) -> Result<Option<Turns>> {
+    let mut both = Vec::new();
+    for turn in 1..=turns {
+        let ours = measure(&Sink::Sqlite, objects, updates).await?;
+        if turn == 1 {
+            ours.report(&Sink::Sqlite);
         }
-        ours.push(measured.rate);
-        let Some(peer) = peers::client_go(JOBS, updates, PATIENCE).await? else {
-            return Ok((measured.rate, None));
-        };
-        let ratio = ratio(measured.rate, peer);
+        let Some(peer) = peers::client_go(objects, updates, PATIENCE).await? else { return Ok(None) };
         println!(
-            "  turn {turn}: ours in SQLite {:>6.0}, client-go {peer:>6.0} states/s  {ratio}",
-            measured.rate
+            "  turn {turn}: ours {:>6.0} states/s, {:>4.0} MiB; client-go {:>6.0} states/s, {:>4.0} MiB  {}",
+            ours.rate,
+            mib(ours.peak),
+            peer.rate,
+            mib(peer.peak),
+            ratio(ours.rate, peer.rate)
         );
-        peers.push(peer);
+        both.push((ours, peer));
     }
-    Ok((median(ours), Some(median(peers))))
+    let of = |figure: fn(&(Measured, PeerRun)) -> f64| median(both.iter().map(figure).collect());
+    let most = |peak: fn(&(Measured, PeerRun)) -> u64| both.iter().map(peak).max().unwrap_or_default();
+    let turns = Turns {
+        ours: of(|(ours, _)| ours.rate),
+        peak: most(|(ours, _)| ours.peak),
+        peer: of(|(_, peer)| peer.rate),
+        peers_peak: most(|(_, peer)| peer.peak),
+        ratio: of(|(ours, peer)| ours.rate / peer.rate),
+    };
+    println!("  medians: ours {:.0}, client-go {:.0} states/s  × {:.2}", turns.ours, turns.peer, turns.ratio);
+    Ok(Some(turns))
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+async fn in_servers(updates: usize) -> Result<()> {
+    println!(
+        "pipeline-servers: {updates} updates of {JOBS} Jobs; client-go inserts {SYNCED} updates one by one"
+    );
+    for service in Service::ALL {
+        let Some(server) = servers::start(service)? else { continue };
+        let sink = Sink::Server(server);
+        let ours = measure(&sink, JOBS, updates).await?;
+        ours.report(&sink);
+        record(&format!("pipeline.{}.rate", service.to_string().to_lowercase()), ours.rate)?;
+        let folder = tempfile::tempdir()?;
+        let database = sink.peers_address(folder.path())?;
+        let synced = updates.min(SYNCED);
+        if let Some(peer) = peers::client_go_into(FEW_JOBS, synced, &database, PATIENCE).await? {
+            println!("    client-go    {:>10.0} states/s  {}", peer.rate, ratio(ours.rate, peer.rate));
+        }
+    }
+    Ok(())
 }
 
-/// All the way of a stream.
+/// One run of the real binary.
 struct Measured {
-    /// States a second until they are in the sink, and until they are journaled.
+    /// Updates a second until they are in the sink, and until they are journaled.
     rate: f64,
     journaled: f64,
-    /// Of each state, on disk.
+    /// Bytes on disk for each state.
     journal: f64,
     database: Option<f64>,
+    /// Processor time of all threads for each state, the list included.
     busy: Duration,
+    /// KiB.
     peak: u64,
 }
 
-async fn measure(sink: &Sink, updates: usize) -> Result<Measured> {
+async fn measure(sink: &Sink, objects: usize, updates: usize) -> Result<Measured> {
     let folder = tempfile::tempdir()?;
-    let canned = Canned::start(JOBS, updates).await?;
-    let manifests = [sink.settings(folder.path())?, plugin("persistence", "persistence", PERSISTENCE)];
-    let lab = Lab::new(folder.path(), &manifests)?;
+    let canned = Canned::held(objects, updates).await?;
+    let lab = sink.lab(folder.path())?;
     let mut host = lab.start(&canned.kubeconfig(folder.path())?)?;
+    until(&mut host, "the list was delivered", |status| delivered(status) >= Some(objects as u64)).await?;
+    canned.first_watch(PATIENCE).await?;
 
-    let total = (JOBS + updates) as u64;
-    let started = canned.first_watch(PATIENCE).await.context("the host never watched: see its log above")?;
-    let mut witnessed = None;
-    let status = loop {
-        ensure!(started.elapsed() < PATIENCE, "not done after {PATIENCE:?}");
-        host.runs()?;
-        let Ok(status) = host.status().await else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
-        if witnessed.is_none() && status["journal"]["states"].as_u64() >= Some(total) {
-            witnessed = Some(started.elapsed());
+    let total = (objects + updates) as u64;
+    let begun = canned.release();
+    let mut journaled = None;
+    let status = until(&mut host, "all updates were delivered", |status| {
+        if journaled.is_none() && status["journal"]["states"].as_u64() >= Some(total) {
+            journaled = Some(begun.elapsed());
         }
-        if status["plugins"][0]["delivered"].as_u64() >= Some(total) {
-            break status;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    let elapsed = started.elapsed();
+        delivered(status) >= Some(total)
+    })
+    .await?;
+    let elapsed = begun.elapsed();
     let (peak, busy) = (host.memory()?.peak, host.processor_time()?);
     drop(host);
     let database = match sink {
@@ -192,7 +241,7 @@ async fn measure(sink: &Sink, updates: usize) -> Result<Measured> {
     let rate = |time: Duration| updates as f64 / time.as_secs_f64();
     Ok(Measured {
         rate: rate(elapsed),
-        journaled: rate(witnessed.unwrap_or(elapsed)),
+        journaled: rate(journaled.unwrap_or(elapsed)),
         journal: status["journal"]["bytes"].as_f64().unwrap_or(0.0) / total as f64,
         database,
         busy: busy / u32::try_from(total)?,
@@ -200,10 +249,33 @@ async fn measure(sink: &Sink, updates: usize) -> Result<Measured> {
     })
 }
 
+fn delivered(status: &serde_json::Value) -> Option<u64> {
+    status["plugins"][0]["delivered"].as_u64()
+}
+
+async fn until(
+    host: &mut Host,
+    what: &str,
+    mut is_so: impl FnMut(&serde_json::Value) -> bool,
+) -> Result<serde_json::Value> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let begun = Instant::now();
+    loop {
+        ensure!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        host.runs()?;
+        // It may not listen yet.
+        if let Ok(status) = host.status().await
+            && is_so(&status)
+        {
+            return Ok(status);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 impl Measured {
-    fn tell(&self, sink: &Sink) {
-        let name = sink.name();
-        println!("  in {name} (watch → journal → Wasm persistence → {name})");
+    fn report(&self, sink: &Sink) {
+        println!("  into {}", sink.name());
         println!("    all the way  {:>10.0} states/s", self.rate);
         println!("    journaled    {:>10.0} states/s", self.journaled);
         println!("    journal      {:>10.0} bytes on disk a state", self.journal);
@@ -214,17 +286,6 @@ impl Measured {
         println!("    processor    {busy:>10.1} µs a state, all threads of ours");
         println!("    peak memory  {:>10.1} MiB", mib(self.peak));
     }
-}
-
-/// The design that the field uses, into the same kind of database.
-async fn beside(sink: &Sink, ours: f64, updates: usize) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let database = sink.of_peer(folder.path())?;
-    if let Some(peer) = peers::client_go_into(FEW_JOBS, updates.min(SYNCED), &database, PATIENCE).await {
-        let (name, ratio) = (sink.name(), ratio(ours, peer));
-        println!("    client-go → {name} {peer:>4.0} states/s  {ratio} (one insert a state, as durable)");
-    }
-    Ok(())
 }
 
 fn size(path: &Path) -> Result<u64> {

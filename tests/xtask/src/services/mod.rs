@@ -36,6 +36,17 @@ const POSTGRES: &str = "/usr/lib/postgresql";
 /// The packages' scripts ask it before they start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
+/// Counts the instructions of the hottest paths. No test needs it.
+const COUNTER: Tool = Tool { program: "valgrind", package: "valgrind" };
+
+/// Whether valgrind is there, or could be installed.
+pub fn ensure_valgrind() -> bool {
+    if !runs(COUNTER.program) {
+        install(&[COUNTER.package]);
+    }
+    runs(COUNTER.program)
+}
+
 /// Tries to install what is missing, as root on a Debian machine. Returns the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {
     let missing: Vec<_> = TOOLS.iter().filter(|tool| !runs(tool.program)).collect();

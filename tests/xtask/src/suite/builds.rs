@@ -4,8 +4,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::process::MeasuredChild;
 use crate::build::{succeeded, target};
-use crate::measured::MeasuredChild;
 
 #[derive(Default)]
 pub struct BuildTimes {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use host::{Lab, Memory, Process, mib, plugin, settings};
 use kubewitness_bench::{PATIENCE, ratio, wanted};
+use kubewitness_figures::record;
 
 const JOBS: usize = 50_000;
 /// The goal, in bytes.
@@ -54,6 +55,8 @@ async fn run(jobs: usize) -> Result<()> {
     let (empty, full) = (folder.path().join("empty"), folder.path().join("full"));
     let first = Start::measure("first start", &empty, &full, jobs).await?;
     let again = Start::measure("started again", &empty, &full, jobs).await?;
+    record("memory.first", first.each(jobs))?;
+    record("memory.again", again.each(jobs))?;
     println!(
         "  peer: kube-runtime's reflector of typed Jobs, which keeps nothing on disk and runs no plugins"
     );

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_figures::record;
 
 use crate::canned::Canned;
 use crate::crowd::{JOBS, held, ms, rest, until_active};
@@ -34,6 +35,7 @@ pub async fn memory() -> Result<()> {
             continue;
         };
         let size = built.metadata()?.len();
+        record(&format!("component.{language}"), size as f64 / 1e6)?;
         let lab = lab(&folder.path().join(format!("{language}-lab")), &[(language, &built)])?;
         // Memory that compiling took is not what plugins hold.
         let (compiled, host) = until_active(&lab, &kubeconfig, 1).await?;

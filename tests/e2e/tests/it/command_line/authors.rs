@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kubewitness_figures::record;
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, kubewitness_binary, project_root,
-    services_folder, skip_where_there_is_no_tool,
+    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, kubewitness_binary, services_folder,
+    skip_where_there_is_no_tool,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -26,11 +27,6 @@ pub struct Author {
     begun: Instant,
 }
 
-/// Where the guide tells its minutes.
-const GUIDE: &str = "docs/how-to/write-a-plugin.md";
-/// What its rows of minutes begin behind.
-const MINUTES: &str = "<!-- minutes: measured by tests/e2e/tests/it/command_line/authors.rs -->";
-
 impl Author {
     fn new(scratch: &Scratch) -> Result<Self> {
         Self::of(scratch, "shout")
@@ -39,7 +35,8 @@ impl Author {
     /// Of the plugin in this folder of a scratch. The crates that every plugin is built from are compiled once for all
     /// authors, but for the one whose minutes are measured.
     pub fn of(scratch: &Scratch, name: &str) -> Result<Self> {
-        let target = if writes_docs() { scratch.folder("target")? } else { services_folder()?.join("authors") };
+        let target =
+            if writes_docs() { scratch.folder("target")? } else { services_folder()?.join("authors") };
         Ok(Self { folder: scratch.path().join(name), target, begun: Instant::now() })
     }
 
@@ -70,21 +67,11 @@ impl Author {
         Ok(())
     }
 
-    /// The guide's minutes, from an empty folder to here. They are a figure of this machine: the page is written when that
-    /// is asked for.
-    fn tells_its_minutes(&self, language: &str) -> Result<()> {
-        let minutes = format!("{:.1}", self.begun.elapsed().as_secs_f64() / 60.0);
-        eprintln!("the guide in {language} takes {minutes} minutes");
-        let page = project_root().join(GUIDE);
-        let text = std::fs::read_to_string(&page)?;
-        let (before, after) = text.split_once(MINUTES).context("the guide tells no minutes")?;
-        let row = after.lines().find(|line| line.starts_with(&format!("| {language} |")));
-        let row = row.with_context(|| format!("the guide tells no minutes of {language}"))?;
-        if writes_docs() {
-            let after = after.replacen(row, &format!("| {language} | {minutes} |"), 1);
-            std::fs::write(&page, format!("{before}{MINUTES}{after}"))?;
-        }
-        Ok(())
+    /// From an empty folder to here, as the guide shows it.
+    fn records_its_minutes(&self, language: &str) -> Result<()> {
+        let minutes = self.begun.elapsed().as_secs_f64() / 60.0;
+        eprintln!("the guide in {language} takes {minutes:.1} minutes");
+        record(&format!("guide.{language}"), minutes)
     }
 
     /// What the README of its folder says.
@@ -198,7 +185,7 @@ async fn a_new_plugin_in_rust_is_built_tried_tested_packed_and_dropped_into_a_co
             told.contains("message=a job needs you") && told.contains("2 states were handed over"),
             "{told}"
         );
-        author.tells_its_minutes("Rust")?;
+        author.records_its_minutes("rust")?;
         let config = r#"{"phase": "Running"}"#;
         let told = author.ok(&["run", "shout.wasm", "-f", "tests/failed.yaml", "--config", config]).await?;
         ensure!(told.matches("a job needs you").count() == 1, "{told}");
@@ -248,13 +235,13 @@ async fn a_new_plugin_in_python_is_built_and_tested() {
     in_scratch("authors-python", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "python").await?;
-        match writes_docs() {
+        match is_measured() {
             true => installs(&author.folder, &INSTALLS_PYTHON).await?,
             false => std::os::unix::fs::symlink(tool, author.folder.join("venv"))?,
         }
         author.builds_and_tests().await?;
         author.ok(&["run", "-f", "tests/failed.yaml"]).await?;
-        author.tells_its_minutes("Python")?;
+        author.records_its_minutes("python")?;
         let (code, told) = author.runs(&author.folder, &["pack"]).await?;
         ensure!(code == Some(1) && told.contains("a ConfigMap holds 1 MiB"), "{code:?}: {told}");
         Ok(())
@@ -268,20 +255,20 @@ async fn a_new_plugin_in_javascript_is_built_and_tested() {
     in_scratch("authors-javascript", async |scratch| {
         let author = Author::new(scratch)?;
         author.makes(scratch, "javascript").await?;
-        match writes_docs() {
+        match is_measured() {
             true => installs(&author.folder, &["npm install"]).await?,
             false => std::os::unix::fs::symlink(tool, author.folder.join("node_modules"))?,
         }
         author.builds_and_tests().await?;
         author.ok(&["run", "-f", "tests/failed.yaml"]).await?;
-        author.tells_its_minutes("JavaScript")
+        author.records_its_minutes("javascript")
     })
     .await;
 }
 
-/// With this variable, `cargo xtask docs` writes what tests find into the documentation.
-fn writes_docs() -> bool {
-    std::env::var_os("KUBEWITNESS_WRITE_DOCS").is_some()
+/// Whether the minutes are a figure that is kept. Then what the guide installs is among them.
+fn is_measured() -> bool {
+    std::env::var_os(kubewitness_figures::RECORDS).is_some()
 }
 
 const INSTALLS_PYTHON: [&str; 2] =

@@ -1,0 +1,139 @@
+//! Keeps figures: `cargo xtask figures` starts benchmarks between `begin` and `take`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use kubewitness_figures::catalog::{BENCHMARKS, Way};
+use kubewitness_figures::store::{Record, Recorded, Store, recorded};
+use kubewitness_figures::{compare, machine, pages, prose, reference, stale};
+
+const HELP: &str = "\
+figures COMMAND: `cargo xtask figures` is the way to call it
+
+  plan [NAME...]   how each benchmark, or each of these, is started
+  begin RECORDS    notes the commit and the machine at the beginning of a run
+  take RECORDS     keeps what a run measured, writes the pages, prints what moved
+  gate RECORDS     fails if a run moved further than CI allows
+  write            writes what the repository keeps into the pages
+  check            fails if a page shows something else
+  stale            fails if code has changed since its figures were measured
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("figures: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[&str]) -> Result<ExitCode> {
+    match args {
+        ["plan", names @ ..] => plan(names)?,
+        ["begin", records] => begin(Path::new(records))?,
+        ["take", records] => take(&recorded(Path::new(records))?)?,
+        ["gate", records] => return gate(&recorded(Path::new(records))?),
+        ["write"] => write(&Store::read()?)?,
+        ["check"] => return check(&Store::read()?),
+        ["stale"] => return list_stale(&Store::read()?),
+        _ => bail!("{HELP}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each: the way, and what it is started with.
+fn plan(names: &[&str]) -> Result<()> {
+    if let Some(name) = names.iter().find(|name| BENCHMARKS.iter().all(|one| one.name != **name)) {
+        let known: Vec<_> = BENCHMARKS.iter().map(|one| one.name).collect();
+        bail!("no benchmark of figures is called `{name}`; these are: {}", known.join(", "));
+    }
+    for one in BENCHMARKS.iter().filter(|one| names.is_empty() || names.contains(&one.name)) {
+        match one.way {
+            Way::Bench => println!("bench {}", one.name),
+            Way::Tests(filter) => println!("tests {filter}"),
+            Way::FirstBuild => println!("first-build {}", one.name),
+        }
+    }
+    Ok(())
+}
+
+fn begin(records: &Path) -> Result<()> {
+    let run = serde_json::to_string(&Record::Run(Box::new(machine::Run::begin()?)))?;
+    std::fs::write(records, run + "\n").with_context(|| format!("writing {}", records.display()))
+}
+
+fn take(recorded: &Recorded) -> Result<()> {
+    if recorded.figures.is_empty() {
+        bail!("nothing was measured: what the benchmarks printed above says why");
+    }
+    let mut store = Store::read()?;
+    print_moves(&store, recorded);
+    store.take(recorded);
+    store.write()?;
+    write(&store)?;
+    if recorded.run.is_dirty {
+        println!(
+            "the tree had uncommitted changes, so a release refuses these figures: commit, and measure again"
+        );
+    }
+    Ok(())
+}
+
+fn print_moves(store: &Store, recorded: &Recorded) {
+    println!("{:<28} {:>12} {:>12}", "figure", "old", "new");
+    for moved in compare::moves(store, recorded) {
+        println!("{moved}");
+    }
+}
+
+fn gate(recorded: &Recorded) -> Result<ExitCode> {
+    let store = Store::read()?;
+    print_moves(&store, recorded);
+    let violations = compare::violations(compare::moves(&store, recorded));
+    if violations.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for violation in &violations {
+        eprintln!("figures: {violation}");
+    }
+    eprintln!(
+        "figures: if the change is worth it, `cargo xtask figures pipeline-gate instructions` keeps the new values, \
+         and the commit says why"
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+fn write(store: &Store) -> Result<()> {
+    for path in pages::write(store)? {
+        println!("written: {}", path.display());
+    }
+    reference::write(store)
+}
+
+fn check(store: &Store) -> Result<ExitCode> {
+    let mut faults = pages::differences(store)?;
+    faults.extend(reference::check(store).err().map(|error| error.to_string()));
+    faults.extend(
+        prose::suspects_of_pages()?.into_iter().map(|one| format!("{one}: nobody measures this figure")),
+    );
+    faults.iter().for_each(|fault| eprintln!("figures: {fault}"));
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn list_stale(store: &Store) -> Result<ExitCode> {
+    let all = stale::stale(store, &stale::Clone::open()?)?;
+    for stale::Stale { benchmark, why } in &all {
+        println!("{benchmark:<18} {why}");
+    }
+    if all.is_empty() {
+        println!("no figure is older than the code that it measures");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names: Vec<_> = all.iter().map(|one| one.benchmark).collect();
+    eprintln!("figures: measure them anew, on a quiet machine: `cargo xtask figures {}`", names.join(" "));
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,76 @@
+//! Builds and runs benchmarks. They know what they measure; nothing here does.
+
+pub mod figures;
+mod peer;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::build::{self, cargo, check, root, step};
+use crate::plugins::PluginProfile;
+use crate::services;
+
+/// The programs that compare ours with client-go, and the one that also compares databases.
+const WITH_CLIENT_GO: [&str; 2] = ["pipeline", "queue"];
+const WITH_DATABASES: &str = "pipeline-servers";
+const UNDER_VALGRIND: &str = "instructions";
+
+/// Runs benchmarks. They append what they measure to `records`.
+pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
+    // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
+    if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
+        bail!(
+            "`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}",
+            programs()?.join(", ")
+        );
+    }
+    // Linking takes minutes a program: `plugins-swap` and `plugins` link that of `plugins` alone.
+    let programs = programs()?;
+    let asked = args.first().map(String::as_str);
+    let program =
+        asked.and_then(|name| programs.iter().find(|program| name.split('-').next() == Some(program)));
+    let chosen = match program {
+        Some(program) => vec!["--bench", program],
+        None => vec!["--benches"],
+    };
+    let has_peer = program.is_none_or(|program| WITH_CLIENT_GO.contains(&program.as_str()));
+    let peer = match has_peer {
+        true => peer::client_go(asked.is_none_or(|name| WITH_DATABASES.contains(name)))?,
+        false => None,
+    };
+    if program.is_none_or(|program| program == UNDER_VALGRIND)
+        && !services::ensure_valgrind()
+        && std::env::var_os("CI").is_some()
+    {
+        bail!(
+            "in CI nothing may be skipped: instructions are counted under valgrind, which can't be installed"
+        );
+    }
+    build::benches(&chosen)?;
+    step("running the benchmarks");
+    let mut command = cargo();
+    command.args(["bench", "--locked", "--profile", build::OPTIMISED]).args(build::BENCHED).args(&chosen);
+    command.arg("--").args(args);
+    command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
+    command.env("KUBEWITNESS_SERVICES", build::services_folder());
+    if let Some(peer) = peer {
+        command.env("KUBEWITNESS_CLIENT_GO", peer);
+    }
+    if let Some(records) = records {
+        command.env(build::RECORDS, records);
+    }
+    check(command.env("KUBEWITNESS_BIN_DIR", build::target().join(build::OPTIMISED)))
+}
+
+/// The benchmarks that `cargo bench` knows, each a file or a folder.
+fn programs() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for folder in ["parts", "whole"].map(|name| root().join("tests/bench/benches").join(name)) {
+        for entry in folder.read_dir().with_context(|| format!("reading {}", folder.display()))? {
+            names.extend(entry?.path().file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
