@@ -1,0 +1,96 @@
+//! How many instructions the hottest paths execute for each state. Unlike times, counts are the same on a busy machine,
+//! so CI compares them with those in the repository.
+//!
+//! This program starts itself under valgrind, twice for each path: once with few rounds and once with twice as many.
+//! The difference is what the rounds cost, without the start of the process and what the path prepares. A path has one
+//! thread where it can. Where the journal has threads of its own, they wait for each other, and counts move by a few in
+//! a thousand.
+//!
+//! Not counted: sockets, which valgrind would measure as system calls alone.
+
+#[path = "../../fixtures/granted.rs"]
+mod granted;
+mod paths;
+#[allow(dead_code, reason = "each benchmark uses its part")]
+#[path = "../../fixtures/support.rs"]
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use kubewitness_bench::wanted;
+use kubewitness_figures::record;
+
+use paths::{PATHS, Prepared};
+
+/// Names the path to the process that is counted, and its rounds.
+const COUNTED: &str = "KUBEWITNESS_COUNTED";
+/// Everything that the paths read is made before they are counted, and lies here.
+const FOLDER: &str = "KUBEWITNESS_COUNTED_FOLDER";
+const COUNTER: &str = "valgrind";
+/// What valgrind prints before the number of instructions.
+const TOTAL: &str = "Collected :";
+
+fn main() -> Result<()> {
+    if !wanted("instructions") {
+        return Ok(());
+    }
+    rustls::crypto::ring::default_provider().install_default().ok();
+    if let Ok(counted) = std::env::var(COUNTED) {
+        let folder = std::env::var(FOLDER).context("a counted process needs its folder")?;
+        return run_counted(&counted, Path::new(&folder));
+    }
+    println!("instructions: of each state, under valgrind");
+    if Command::new(COUNTER).arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("  SKIPPED: valgrind is not on this machine");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    // Compiles the guest. Counted, that takes minutes; natively, it makes code for instructions that valgrind's processor
+    // does not have.
+    under_valgrind(&["--tool=none"], "guest", 1, folder.path())?;
+    for path in PATHS {
+        let few = count(path.name, path.rounds, folder.path())?;
+        let many = count(path.name, path.rounds * 2, folder.path())?;
+        let each = (many.saturating_sub(few)) as f64 / (path.rounds * path.states) as f64;
+        println!("  {:<10} {each:>10.0}", path.name);
+        record(&format!("instructions.{}", path.name), each.round())?;
+    }
+    Ok(())
+}
+
+/// This process is the one that is counted.
+fn run_counted(counted: &str, folder: &Path) -> Result<()> {
+    let (name, rounds) = counted.split_once(':').context("PATH:ROUNDS")?;
+    let path = PATHS.iter().find(|path| path.name == name).with_context(|| format!("no path `{name}`"))?;
+    // One thread: what another one does meanwhile would be counted, and not always the same.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+    runtime.block_on((path.run)(Prepared::of(folder), rounds.parse()?))
+}
+
+/// The instructions of a whole process.
+fn count(name: &str, rounds: usize, folder: &Path) -> Result<u64> {
+    let tool = ["--tool=callgrind", "--callgrind-out-file=/dev/null", "--fair-sched=yes"];
+    let printed = under_valgrind(&tool, name, rounds, folder)?;
+    let total = printed.lines().find_map(|line| Some(line.split_once(TOTAL)?.1.trim().parse()));
+    Ok(total.with_context(|| format!("valgrind printed no total: {printed}"))??)
+}
+
+/// What valgrind prints.
+fn under_valgrind(tool: &[&str], name: &str, rounds: usize, folder: &Path) -> Result<String> {
+    let output = Command::new(COUNTER)
+        .args(tool)
+        .arg(std::env::current_exe()?)
+        .env(COUNTED, format!("{name}:{rounds}"))
+        .env(FOLDER, folder)
+        .stdout(Stdio::null())
+        .output()
+        .context("starting valgrind")?;
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        bail!("`{name}` under valgrind ended with {}: {printed}", output.status);
+    }
+    Ok(printed)
+}

@@ -1,0 +1,318 @@
+//! The paths that are counted. Each prepares what it needs, then does its work so many rounds.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use kubewitness_bench::{PATIENCE, job};
+use kubewitness_capability::Backing;
+use kubewitness_core::clock::SystemClock;
+use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec, Mode, Start};
+use kubewitness_core::lanes::{LaneOptions, Lanes, Now};
+use kubewitness_core::ports::{
+    CallError, Delivery, Documents, GrantError, Grants, Handler, KvWrites, Outcome, Progress, SqlValue,
+    Verdict, Witness,
+};
+use kubewitness_core::status::Rules;
+use kubewitness_core::{document, project};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_journal::{Journal, JournalOptions};
+use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::granted::{self, backing};
+use crate::support::{NoGrants, component, deliveries, witnessed_of};
+
+/// States of one append, and of one call of a plugin that writes rows.
+const BATCH: usize = 256;
+/// As a manifest has that says nothing.
+const GUEST_BATCH: usize = 64;
+/// Few, so that each has many versions and chains of deltas are long.
+const JOBS: usize = 64;
+/// The rounds of the longer run of a path whose batches are all made before: so making them is subtracted.
+const LONGEST: usize = 8;
+/// States that a journal holds before it is delivered.
+const BACKLOG: usize = 1_024;
+
+type Work = Pin<Box<dyn Future<Output = Result<()>>>>;
+
+pub struct CountedPath {
+    /// As in the catalog of figures, behind `instructions.`
+    pub name: &'static str,
+    /// States of one round.
+    pub states: usize,
+    /// Rounds of the shorter run.
+    pub rounds: usize,
+    pub run: fn(Prepared, usize) -> Work,
+}
+
+macro_rules! path {
+    ($name:literal, $states:expr, $rounds:expr, $run:ident) => {
+        CountedPath {
+            name: $name,
+            states: $states,
+            rounds: $rounds,
+            run: |prepared, rounds| Box::pin($run(prepared, rounds)),
+        }
+    };
+}
+
+pub const PATHS: &[CountedPath] = &[
+    path!("frame", 1, 2_000, frame),
+    path!("status", 1, 2_000, status),
+    path!("delta", 1, 500, delta),
+    path!("pack", 1, 500, pack),
+    path!("redact", 1, 1_000, redact),
+    path!("lanes", BACKLOG, 8, lanes),
+    path!("append", BATCH, 4, append),
+    path!("recent", BACKLOG, 2, recent),
+    path!("backlog", BACKLOG, 2, backlog),
+    path!("document", BATCH, 2, documents),
+    path!("receipt", BATCH, 4, receipt),
+    path!("guest", GUEST_BATCH, 50, guest),
+];
+
+/// What is made once for all runs.
+pub struct Prepared {
+    folder: PathBuf,
+}
+
+impl Prepared {
+    pub fn of(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf() }
+    }
+
+    /// Where the compiled code of the guest lies.
+    fn code(&self) -> PathBuf {
+        self.folder.join("code")
+    }
+}
+
+async fn frame(_: Prepared, rounds: usize) -> Result<()> {
+    let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, job(1, 1, 3));
+    for _ in 0..rounds {
+        let (_, envelope) = project::project(black_box(line.as_bytes())).context("a frame")?;
+        black_box(envelope.context("an envelope")?);
+    }
+    Ok(())
+}
+
+async fn status(_: Prepared, rounds: usize) -> Result<()> {
+    let (rules, document) = (Rules::builtin(), job(1, 1, 3));
+    for _ in 0..rounds {
+        black_box(rules.status("batch", "Job", black_box(document.as_bytes())));
+    }
+    Ok(())
+}
+
+async fn delta(_: Prepared, rounds: usize) -> Result<()> {
+    let (before, after) = (job(1, 2, 3), job(1, 3, 4));
+    for _ in 0..rounds {
+        black_box(document::delta(before.as_bytes(), black_box(after.as_bytes())));
+    }
+    Ok(())
+}
+
+async fn pack(_: Prepared, rounds: usize) -> Result<()> {
+    let text = job(1, 2, 3);
+    for _ in 0..rounds {
+        black_box(document::pack(black_box(text.as_bytes())));
+    }
+    Ok(())
+}
+
+async fn redact(_: Prepared, rounds: usize) -> Result<()> {
+    let host: HostSpec = serde_json::from_value(
+        json!({"sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}]}),
+    )?;
+    let redactor = host.redactor().map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
+    let text = job(1, 1, 3);
+    for _ in 0..rounds {
+        let redacted = redactor.redact(black_box(text.as_bytes()), |_| String::new());
+        black_box(redacted.context("a document")?);
+    }
+    Ok(())
+}
+
+async fn lanes(_: Prepared, rounds: usize) -> Result<()> {
+    let states: Vec<_> = deliveries(BACKLOG, JOBS).into_iter().map(|delivery| delivery.state).collect();
+    for _ in 0..rounds {
+        let options = LaneOptions::new("bench", &DeliverySpec::default());
+        let mut lanes = Lanes::new(options, &Progress::default());
+        for state in &states {
+            lanes.push(state.clone(), Duration::ZERO);
+        }
+        let (now, mut finished) = (Now::default(), 0);
+        while finished < states.len() {
+            for delivery in lanes.take(now.elapsed, GUEST_BATCH) {
+                lanes.finish(delivery.state.seq, Verdict::Done, now);
+                finished += 1;
+            }
+        }
+        black_box(lanes.cursor());
+    }
+    Ok(())
+}
+
+/// A journal of a run's own. One reader, since others would wait on threads of their own.
+async fn journal(folder: &Path, recent: usize) -> Result<Journal> {
+    let options = JournalOptions { recent, readers: 1, ..JournalOptions::default() };
+    Ok(Journal::open(&folder.join("journal.db"), options).await?)
+}
+
+async fn append(_: Prepared, rounds: usize) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = journal(folder.path(), BACKLOG).await?;
+    // After the first append every Job is known, so each further one has deltas.
+    let appends: Vec<_> = (0..=LONGEST).map(|round| witnessed_of(JOBS, round * BATCH, BATCH)).collect();
+    for append in appends.into_iter().take(rounds + 1) {
+        journal.append(append).await?;
+    }
+    Ok(journal.close().await?)
+}
+
+/// The journal holds the states in memory.
+async fn recent(_: Prepared, rounds: usize) -> Result<()> {
+    deliver(BACKLOG * 2, rounds).await
+}
+
+/// The journal holds none of them.
+async fn backlog(_: Prepared, rounds: usize) -> Result<()> {
+    deliver(0, rounds).await
+}
+
+/// From the journal through the dispatcher's lanes to a plugin that looks at each state as the sandbox does.
+async fn deliver(recent: usize, rounds: usize) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = journal(folder.path(), recent).await?;
+    for first in (0..BACKLOG).step_by(BATCH) {
+        journal.append(witnessed_of(JOBS, first, BATCH)).await?;
+    }
+    let backing = Backing { documents: Arc::new(journal.clone()), ..backing() };
+    let grants = granted::grants(&json!({}), &json!({}), folder.path(), backing).await?;
+    for round in 0..rounds {
+        let looking = Looking::new(grants.clone());
+        let count = looking.seen.clone();
+        let (dispatcher, _handle) = Dispatcher::new(
+            // A new plugin begins at the beginning.
+            options(&format!("bench-{round}")),
+            Arc::new(journal.clone()),
+            Arc::new(looking),
+            Arc::new(SystemClock::default()),
+        );
+        let stop = CancellationToken::new();
+        let all = async {
+            while count.load(Ordering::Relaxed) < BACKLOG {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            stop.cancel();
+        };
+        let all = tokio::time::timeout(PATIENCE, all);
+        let (done, ended) = tokio::join!(all, dispatcher.run(stop.clone(), CancellationToken::new()));
+        done.context("not all states were delivered")?;
+        ended?;
+    }
+    Ok(journal.close().await?)
+}
+
+fn options(plugin: &str) -> DispatchOptions {
+    let subscription = Subscription {
+        source: "jobs".into(),
+        mode: Mode::Every,
+        filter: None,
+        replay_rate: None,
+        start: Start::Beginning,
+        resync: false,
+    };
+    DispatchOptions {
+        plugin: plugin.into(),
+        subscriptions: vec![subscription],
+        delivery: DeliverySpec { batch: BATCH as u32, ..DeliverySpec::default() },
+        concurrency: 1,
+        tick: None,
+    }
+}
+
+/// A plugin that does what the sandbox does before and after the guest.
+struct Looking {
+    grants: Arc<dyn Grants>,
+    seen: Arc<AtomicUsize>,
+}
+
+impl Looking {
+    fn new(grants: Arc<dyn Grants>) -> Self {
+        Self { grants, seen: Arc::default() }
+    }
+
+    async fn look(&self, batch: &[Delivery]) -> Result<KvWrites, GrantError> {
+        let mut session = self.grants.open(batch).await?;
+        for delivery in batch {
+            black_box(session.show(&delivery.state).await?);
+        }
+        session.commit(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await
+    }
+}
+
+#[async_trait]
+impl Handler for Looking {
+    async fn handle(&self, batch: &[Delivery]) -> Result<Outcome, CallError> {
+        let kv = self.look(batch).await.map_err(|error| CallError::Unavailable(error.to_string()))?;
+        self.seen.fetch_add(batch.len(), Ordering::Relaxed);
+        Ok(Outcome { verdicts: vec![Verdict::Done; batch.len()], kv })
+    }
+}
+
+async fn documents(_: Prepared, rounds: usize) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = journal(folder.path(), 0).await?;
+    for first in (0..BACKLOG).step_by(BATCH) {
+        journal.append(witnessed_of(JOBS, first, BATCH)).await?;
+    }
+    for _ in 0..rounds {
+        for seq in 1..=BATCH as u64 {
+            let document = journal.document(BACKLOG as u64 - BATCH as u64 + seq).await?;
+            ensure!(document.is_some(), "the journal has no document of {seq}");
+        }
+    }
+    Ok(journal.close().await?)
+}
+
+async fn receipt(_: Prepared, rounds: usize) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let settings = json!({"databases": [{"name": "platform", "sqlite": {"path": "platform.db"}}]});
+    let plugin = json!({"grants": {"sql": [{"name": "main", "database": "platform"}]}});
+    let grants = granted::grants(&settings, &plugin, folder.path(), backing()).await?;
+    let all = deliveries(BATCH * (LONGEST + 1), JOBS);
+    for (round, batch) in all.chunks(BATCH).take(rounds + 1).enumerate() {
+        let mut session = grants.open(batch).await?;
+        if round == 0 {
+            session.sql_execute("main", "CREATE TABLE seen (seq INTEGER NOT NULL)", vec![Vec::new()]).await?;
+        }
+        let rows = batch.iter().map(|delivery| vec![SqlValue::Integer(delivery.state.seq as i64)]).collect();
+        session.sql_execute("main", "INSERT INTO seen (seq) VALUES (?)", rows).await?;
+        session.commit(&batch.iter().map(|delivery| delivery.state.seq).collect::<Vec<_>>()).await?;
+    }
+    Ok(())
+}
+
+async fn guest(prepared: Prepared, rounds: usize) -> Result<()> {
+    let options =
+        EngineOptions { cache: Some(prepared.code()), compiler: Compiler::InProcess, is_unattended: false };
+    let component =
+        Engine::new(options)?.load(&component("probe").into(), &ComponentsSpec::default()).await?;
+    let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
+    let plugin = component.plugin("probe", &LimitsSpec::default(), grants)?;
+    let batch = deliveries(GUEST_BATCH, GUEST_BATCH);
+    for _ in 0..rounds {
+        let outcome = plugin.handle(black_box(&batch)).await?;
+        ensure!(outcome.verdicts.len() == GUEST_BATCH, "a state has no verdict");
+    }
+    Ok(())
+}
