@@ -22,7 +22,7 @@ pub use poll::{until, until_ok};
 pub use ports::free_port;
 pub use programs::{
     Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, Simulator, SimulatorOptions, command,
-    command_in, command_json, command_json_in, kubewitness_binary, plugins_folder, project_root,
+    command_in, command_json, command_json_in, compiled, kubewitness_binary, plugins_folder, project_root,
     services_folder, simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};

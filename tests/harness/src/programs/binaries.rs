@@ -40,12 +40,22 @@ pub fn simulator_binary() -> Result<PathBuf> {
     binary("kubewitness-simulator")
 }
 
-/// Servers that this machine has no package of, beside the builds.
-pub fn services_folder() -> Result<PathBuf> {
-    match std::env::var_os("KUBEWITNESS_SERVICES") {
+/// A folder in the target folder; a variable may name another place.
+fn beside_the_builds(variable: &str, name: &str) -> Result<PathBuf> {
+    match std::env::var_os(variable) {
         Some(folder) => Ok(PathBuf::from(folder)),
-        None => Ok(profile_folder()?.parent().context("a target folder")?.join("services")),
+        None => Ok(profile_folder()?.parent().context("a target folder")?.join(name)),
     }
+}
+
+/// Servers that this machine has no package of.
+pub fn services_folder() -> Result<PathBuf> {
+    beside_the_builds("KUBEWITNESS_SERVICES", "services")
+}
+
+/// Code that controllers compiled before: see `compiled`.
+pub fn compiled_folder() -> Result<PathBuf> {
+    beside_the_builds("KUBEWITNESS_COMPILED", "compiled")
 }
 
 /// The folder with `persistence.wasm` and the others, beside the programs.

@@ -8,9 +8,10 @@ use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use serde_json::Value;
 use tokio::process::Command;
 
+use super::compiled;
 use crate::{Ended, Process, free_port, http, kubewitness_binary, plugins_folder, until, until_ok};
 
-/// A debug build compiles its plugins when it starts; on a busy machine that takes a while.
+/// A debug build may have to compile its plugins when it starts; on a busy machine that takes a while.
 const START_WITHIN: Duration = Duration::from_secs(120);
 /// Longer than the drain deadline, so that a drain that uses all of it still counts as clean.
 const END_WITHIN: Duration = Duration::from_secs(45);
@@ -27,6 +28,8 @@ pub struct RunOptions {
     pub env: Vec<(String, String)>,
     /// How many files it may have open; `None`: as many as this process may.
     pub files: Option<u32>,
+    /// A test of compiling itself: its data folder begins without the code that earlier runs compiled.
+    pub compiles_anew: bool,
 }
 
 impl RunOptions {
@@ -59,6 +62,14 @@ pub struct Kubewitness {
     process: Process,
     address: String,
     client: reqwest::Client,
+    /// The data folder whose compiled code is kept for later runs.
+    compiles_in: Option<PathBuf>,
+}
+
+impl Drop for Kubewitness {
+    fn drop(&mut self) {
+        self.keep_compiled();
+    }
 }
 
 impl Kubewitness {
@@ -71,8 +82,19 @@ impl Kubewitness {
     pub fn start_at(name: &str, options: &RunOptions, address: &str, logs: &Path) -> Result<Self> {
         let mut command = options.command(address)?;
         command.env("HOME", logs);
+        let compiles_in = Some(options.data.clone()).filter(|_| !options.compiles_anew);
+        if let Some(data) = &compiles_in {
+            compiled::seed(data)?;
+        }
         let process = Process::start(name, &mut command, logs)?;
-        Ok(Self { process, address: address.to_owned(), client: http() })
+        Ok(Self { process, address: address.to_owned(), client: http(), compiles_in })
+    }
+
+    /// Without the code the next runs take longer, which fails no test.
+    fn keep_compiled(&self) {
+        if let Some(Err(error)) = self.compiles_in.as_deref().map(compiled::harvest) {
+            eprintln!("compiled plugins are not kept: {error:#}");
+        }
     }
 
     pub fn process(&mut self) -> &mut Process {
@@ -128,6 +150,8 @@ impl Kubewitness {
             Ok(status)
         });
         let status = status.await;
+        // Early, for tests that run beside this one.
+        self.keep_compiled();
         status.with_context(|| self.process.say())
     }
 

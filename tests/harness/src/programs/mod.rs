@@ -2,6 +2,7 @@
 //! reached from outside only, and judged nowhere here.
 
 mod binaries;
+pub mod compiled;
 mod kubectl;
 mod kubewitness;
 mod process;

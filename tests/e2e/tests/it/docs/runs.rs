@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    Ended, Process, Scratch, command, command_json, free_port, in_scratch, kubewitness_binary,
+    Ended, Process, Scratch, command, command_json, compiled, free_port, in_scratch, kubewitness_binary,
     plugins_folder, project_root, until_ok,
 };
 use tokio::process::Command;
@@ -46,6 +46,7 @@ struct Lab<'a> {
 impl<'a> Lab<'a> {
     async fn start(scratch: &'a Scratch) -> Result<Self> {
         let address = format!("127.0.0.1:{}", free_port()?);
+        compiled::seed_playground(&scratch.path().join(FOLDER))?;
         let mut command = Command::new(kubewitness_binary()?);
         command.args(["playground", "--rate", "100", "--data", FOLDER, "--listen", &address]);
         command.current_dir(scratch.path()).env("KUBEWITNESS_PLUGINS", plugins_folder()?);

@@ -170,6 +170,7 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder.clone()),
             data: scratch.folder("data")?,
+            compiles_anew: true,
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
@@ -262,6 +263,7 @@ async fn a_component_that_was_refused_is_compiled_again_by_the_next_controller_o
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder.clone()),
             data: scratch.folder("data")?,
+            compiles_anew: true,
             ..RunOptions::default()
         };
         for (number, (memory, is_compiled)) in
@@ -291,6 +293,7 @@ async fn a_controller_that_is_killed_leaves_no_process_that_compiles() {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder),
             data: scratch.folder("data")?,
+            compiles_anew: true,
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;
@@ -328,6 +331,7 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
             data: scratch.folder("data")?,
             // As in a pod: elsewhere a kill is somebody's own.
             env: vec![("KUBERNETES_SERVICE_HOST".to_owned(), "127.0.0.1".to_owned())],
+            compiles_anew: true,
             ..RunOptions::default()
         };
         let mark = options.data.join("cache/compiling.json");

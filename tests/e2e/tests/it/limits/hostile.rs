@@ -219,6 +219,10 @@ impl Beside {
         let other = std::fs::read(program_file("asks_for_other_states")?)?;
         let code = std::fs::read(of(&other)).context("the other one has run before")?;
         let component = made::renamed(&other, name);
+        // What an earlier run compiled of it is a link to a file that others share.
+        if of(&component).is_symlink() {
+            std::fs::remove_file(of(&component))?;
+        }
         std::fs::write(of(&component), if is_whole { code } else { made::half(&code) })?;
         std::fs::write(self.config.join(format!("{name}.wasm")), component).context("writing the component")
     }

@@ -37,6 +37,7 @@ async fn a_large_component_is_loaded_within_the_memory_that_a_controller_may_gro
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder.clone()),
             data: scratch.folder("data")?,
+            compiles_anew: true,
             ..RunOptions::default()
         };
         create_job(&simulator, "before").await?;

@@ -61,6 +61,7 @@ impl Compiling {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(folder.clone()),
             data: scratch.folder("data")?,
+            compiles_anew: true,
             ..RunOptions::default()
         };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use kubewitness_harness::{
-    Ended, Process, Scratch, command, free_port, http, in_scratch, kubewitness_binary, plugins_folder, skip,
-    until, until_ok,
+    Ended, Process, Scratch, command, compiled, free_port, http, in_scratch, kubewitness_binary,
+    plugins_folder, skip, until, until_ok,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -104,9 +104,9 @@ pub const FEW: [&str; 2] = ["--rate", "10"];
 pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process> {
     let mut command = Command::new(kubewitness_binary()?);
     let listen = format!("127.0.0.1:{port}");
-    command
-        .args(["playground", "--seed", "3", "--listen", &listen, "--data"])
-        .arg(scratch.path().join("data"));
+    let data = scratch.path().join("data");
+    compiled::seed_playground(&data)?;
+    command.args(["playground", "--seed", "3", "--listen", &listen, "--data"]).arg(data);
     if !more.contains(&"--rate") {
         command.args(["--rate", "40"]);
     }
