@@ -17,7 +17,7 @@ const KILLS: u64 = 20;
 
 /// Every fourth kill comes while it still starts.
 const EARLY: u64 = 4;
-const RATE: f64 = 150.0;
+const RATE: f64 = 60.0;
 /// How fast it is, benchmarks say: with its journal on a server, on a busy machine, plugins read thousands of documents.
 const CATCH_UP: Duration = Duration::from_secs(360);
 
