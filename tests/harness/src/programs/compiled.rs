@@ -66,11 +66,11 @@ struct Store {
 
 impl Store {
     fn beside_the_build() -> Result<Self> {
-        Self::open(compiled_folder()?)
+        Self::open(&compiled_folder()?)
     }
 
-    fn open(folder: PathBuf) -> Result<Self> {
-        private_folders(&folder).with_context(|| format!("making {}", folder.display()))?;
+    fn open(folder: &Path) -> Result<Self> {
+        private_folders(folder).with_context(|| format!("making {}", folder.display()))?;
         // Links lead to it from other folders.
         let folder = folder.canonicalize().with_context(|| format!("finding {}", folder.display()))?;
         let path = folder.join(KEY);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn store(folder: &Path) -> Store {
-        Store::open(folder.join("compiled")).expect("a store")
+        Store::open(&folder.join("compiled")).expect("a store")
     }
 
     #[test]

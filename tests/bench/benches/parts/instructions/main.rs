@@ -6,7 +6,8 @@
 //! thread where it can. Where the journal has threads of its own, they wait for each other, and counts move by a few in
 //! a thousand.
 //!
-//! Not counted: sockets, which valgrind would measure as system calls alone.
+//! Not counted: sockets, since valgrind sees system calls from outside. Libraries choose code by what the processor can
+//! do, so counts of two machines are the same only if both can do the same; the repository notes the processor.
 
 #[path = "../../fixtures/granted.rs"]
 mod granted;
