@@ -10,7 +10,7 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{Append, Backlog, JournalError, KvWrite, Progress, Save, Witness};
 use kubewitness_core::views::DiscrepancyView;
-use kubewitness_harness::{DatabaseServer, Wire};
+use kubewitness_harness::{DatabaseServer, Wire, database_of as database};
 use kubewitness_journal::{Journal, OpenError, Place, code, verify_at};
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
@@ -18,11 +18,6 @@ use self::formats::*;
 use self::replicas::*;
 use crate::proof::damage::sound;
 use crate::support::{Desk, Kind, PATIENCE, SOURCE, job, of, on, open_at, options, present};
-
-/// The name of the database that an address ends with.
-fn database(address: &str) -> &str {
-    address.rsplit('/').next().unwrap()
-}
 
 /// A journal on the shared server, and what runs statements beside it.
 struct Beside {
@@ -287,10 +282,10 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
     }
     // Who was never let in is asked for the password itself, and that is told over TLS alone.
     if Kind::here() == Kind::Mysql {
-        let fresh = "CREATE USER IF NOT EXISTS fresh@'127.0.0.1' IDENTIFIED BY 'wrong-word'";
-        beside.run(fresh);
+        let fresh = format!("fresh_{name}");
+        beside.run(&format!("CREATE USER {fresh}@'127.0.0.1' IDENTIFIED BY 'wrong-word'"));
         wrong.push((
-            format!("{scheme}://fresh:wrong-word@{at}?ssl-mode=DISABLED"),
+            format!("{scheme}://{fresh}:wrong-word@{at}?ssl-mode=DISABLED"),
             "`ssl-mode=DISABLED` out of",
         ));
     }

@@ -53,6 +53,11 @@ pub fn services_folder() -> Result<PathBuf> {
     beside_the_builds("KUBEWITNESS_SERVICES", "services")
 }
 
+/// Data folders that servers begin with: see `services::templates`.
+pub fn templates_folder() -> Result<PathBuf> {
+    prepared("KUBEWITNESS_DATABASE_TEMPLATES", "database-templates")
+}
+
 /// Code that controllers compiled before: see `compiled`.
 pub fn compiled_folder() -> Result<PathBuf> {
     beside_the_builds("KUBEWITNESS_COMPILED", "compiled")

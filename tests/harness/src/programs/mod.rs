@@ -8,6 +8,7 @@ mod kubewitness;
 mod process;
 mod simulator;
 
+pub(crate) use binaries::templates_folder;
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary};
 pub use kubectl::{Kubectl, Ran};
 pub use kubewitness::{Kubewitness, RunOptions, command, command_in, command_json, command_json_in};

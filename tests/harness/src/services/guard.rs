@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -83,20 +84,24 @@ impl Guard {
 }
 
 fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    static IS_ROOT: LazyLock<bool> = LazyLock::new(|| {
+        let output = Command::new("id").arg("-u").output();
+        output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    });
+    *IS_ROOT
 }
 
 /// What comes before the command of a server.
 fn unprivileged() -> Vec<String> {
-    if !is_root() {
-        return Vec::new();
-    }
-    let of = |flag: &str| {
-        let output = Command::new("id").args([flag, NOBODY]).output();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-    };
-    let (user, group) = (of("-u"), of("-g"));
-    ["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).to_vec()
+    static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let of = |flag: &str| {
+            let output = Command::new("id").args([flag, NOBODY]).output();
+            output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+        };
+        let (user, group) = (of("-u"), of("-g"));
+        ["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).to_vec()
+    });
+    if is_root() { WORDS.clone() } else { Vec::new() }
 }
 
 /// As the server's user, in its folder.

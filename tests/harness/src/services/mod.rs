@@ -1,9 +1,9 @@
 //! PostgreSQL, MariaDB, MySQL and NATS for tests: real servers, on loopback, each in a temporary folder of its own. A
 //! server that runs on the machine already is never touched.
 //!
-//! Everything here blocks, so that one server can serve all tests of a binary, whose runtimes come
-//! and go. A guard starts each server. When the test's process ends, for whatever reason, the guard ends the server
-//! by its process id and removes its folder.
+//! Everything here blocks, so that one server can serve all tests of a process, whose runtimes come
+//! and go. A guard starts each server. When the process ends that started it, for whatever reason, the guard ends the
+//! server by its process id and removes its folder.
 
 mod chats;
 mod disk;
@@ -11,13 +11,14 @@ mod guard;
 mod mysql;
 mod nats;
 mod postgres;
+mod shared;
+mod statements;
+mod templates;
 pub mod tls;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +27,8 @@ pub use self::chats::{ADDRESS_SECRET, Chats, SIGNING_SECRET};
 pub use self::disk::SmallDisk;
 use self::guard::Guard;
 pub use self::nats::MessageServer;
+pub use self::shared::{RunServers, shared_server};
+use self::statements::Statements;
 use crate::free_port;
 
 /// The only user that tests know.
@@ -75,29 +78,19 @@ impl fmt::Display for Service {
     }
 }
 
-/// A server of a test's own: it may be stopped, killed, paused, and started again on its data.
+/// A server of a test's own, which may be stopped, killed, paused, and started again on its data; or one that tests share.
 pub struct DatabaseServer {
     service: Service,
-    folder: PathBuf,
     port: u16,
-    args: Vec<String>,
-    guard: Option<Guard>,
-    databases: AtomicU32,
+    statements: Statements,
+    /// `None`: somebody else's, whom other tests need.
+    own: Option<OwnServer>,
 }
 
-/// The server that all tests of this binary share; nobody may stop it. Where there is none to
-/// start, `test` is counted as skipped.
-pub fn shared_server(service: Service, test: &str) -> Option<&'static DatabaseServer> {
-    static SERVERS: [OnceLock<Option<DatabaseServer>>; Service::ALL.len()] =
-        [const { OnceLock::new() }; Service::ALL.len()];
-    let server = SERVERS[service as usize].get_or_init(|| {
-        let started = DatabaseServer::start(service, &[]);
-        started.unwrap_or_else(|error| panic!("{service} can't be started: {error:#}"))
-    });
-    if server.is_none() {
-        crate::skip(test, &format!("{service} is not installed"));
-    }
-    server.as_ref()
+struct OwnServer {
+    folder: PathBuf,
+    args: Vec<String>,
+    guard: Option<Guard>,
 }
 
 impl DatabaseServer {
@@ -108,6 +101,23 @@ impl DatabaseServer {
             return Ok(None);
         }
         Self::start_in(service, args, |_| Ok(Vec::new())).map(Some)
+    }
+
+    /// The run's server of this kind, for a test that needs only databases of its own. Where a run has none, one is
+    /// started. `None` where it is not installed.
+    pub fn shared(service: Service) -> Result<Option<Self>> {
+        match shared::port(service)? {
+            Some(port) => Ok(Some(Self { service, port, statements: Statements::of(service), own: None })),
+            None => Self::start(service, &[]),
+        }
+    }
+
+    /// One that all tests of a run connect to.
+    fn start_for_all(service: Service) -> Result<Option<Self>> {
+        match service {
+            Service::Postgres => Self::start(service, &["-c", "max_connections=400"]),
+            Service::MariaDb | Service::MySql => Self::start(service, &["--max-connections=400"]),
+        }
     }
 
     /// One that can be spoken with over TLS, and the file of the authority that vouches for it.
@@ -141,28 +151,58 @@ impl DatabaseServer {
         args: &[&str],
         more: impl FnOnce(&Path) -> Result<Vec<String>>,
     ) -> Result<Self> {
+        let mut server = Self::without_data(service)?;
+        let own = server.own_mut()?;
+        own.args = more(&own.folder)?.into_iter().chain(args.iter().map(ToString::to_string)).collect();
+        guard::give_away(&own.folder)?;
+        templates::copy_into(service, &own.folder)?;
+        server.start_at_free_port()?;
+        Ok(server)
+    }
+
+    /// Data in which nobody has a database yet, made from nothing, and complete: its server has ended.
+    fn initialize(service: Service) -> Result<Self> {
+        let mut server = Self::without_data(service)?;
+        let own = server.own_mut()?;
+        match service {
+            Service::Postgres => postgres::install(&own.folder)?,
+            service => {
+                // Its first start makes the user and files that later starts find.
+                own.args = mysql::install(service, &own.folder)?;
+                server.start_at_free_port()?;
+                server.stop()?;
+            }
+        }
+        Ok(server)
+    }
+
+    fn without_data(service: Service) -> Result<Self> {
         let name = format!("kubewitness-{}-", service.to_string().to_lowercase());
         let folder = tempfile::Builder::new().prefix(&name).tempdir().context("a temporary folder")?;
         guard::give_away(folder.path())?;
-        let args = more(folder.path())?.into_iter().chain(args.iter().map(ToString::to_string)).collect();
-        guard::give_away(folder.path())?;
         // From here on the guard removes it, also when this process is killed.
-        let folder = folder.keep();
-        let mut server =
-            Self { service, folder, port: 0, args, guard: None, databases: AtomicU32::default() };
-        match server.service {
-            Service::Postgres => postgres::install(&server.folder)?,
-            service => mysql::install(service, &server.folder)?,
-        }
+        let own = OwnServer { folder: folder.keep(), args: Vec::new(), guard: None };
+        Ok(Self { service, port: 0, statements: Statements::of(service), own: Some(own) })
+    }
+
+    fn start_at_free_port(&mut self) -> Result<()> {
         for left in (0..PORTS).rev() {
-            server.port = free_port()?;
-            match server.start_again() {
+            self.port = free_port()?;
+            match self.start_again() {
                 Ok(()) => break,
                 Err(error) if left == 0 => return Err(error),
                 Err(_) => {}
             }
         }
-        Ok(server)
+        Ok(())
+    }
+
+    fn own(&self) -> Result<&OwnServer> {
+        self.own.as_ref().with_context(|| format!("{} is shared with other tests", self.service))
+    }
+
+    fn own_mut(&mut self) -> Result<&mut OwnServer> {
+        self.own.as_mut().with_context(|| format!("{} is shared with other tests", self.service))
     }
 
     pub fn service(&self) -> Service {
@@ -179,69 +219,66 @@ impl DatabaseServer {
         format!("{scheme}://{USER}:{PASSWORD}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// A new, empty database; gives its address.
+    /// A new, empty database; gives its address, which ends with its [name](database_of).
     pub fn create_database(&self) -> Result<String> {
-        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let name = shared::database_name();
         self.run(None, &format!("CREATE DATABASE {name}"))?;
         Ok(self.url(&name))
     }
 
-    /// Runs statements with the service's own client and gives what it printed: rows as lines,
-    /// columns with tabs between.
+    /// Runs statements and gives their rows as lines, columns with tabs between.
     pub fn run(&self, database: Option<&str>, statements: &str) -> Result<String> {
-        let mut command = match self.service {
-            Service::Postgres => postgres::client(self.port, database)?,
-            service => mysql::client(service, self.port, database)?,
-        };
-        output(command.arg(statements))
+        self.statements.run(self.port, database, statements)
     }
 
-    /// Those of MySQL and MariaDB that go on.
+    /// Those of MySQL and MariaDB that go on, without this process's own that wait.
     pub fn sessions(&self) -> Result<Vec<mysql::Session>> {
+        self.statements.close_idle();
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
     }
 
     /// For the next start.
-    pub fn set_args(&mut self, args: Vec<String>) {
-        self.args = args;
+    pub fn set_args(&mut self, args: Vec<String>) -> Result<()> {
+        self.own_mut()?.args = args;
+        Ok(())
     }
 
     /// What it has lies here, and goes with it.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn folder(&self) -> Result<&Path> {
+        Ok(&self.own()?.folder)
     }
 
     /// Makes the server's user the owner.
-    pub fn own(&self, folder: &Path) -> Result<()> {
+    pub fn give(&self, folder: &Path) -> Result<()> {
         guard::give_away(folder)
     }
 
     pub fn pid(&self) -> Result<u32> {
-        Ok(self.guard.as_ref().with_context(|| format!("{} does not run", self.service))?.pid)
+        let guard = self.own()?.guard.as_ref();
+        Ok(guard.with_context(|| format!("{} does not run", self.service))?.pid)
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_else(|error| format!("({error})"))
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.folder.join("server.log")
+        let log = self.own().and_then(|own| Ok(std::fs::read_to_string(own.log_file())?));
+        log.unwrap_or_else(|error| format!("({error:#})"))
     }
 
     /// Starts it on the data that is there, at the same address, and waits until it answers.
     pub fn start_again(&mut self) -> Result<()> {
-        if self.guard.is_some() {
-            bail!("{} runs already", self.service);
+        let (service, port) = (self.service, self.port);
+        let own = self.own_mut()?;
+        if own.guard.is_some() {
+            bail!("{service} runs already");
         }
-        let mut command = match self.service {
-            Service::Postgres => postgres::server(&self.folder, self.port)?,
-            service => mysql::server(service, &self.folder, self.port)?,
+        let mut command = match service {
+            Service::Postgres => postgres::server(&own.folder, port)?,
+            service => mysql::server(service, &own.folder, port)?,
         };
-        command.extend(self.args.iter().cloned());
-        let guard = self.guard.insert(Guard::start(&command, &self.folder, &self.log_file())?);
+        command.extend(own.args.iter().cloned());
+        let guard = own.guard.insert(Guard::start(&command, &own.folder, &own.log_file())?);
         let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
         loop {
-            let Err(error) = self.run(None, "SELECT 1") else { return Ok(()) };
+            let Err(error) = self.answers() else { return Ok(()) };
             let ended = !guard::is_alive(pid);
             if ended || Instant::now() > deadline {
                 self.kill()?;
@@ -251,6 +288,13 @@ impl DatabaseServer {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    fn answers(&self) -> Result<()> {
+        if self.service == Service::MySql {
+            mysql::log_in(self.port)?;
+        }
+        self.run(None, "SELECT 1").map(drop)
     }
 
     /// An orderly end, as its operator would ask for: clients are disconnected, nothing waits for
@@ -277,7 +321,8 @@ impl DatabaseServer {
     }
 
     fn end(&mut self, signal: &str) -> Result<()> {
-        let guard = self.guard.take().with_context(|| format!("{} does not run", self.service))?;
+        let guard = self.own_mut()?.guard.take();
+        let guard = guard.with_context(|| format!("{} does not run", self.service))?;
         let ended = guard.end(signal, WITHIN);
         ended.with_context(|| format!("{} said:\n{}", self.service, self.log()))
     }
@@ -293,7 +338,13 @@ impl DatabaseServer {
     }
 }
 
-impl Drop for DatabaseServer {
+impl OwnServer {
+    fn log_file(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+}
+
+impl Drop for OwnServer {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
             guard.clean_up();
@@ -301,6 +352,11 @@ impl Drop for DatabaseServer {
             eprintln!("{} is left: {error}", self.folder.display());
         }
     }
+}
+
+/// The name of the database that an address ends with.
+pub fn database_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or_default()
 }
 
 /// Runs a program to its end; what it printed, or what it complained about.

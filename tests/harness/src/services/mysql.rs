@@ -1,11 +1,14 @@
 //! The programs of MySQL and MariaDB and their arguments, in one file because the two share most of them.
 
+use std::hash::{Hash, Hasher};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
+use super::templates::{DATA, hash_version};
 use super::{PASSWORD, Service, USER, folder_with, guard, output, search_path};
 use crate::programs::services_folder;
 
@@ -54,20 +57,36 @@ fn found(service: Service) -> Result<&'static Programs> {
     programs(service).with_context(|| format!("{service} is not installed"))
 }
 
-pub fn install(service: Service, folder: &Path) -> Result<()> {
-    let init = format!(
-        "CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n\
-         GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;\n"
-    );
-    std::fs::write(folder.join("init.sql"), init).context("the first statements")?;
+/// Gives what the first start needs beside the usual arguments: it makes the user.
+pub fn install(service: Service, folder: &Path) -> Result<Vec<String>> {
+    let init = folder.join("init.sql");
+    std::fs::write(&init, first_statements()).context("the first statements")?;
     let Programs { server, install, .. } = found(service)?;
     let mut command = guard::command(folder, install.as_ref().unwrap_or(server));
-    command.arg("--no-defaults");
-    match install {
-        Some(_) => command.args(["--auth-root-authentication-method=normal", "--skip-test-db"]),
-        None => command.arg("--initialize-insecure").args(settings(service)),
-    };
-    output(command.arg(format!("--datadir={}", folder.join("data").display()))).map(drop)
+    command.arg("--no-defaults").args(initialization(service));
+    output(command.arg(format!("--datadir={}", folder.join(DATA).display())))?;
+    Ok(vec![format!("--init-file={}", init.display())])
+}
+
+fn first_statements() -> String {
+    format!(
+        "CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n\
+         GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;\n"
+    )
+}
+
+fn initialization(service: Service) -> Vec<&'static str> {
+    match service {
+        Service::MySql => [&["--initialize-insecure"][..], &settings(service)].concat(),
+        _ => vec!["--auth-root-authentication-method=normal", "--skip-test-db"],
+    }
+}
+
+/// What the data depends on.
+pub fn shape(service: Service, hasher: &mut impl Hasher) -> Result<()> {
+    hash_version(&found(service)?.server, hasher)?;
+    (first_statements(), initialization(service), settings(service)).hash(hasher);
+    Ok(())
 }
 
 /// Of the server's process, whatever it is started for. Nothing is synced: what a process that is
@@ -91,11 +110,10 @@ pub fn server(service: Service, folder: &Path, port: u16) -> Result<Vec<String>>
     let mut command = vec![
         found(service)?.server.to_string_lossy().into_owned(),
         "--no-defaults".to_owned(),
-        format!("--datadir={}", path("data")),
+        format!("--datadir={}", path(DATA)),
         format!("--tmpdir={}", folder.display()),
         format!("--socket={}", path("s")),
         format!("--pid-file={}", path("pid")),
-        format!("--init-file={}", path("init.sql")),
         format!("--port={port}"),
         "--bind-address=127.0.0.1".to_owned(),
         "--skip-name-resolve".to_owned(),
@@ -108,25 +126,23 @@ pub fn server(service: Service, folder: &Path, port: u16) -> Result<Vec<String>>
     Ok(command)
 }
 
-pub fn client(service: Service, port: u16, database: Option<&str>) -> Result<Command> {
-    let mut client = Command::new(&found(service)?.client);
+/// Logs in with the server's own client. MySQL asks whoever has not logged in since its start for the password itself. It
+/// takes it over TLS, which tests count, or encrypted by a key that only its client asks for.
+pub fn log_in(port: u16) -> Result<()> {
+    // A program that is started in vain costs more than a connection.
+    TcpStream::connect(("127.0.0.1", port)).context("connecting")?;
+    let mut client = Command::new(&found(Service::MySql)?.client);
     client.args(["--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--connect-timeout=5"]);
-    client.args([&format!("--port={port}"), &format!("--user={USER}"), "--batch", "--skip-column-names"]);
-    if service == Service::MySql {
-        // It would speak over TLS by itself, and tests count who does.
-        client.args(["--ssl-mode=DISABLED", "--get-server-public-key"]);
-    }
-    if let Some(database) = database {
-        client.arg(format!("--database={database}"));
-    }
-    client.env("MYSQL_PWD", PASSWORD).arg("--execute");
-    Ok(client)
+    client.args([&format!("--port={port}"), &format!("--user={USER}")]);
+    client.args(["--ssl-mode=DISABLED", "--get-server-public-key"]);
+    client.env("MYSQL_PWD", PASSWORD).args(["--execute", "SELECT 1"]);
+    output(&mut client).map(drop)
 }
 
 /// One session of a server, as anybody's may be.
 pub struct Session {
     pub id: String,
-    /// `NULL` where it has chosen none.
+    /// Empty where it has chosen none.
     pub database: String,
     pub state: String,
 }

@@ -9,19 +9,20 @@ fn own(service: Service, test: &str) -> Option<DatabaseServer> {
     server
 }
 
-fn rows(server: &DatabaseServer) -> String {
-    server.run(Some("test_0"), "SELECT n FROM t ORDER BY n").expect("answers").replace('\n', " ")
+fn rows(server: &DatabaseServer, database: &str) -> String {
+    server.run(Some(database), "SELECT n FROM t ORDER BY n").expect("answers").replace('\n', " ")
 }
 
 fn what_was_committed_outlives_each_way_to_end(service: Service, test: &str) {
     let Some(mut server) = own(service, test) else { return };
     let url = server.create_database().expect("a database");
-    assert!(url.ends_with("/test_0") && url.contains(PASSWORD), "{url}");
-    server.run(Some("test_0"), "CREATE TABLE t (n INTEGER)").expect("a table");
+    assert!(url.contains(PASSWORD), "{url}");
+    let database = database_of(&url);
+    server.run(Some(database), "CREATE TABLE t (n INTEGER)").expect("a table");
     let ends: [fn(&mut DatabaseServer) -> Result<()>; 3] =
         [DatabaseServer::stop, DatabaseServer::stop_at_once, DatabaseServer::kill];
     for (n, end) in ends.into_iter().enumerate() {
-        server.run(Some("test_0"), &format!("INSERT INTO t VALUES ({n})")).expect("a row");
+        server.run(Some(database), &format!("INSERT INTO t VALUES ({n})")).expect("a row");
         let (pid, port) = (server.pid().expect("runs"), server.port());
         end(&mut server).expect("ends");
         assert!(!guard::is_alive(pid));
@@ -29,7 +30,7 @@ fn what_was_committed_outlives_each_way_to_end(service: Service, test: &str) {
         server.start_again().expect("starts again");
         assert_eq!(server.port(), port);
     }
-    assert_eq!(rows(&server), "0 1 2 ");
+    assert_eq!(rows(&server, database), "0 1 2 ");
 }
 
 fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
@@ -47,10 +48,11 @@ fn a_paused_server_answers_when_it_is_resumed(service: Service, test: &str) {
 
 fn nothing_is_left_of_a_server_whose_test_went_away(service: Service, test: &str) {
     let Some(mut server) = own(service, test) else { return };
-    let (folder, family) = (server.folder.clone(), guard::family(server.pid().expect("runs")));
+    let (folder, family) =
+        (server.folder().expect("its own").to_path_buf(), guard::family(server.pid().expect("runs")));
     server.pause().expect("stops");
     // What the guard sees of a test that was killed: its end of the pipe is closed.
-    server.guard.take().expect("runs").clean_up();
+    server.own_mut().expect("its own").guard.take().expect("runs").clean_up();
     assert!(!folder.exists());
     let deadline = Instant::now() + WITHIN;
     while family.iter().any(|pid| guard::is_alive(*pid)) {

@@ -1,8 +1,10 @@
 //! Servers that are away, silent or back again, and servers that work on for a client that has given up.
 
+use std::time::Instant;
+
 use kubewitness_core::config::SecretRef;
 use kubewitness_core::ports::OnConflict;
-use kubewitness_harness::{DatabaseServer, PASSWORD, Service, skip};
+use kubewitness_harness::{DatabaseServer, PASSWORD, Service, database_of, skip};
 
 use super::*;
 use crate::sql::mysql::Mysql;
@@ -17,23 +19,42 @@ const SHORT: Patience = Patience {
     transaction: Duration::from_secs(30),
 };
 
-/// A server of one test's own, and a table `t`.
+/// A database of one test's own, with a table `t`.
 struct World {
     server: DatabaseServer,
+    url: String,
     folder: tempfile::TempDir,
 }
 
 impl World {
-    async fn new(service: Service, test: &str) -> Option<Self> {
-        let Some(server) = DatabaseServer::start(service, &[]).unwrap() else {
-            skip(test, &format!("{service} is not installed"));
+    fn new(started: anyhow::Result<Option<DatabaseServer>>, test: &str) -> Option<Self> {
+        let Some(server) = started.unwrap() else {
+            skip(test, "its database is not installed");
             return None;
         };
-        let world = Self { folder: tempfile::tempdir().unwrap(), server };
-        world.point_to(&world.server.create_database().unwrap());
-        let create = "CREATE TABLE t (k BIGINT NOT NULL UNIQUE, n BIGINT NOT NULL)";
-        world.server.run(Some("test_0"), create).unwrap();
+        let url = server.create_database().unwrap();
+        let world = Self { folder: tempfile::tempdir().unwrap(), server, url };
+        world.point_to(&world.url);
+        world.run("CREATE TABLE t (k BIGINT NOT NULL UNIQUE, n BIGINT NOT NULL)");
         Some(world)
+    }
+
+    /// Tests of the same run have databases beside it.
+    fn on_shared(service: Service, test: &str) -> Option<Self> {
+        Self::new(DatabaseServer::shared(service), test)
+    }
+
+    /// For a test that ends or pauses it.
+    fn on_own(service: Service, test: &str) -> Option<Self> {
+        Self::new(DatabaseServer::start(service, &[]), test)
+    }
+
+    fn database(&self) -> &str {
+        database_of(&self.url)
+    }
+
+    fn run(&self, statements: &str) -> String {
+        self.server.run(Some(self.database()), statements).unwrap()
     }
 
     fn point_to(&self, url: &str) {
@@ -57,7 +78,32 @@ impl World {
     }
 
     fn rows(&self) -> usize {
-        self.server.run(Some("test_0"), "SELECT count(*) FROM t").unwrap().trim().parse().unwrap()
+        self.run("SELECT count(*) FROM t").trim().parse().unwrap()
+    }
+
+    /// Returns once a session waits for another one's lock.
+    async fn somebody_waits(&self) {
+        let deadline = Instant::now() + PATIENCE.wait;
+        while !self.has_waiting_session() {
+            assert!(Instant::now() < deadline, "no session waits for a lock");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn has_waiting_session(&self) -> bool {
+        if self.server.service() == Service::Postgres {
+            let waiting = "SELECT count(*) FROM pg_stat_activity \
+                           WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            return self.run(waiting).trim() != "0";
+        }
+        let waiting =
+            "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+        let waiting = self.server.run(None, waiting).unwrap();
+        let is_of_this = |id: &str| {
+            let sessions = self.server.sessions().unwrap();
+            sessions.iter().any(|session| session.id == id && session.database == self.database())
+        };
+        waiting.lines().any(is_of_this)
     }
 }
 
@@ -108,7 +154,7 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: World) {
     // The reader may come first: it is not answered before the commit.
     let reader = world.engine(PATIENCE);
     let (marks, committed) = tokio::join!(reader.receipts("p", 0), async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.somebody_waits().await;
         transaction.commit(&receipt(1)).await
     });
     committed.unwrap();
@@ -127,7 +173,7 @@ async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(wor
     // The other waits for what is under way, and what begins later is refused.
     let under_way = written(&one, 2).await;
     let (marks, committed) = tokio::join!(two.receipts("p", 0), async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.somebody_waits().await;
         under_way.commit(&receipt(2)).await
     });
     committed.unwrap();
@@ -153,7 +199,7 @@ async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: World) {
         let engine = world.engine_of(PATIENCE, reader);
         engine.receipts("p", 0).await.unwrap();
         written(&engine, seq).await.commit(&receipt(seq)).await.unwrap();
-        world.server.run(Some("test_0"), "DROP TABLE kubewitness_receipts").unwrap();
+        world.run("DROP TABLE kubewitness_receipts");
         let again = async || -> Option<()> {
             let mut transaction = engine.begin("p").await.ok()?;
             transaction.write(row(seq + 1), None).await.ok()?;
@@ -260,11 +306,11 @@ async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: World) 
 }
 
 async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) {
-    let good = world.server.url("test_0");
+    let (good, database) = (&world.url, world.database());
     let closed = good.replace(&format!(":{}", world.server.port()), ":1");
     for (url, why) in [
         (good.replace(PASSWORD, "wrong"), "refuses the user or the password"),
-        (good.replace("test_0", "nowhere"), "no database of that name"),
+        (good.replace(database, "nowhere"), "no database of that name"),
         (closed, "no server listens"),
     ] {
         world.point_to(&url);
@@ -274,19 +320,19 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
     }
     if world.server.service() != Service::Postgres {
         // Who is let in, though not to this database, has no wrong password.
-        let user = format!("CREATE USER stranger@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'");
-        world.server.run(None, &user).unwrap();
-        world.point_to(&good.replace("//kubewitness:", "//stranger:"));
+        let name = format!("none_{database}");
+        world.run(&format!("CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'"));
+        world.point_to(&good.replace("//kubewitness:", &format!("//{name}:")));
         let error = world.engine(SHORT).begin("p").await.err().unwrap().to_string();
         assert!(error.contains("no right on that database: grant it"), "{error}");
     }
     if world.server.service() == Service::MySql {
         // Who was never let in is asked for the password itself, and that is told over TLS alone.
-        let user = format!(
-            "CREATE USER fresh@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON test_0.* TO fresh@'127.0.0.1'"
-        );
-        world.server.run(None, &user).unwrap();
-        let fresh = good.replace("//kubewitness:", "//fresh:");
+        let name = format!("fresh_{database}");
+        world.run(&format!(
+            "CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON {database}.* TO {name}@'127.0.0.1'"
+        ));
+        let fresh = good.replace("//kubewitness:", &format!("//{name}:"));
         world.point_to(&format!("{fresh}?ssl-mode=DISABLED"));
         let error = world.engine(SHORT).begin("p").await.err().unwrap().to_string();
         assert!(error.contains("`ssl-mode=DISABLED` out of"), "{error}");
@@ -297,39 +343,40 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: World) 
     world.point_to(&good.replace(PASSWORD, "wrong"));
     let engine = world.engine(SHORT);
     assert!(engine.begin("p").await.is_err());
-    world.point_to(&good);
+    world.point_to(good);
     assert_eq!(receipts(&engine).await, []);
 }
 
+/// Each test with where its server comes from.
 macro_rules! for_each_server {
-    ($($test:ident),* $(,)?) => {
-        for_each_server!(@ postgres Postgres [$($test),*]);
-        for_each_server!(@ mariadb MariaDb [$($test),*]);
-        for_each_server!(@ mysql MySql [$($test),*]);
-    };
-    (@ $name:ident $service:ident [$($test:ident),*]) => {
+    (@ $name:ident $service:ident [$($test:ident: $server:ident),* $(,)?]) => {
         mod $name {
             $(#[tokio::test]
             async fn $test() {
                 let test = concat!(stringify!($name), "::", stringify!($test));
-                if let Some(world) = super::World::new(super::Service::$service, test).await {
+                if let Some(world) = super::World::$server(super::Service::$service, test) {
                     super::$test(world).await;
                 }
             })*
         }
     };
+    ($($tests:tt)*) => {
+        for_each_server!(@ postgres Postgres [$($tests)*]);
+        for_each_server!(@ mariadb MariaDb [$($tests)*]);
+        for_each_server!(@ mysql MySql [$($tests)*]);
+    };
 }
 
 for_each_server!(
-    who_reads_receipts_waits_for_what_is_being_committed,
-    who_has_not_read_what_another_reader_may_have_found_commits_nothing,
-    a_table_of_receipts_that_was_dropped_is_made_anew,
-    a_commit_whose_answer_is_lost_is_found_or_is_not_there,
-    a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds,
-    connections_that_were_closed_meanwhile_are_replaced,
-    a_silent_server_is_given_up_and_taken_again,
-    two_calls_that_wait_for_each_other_are_told_to_try_again,
-    an_address_that_leads_nowhere_is_told_without_its_secret,
+    who_reads_receipts_waits_for_what_is_being_committed: on_shared,
+    who_has_not_read_what_another_reader_may_have_found_commits_nothing: on_shared,
+    a_table_of_receipts_that_was_dropped_is_made_anew: on_shared,
+    a_commit_whose_answer_is_lost_is_found_or_is_not_there: on_own,
+    a_call_in_progress_when_the_server_ends_is_undone_and_the_next_one_succeeds: on_own,
+    connections_that_were_closed_meanwhile_are_replaced: on_own,
+    a_silent_server_is_given_up_and_taken_again: on_own,
+    two_calls_that_wait_for_each_other_are_told_to_try_again: on_shared,
+    an_address_that_leads_nowhere_is_told_without_its_secret: on_shared,
 );
 
 /// What a server refuses to plugins beside what all of them do.
@@ -350,10 +397,10 @@ mod refusals {
     #[tokio::test]
     async fn a_value_that_does_not_fit_is_told_with_row_and_column() {
         for service in Service::ALL {
-            let Some(world) = World::new(service, "refusals::a_value_that_does_not_fit").await else {
+            let Some(world) = World::on_shared(service, "refusals::a_value_that_does_not_fit") else {
                 continue;
             };
-            world.server.run(Some("test_0"), "CREATE TABLE s (k SMALLINT UNIQUE)").unwrap();
+            world.run("CREATE TABLE s (k SMALLINT UNIQUE)");
             let mut write = row(1);
             (write.table, write.columns) = ("s".into(), vec!["k".into()]);
             write.rows = vec![vec![SqlValue::Integer(5)], vec![SqlValue::Integer(40_000)]];
@@ -371,14 +418,14 @@ mod refusals {
             ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT UNIQUE)", "a second unique index"),
             ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT) ENGINE=MyISAM", "no transactions"),
         ] {
-            world.server.run(Some("test_0"), &format!("DROP TABLE IF EXISTS s; {create}")).unwrap();
+            world.run(&format!("DROP TABLE IF EXISTS s; {create}"));
             let said = refused(&world, TableWrite { table: "s".into(), ..row(1) }).await;
             assert!(said.contains(why), "{said}");
         }
         // A row's own number is nobody's key.
         let create =
             "DROP TABLE s; CREATE TABLE s (i BIGINT AUTO_INCREMENT PRIMARY KEY, k BIGINT UNIQUE, n BIGINT)";
-        world.server.run(Some("test_0"), create).unwrap();
+        world.run(create);
         let mut transaction = world.engine(PATIENCE).begin("p").await.unwrap();
         transaction.write(TableWrite { table: "s".into(), ..row(1) }, None).await.unwrap();
         let late = transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await;
@@ -391,7 +438,7 @@ mod refusals {
     #[tokio::test]
     async fn mysql_and_mariadb_write_no_table_where_a_lost_row_would_not_show() {
         for service in [Service::MariaDb, Service::MySql] {
-            if let Some(world) = World::new(service, "refusals::no_table_is_written").await {
+            if let Some(world) = World::on_shared(service, "refusals::no_table_is_written") {
                 no_table_is_written_where_a_lost_row_would_not_show(world).await;
             }
         }
@@ -399,13 +446,13 @@ mod refusals {
 
     #[tokio::test]
     async fn a_replica_and_missing_rights_are_waited_for() {
-        let Some(world) = World::new(Service::Postgres, "refusals::a_replica_and_missing_rights").await
-        else {
-            return;
-        };
+        let test = "refusals::a_replica_and_missing_rights";
+        let Some(world) = World::on_shared(Service::Postgres, test) else { return };
+        let database = world.database();
         let engine = world.engine(PATIENCE);
         written(&engine, 1).await.commit(&receipt(1)).await.unwrap();
-        world.server.run(None, "ALTER DATABASE test_0 SET default_transaction_read_only = on").unwrap();
+        let read_only = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
+        world.server.run(None, &read_only).unwrap();
         let engine = world.engine(PATIENCE);
         let mut transaction = engine.begin("p").await.unwrap();
         let refused = transaction.write(row(2), None).await;
@@ -413,7 +460,8 @@ mod refusals {
             matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("replica")),
             "{refused:?}"
         );
-        world.server.run(None, "ALTER DATABASE test_0 RESET default_transaction_read_only").unwrap();
+        let reset = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
+        world.server.run(None, &reset).unwrap();
         drop(transaction);
         written(&engine, 2).await.commit(&receipt(2)).await.unwrap();
     }

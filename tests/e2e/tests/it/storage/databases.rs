@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
     DatabaseServer, Dice, Kubewitness, PASSWORD, Platform, RunOptions, Scratch, Service, Simulator,
-    SimulatorOptions, in_scratch, seed, skip, until,
+    SimulatorOptions, database_of, in_scratch, seed, skip, until,
 };
 
 use crate::support::{
@@ -84,6 +84,7 @@ async fn begin(
     server: &DatabaseServer,
     url: &str,
 ) -> Result<(Load, i64)> {
+    let database = database_of(url);
     let mut first = Kubewitness::start("run-first", options, scratch.path())?;
     first.answers().await?;
     first.listed(SOURCES.len(), CATCH_UP).await?;
@@ -95,10 +96,10 @@ async fn begin(
         let idle = match server.service() {
             Service::Postgres => {
                 let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kubewitness'";
-                server.run(Some("test_0"), open)?.trim() == "0"
+                server.run(Some(database), open)?.trim() == "0"
             }
             Service::MariaDb | Service::MySql => {
-                server.sessions()?.iter().all(|session| session.database != "test_0")
+                server.sessions()?.iter().all(|session| session.database != database)
             }
         };
         Ok(idle.then_some(()))
@@ -267,20 +268,20 @@ async fn a_wrong_password_is_told_and_mended_while_it_runs(
     same_story_in(&simulator, Platform::connect(&url).await?).await
 }
 
+fn own(service: Service) -> Result<Option<DatabaseServer>> {
+    DatabaseServer::start(service, &[])
+}
+
+/// Each test with where its server comes from.
 macro_rules! for_each_server {
-    ($($test:ident),* $(,)?) => {
-        for_each_server!(@ postgres Postgres [$($test),*]);
-        for_each_server!(@ mariadb MariaDb [$($test),*]);
-        for_each_server!(@ mysql MySql [$($test),*]);
-    };
-    (@ $name:ident $service:ident [$($test:ident),*]) => {
+    (@ $name:ident $service:ident [$($test:ident: $server:path),* $(,)?]) => {
         mod $name {
             use super::*;
 
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
                 let service = Service::$service;
-                let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+                let Some(server) = $server(service).expect("the server starts") else {
                     let test = concat!("databases::", stringify!($name), "::", stringify!($test));
                     return skip(test, &format!("{service} is not installed"));
                 };
@@ -292,10 +293,15 @@ macro_rules! for_each_server {
             })*
         }
     };
+    ($($tests:tt)*) => {
+        for_each_server!(@ postgres Postgres [$($tests)*]);
+        for_each_server!(@ mariadb MariaDb [$($tests)*]);
+        for_each_server!(@ mysql MySql [$($tests)*]);
+    };
 }
 
 for_each_server!(
-    every_state_has_one_effect,
-    a_database_that_is_away_holds_up_its_plugin_alone,
-    a_wrong_password_is_told_and_mended_while_it_runs,
+    every_state_has_one_effect: own,
+    a_database_that_is_away_holds_up_its_plugin_alone: own,
+    a_wrong_password_is_told_and_mended_while_it_runs: DatabaseServer::shared,
 );

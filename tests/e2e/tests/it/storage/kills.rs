@@ -201,15 +201,15 @@ async fn on(store: &str, server: Option<DatabaseServer>) {
 }
 
 /// Replicated groups, and some who host MySQL, take no table without a primary key.
-fn strictness(service: Service) -> &'static [&'static str] {
+fn server_of(service: Service) -> Result<Option<DatabaseServer>> {
     match service {
-        Service::MySql => &["--sql-require-primary-key=ON"],
-        Service::Postgres | Service::MariaDb => &[],
+        Service::MySql => DatabaseServer::start(service, &["--sql-require-primary-key=ON"]),
+        Service::Postgres | Service::MariaDb => DatabaseServer::shared(service),
     }
 }
 
 async fn on_server(store: &str, service: Service) {
-    match DatabaseServer::start(service, strictness(service)).expect("the server starts") {
+    match server_of(service).expect("the server starts") {
         Some(server) => on(store, Some(server)).await,
         None => skip(&format!("kills::{store}"), &format!("{service} is not installed")),
     }

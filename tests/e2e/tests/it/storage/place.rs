@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, project_root, until,
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, database_of,
+    project_root, until,
 };
 
 use crate::storage::databases::{ADDRESS, PERSISTENCE, configuration};
 use crate::support::{plugin_manifest, write};
 
 pub const WITHIN: Duration = Duration::from_secs(180);
-/// The database that [`Place::new`] makes on a server.
-pub const DATABASE: &str = "test_0";
-
 /// A database that a test may use as the plugin and as its administrator.
 pub struct Place<'s> {
     pub scratch: &'s Scratch,
@@ -36,6 +34,12 @@ impl<'s> Place<'s> {
 
     pub fn service(&self) -> Option<Service> {
         self.server.as_ref().map(|(server, _)| server.service())
+    }
+
+    /// The name of its database, on a server.
+    pub fn database(&self) -> Result<&str> {
+        let (_, url) = self.server.as_ref().context("SQLite has no databases")?;
+        Ok(database_of(url))
     }
 
     fn folder(&self) -> PathBuf {
@@ -113,6 +117,11 @@ impl<'s> Place<'s> {
     pub fn address(&self, url: Option<&str>) -> Vec<(String, String)> {
         let own = self.server.as_ref().map(|(_, url)| url.as_str());
         url.or(own).map(|url| (ADDRESS.to_owned(), url.to_owned())).into_iter().collect()
+    }
+
+    /// A user of this test's own, since others share the server.
+    pub fn guest(&self) -> Result<String> {
+        Ok(format!("guest_{}", self.database()?))
     }
 
     /// The address for a user with the password `plain`.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kubewitness_harness::{
-    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, in_scratch, skip, until,
+    DatabaseServer, Kubewitness, Platform, RunOptions, Scratch, Service, Simulator, database_of, in_scratch,
+    skip, until,
 };
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, MySqlConnection, PgConnection, SqliteConnection};
@@ -73,7 +74,7 @@ impl Store {
             Self::Sqlite(path) => Platform::open_to_note(path).await?.note_effects().await,
             Self::Server(server, url) => {
                 Platform::connect(url).await?.note_effects().await?;
-                server.run(Some("test_0"), holds(server.service())).map(drop)
+                server.run(Some(database_of(url)), holds(server.service())).map(drop)
             }
         }
     }
@@ -91,7 +92,7 @@ impl Store {
             }
             Self::Server(_, url) => {
                 let mut connection = MySqlConnection::connect(url).await?;
-                let lock = format!("SELECT GET_LOCK('hold{of}', 10)");
+                let lock = format!("SELECT GET_LOCK(CONCAT('hold{of} ', DATABASE()), 10)");
                 sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut connection).await?;
                 Ok(Hold::Mysql(connection))
             }
@@ -100,14 +101,17 @@ impl Store {
 
     /// Whether somebody waits in front of the hold. Of SQLite nobody can tell.
     fn is_reached(&self) -> Result<bool> {
-        let Self::Server(server, _) = self else { return Ok(true) };
+        let Self::Server(server, url) = self else { return Ok(true) };
+        let database = database_of(url);
         match server.service() {
             Service::Postgres => {
-                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-                Ok(server.run(Some("test_0"), waiting)?.trim() != "0")
+                let waiting = "SELECT count(*) FROM pg_stat_activity \
+                               WHERE datname = current_database() AND wait_event = 'PgSleep'";
+                Ok(server.run(Some(database), waiting)?.trim() != "0")
             }
             Service::MariaDb | Service::MySql => {
-                Ok(server.sessions()?.iter().any(|session| session.state == "User lock"))
+                let sessions = server.sessions()?;
+                Ok(sessions.iter().any(|it| it.database == database && it.state == "User lock"))
             }
         }
     }
@@ -118,7 +122,7 @@ impl Store {
     }
 }
 
-/// Triggers that wait until nobody has the lock of their number. Only a server's own limit for a
+/// Triggers that wait until nobody has the lock of their number and database. Only a server's own limit for a
 /// statement ends their waiting, and then nothing of it is there.
 fn holds(service: Service) -> &'static str {
     match service {
@@ -131,9 +135,9 @@ fn holds(service: Service) -> &'static str {
         }
         Service::MariaDb | Service::MySql => {
             "CREATE TRIGGER hold1 BEFORE INSERT ON object_history FOR EACH ROW \
-             DO GET_LOCK('hold1', 60) + RELEASE_LOCK('hold1'); \
+             DO GET_LOCK(CONCAT('hold1 ', DATABASE()), 60) + RELEASE_LOCK(CONCAT('hold1 ', DATABASE())); \
              CREATE TRIGGER hold2 BEFORE INSERT ON kubewitness_receipts FOR EACH ROW \
-             DO GET_LOCK('hold2', 60) + RELEASE_LOCK('hold2')"
+             DO GET_LOCK(CONCAT('hold2 ', DATABASE()), 60) + RELEASE_LOCK(CONCAT('hold2 ', DATABASE()))"
         }
     }
 }
@@ -248,7 +252,7 @@ async fn killed_between_every_two_steps(scratch: &Scratch, server: Option<Databa
 }
 
 async fn with_server(service: Service, test: &str) {
-    let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+    let Some(server) = DatabaseServer::shared(service).expect("the server starts") else {
         return skip(test, &format!("{service} is not installed"));
     };
     in_scratch("receipts", async |scratch| killed_between_every_two_steps(scratch, Some(server)).await).await;

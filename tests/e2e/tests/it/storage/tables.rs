@@ -7,7 +7,7 @@ use kubewitness_harness::{DatabaseServer, Service, Simulator, in_scratch, skip};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::storage::place::{Place, WITHIN, again, says};
 use crate::support::{job, proofs_with, simulator};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
@@ -236,21 +236,25 @@ async fn old_rows_go_in_ticks_and_what_an_object_is_now_stays(place: Place<'_>) 
 async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("SQLite has no users")?;
     let is_postgres = server.service() == Service::Postgres;
-    let grant = |on: &str| match is_postgres {
-        true => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest"),
-        false => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {on} TO guest@'%'"),
-    };
+    let (database, name) = (place.database()?, place.guest()?);
+    let may = "GRANT SELECT, INSERT, UPDATE, DELETE ON";
     let (user, rights) = match is_postgres {
-        true => ("CREATE ROLE guest LOGIN PASSWORD 'plain'", grant("ALL TABLES IN SCHEMA public")),
-        false => ("CREATE USER guest@'%' IDENTIFIED BY 'plain'", grant("test_0.*")),
+        true => (
+            format!("CREATE ROLE {name} LOGIN PASSWORD 'plain'"),
+            format!("{may} ALL TABLES IN SCHEMA public TO {name}"),
+        ),
+        false => (
+            format!("CREATE USER {name}@'%' IDENTIFIED BY 'plain'"),
+            format!("{may} {database}.* TO {name}@'%'"),
+        ),
     };
-    server.run(Some(DATABASE), user)?;
+    server.run(Some(database), &user)?;
     if is_postgres {
-        server.run(Some(DATABASE), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
+        server.run(Some(database), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
     } else {
-        server.run(Some(DATABASE), &rights)?;
+        server.run(Some(database), &rights)?;
     }
-    let guest = place.url_of("guest")?;
+    let guest = place.url_of(&name)?;
     let simulator = simulator(place.scratch).await?;
     create(&simulator, "a").await?;
     // It tries, and what the server undoes does not hide what to do.
@@ -258,17 +262,17 @@ async fn a_user_who_may_not_make_tables_is_helped_by_the_files(place: Place<'_>)
     let folder = format!("deploy/schema/{}", server.service().scheme());
     says(&mut kubewitness, &format!("{folder}/receipts.sql")).await?;
     place.apply("receipts.sql").await?;
-    server.run(Some(DATABASE), &rights)?;
+    server.run(Some(database), &rights)?;
     says(&mut kubewitness, &format!("run the files of {folder}")).await?;
     for file in ["persistence-1.sql", "persistence-2.sql"] {
         place.apply(file).await?;
     }
-    server.run(Some(DATABASE), &rights)?;
+    server.run(Some(database), &rights)?;
     place.comes("SELECT name FROM object_status", &["a"]).await?;
     kubewitness.stop().await
 }
 
-/// A server takes less in one statement here than a call has.
+/// MySQL and MariaDB take less in one statement here than a call has: see [`server_of`].
 async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Place<'_>) -> Result<()> {
     let simulator = simulator(place.scratch).await?;
     for number in 0..WIDE {
@@ -303,10 +307,14 @@ async fn texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so(place: Pl
 /// The role may do nothing outside of its schema.
 async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("SQLite has no schemas")?;
-    let setup = "CREATE SCHEMA batch; CREATE ROLE guest LOGIN PASSWORD 'plain'; GRANT USAGE, CREATE ON SCHEMA batch TO guest; \
-                 ALTER ROLE guest SET search_path = batch; REVOKE ALL ON SCHEMA public FROM PUBLIC";
-    server.run(Some(DATABASE), setup)?;
-    let guest = place.url_of("guest")?;
+    let name = place.guest()?;
+    let setup = format!(
+        "CREATE SCHEMA batch; CREATE ROLE {name} LOGIN PASSWORD 'plain'; \
+         GRANT USAGE, CREATE ON SCHEMA batch TO {name}; ALTER ROLE {name} SET search_path = batch; \
+         REVOKE ALL ON SCHEMA public FROM PUBLIC"
+    );
+    server.run(Some(place.database()?), &setup)?;
+    let guest = place.url_of(&name)?;
     let simulator = simulator(place.scratch).await?;
     let config = "{columns: [{name: team, pointer: /metadata/labels/team, type: text}], views: true, index: true, \
                   keep: 90d}\ntick: {every: 1s}";
@@ -329,13 +337,17 @@ async fn a_schema_of_the_users_own_holds_everything(place: Place<'_>) -> Result<
     proofs_with(&place.data()?, &place.address(Some(&guest))).await
 }
 
-/// What MySQL and MariaDB take in one statement.
-fn packets(service: Service) -> &'static [&'static str] {
+/// The one of the run, or one of a test's own that takes less in a statement than a call has.
+fn server_of(service: Service, test: &str) -> Result<Option<DatabaseServer>> {
     match service {
-        Service::Postgres => &[],
-        Service::MariaDb | Service::MySql => &["--max-allowed-packet=2M"],
+        Service::MariaDb | Service::MySql if test == SIZES => {
+            DatabaseServer::start(service, &["--max-allowed-packet=2M"])
+        }
+        _ => DatabaseServer::shared(service),
     }
 }
+
+const SIZES: &str = "texts_of_any_size_and_script_are_kept_and_what_is_cut_says_so";
 
 macro_rules! tests_on {
     (sqlite None: $($test:ident),*) => {
@@ -351,7 +363,7 @@ macro_rules! tests_on {
         $(#[tokio::test]
         async fn $test() {
             let service = Service::$service;
-            let Some(server) = DatabaseServer::start(service, packets(service)).expect("the server starts") else {
+            let Some(server) = server_of(service, stringify!($test)).expect("the server starts") else {
                 let test = concat!("tables::", stringify!($name), "::", stringify!($test));
                 return skip(test, &format!("{service} is not installed"));
             };

@@ -43,8 +43,8 @@ async fn speaks(
 ) -> Result<()> {
     let simulator = simulator(scratch).await?;
     let (granted, journal) = (server.create_database()?, server.create_database()?);
-    let (granted, journal) = (verified(service, &granted, authority), verified(service, &journal, authority));
-    write(scratch.path(), "journal-address", &journal)?;
+    let granted = verified(service, &granted, authority);
+    write(scratch.path(), "journal-address", &verified(service, &journal, authority))?;
     let file = scratch.path().join("journal-address").to_string_lossy().into_owned();
     let database = format!("{}: {{urlFrom: {{env: {ADDRESS}}}}}", service.scheme());
     let options = RunOptions {
@@ -71,7 +71,7 @@ async fn speaks(
 
     // The same server, vouched for by nobody that is known: its own certificate is no authority here.
     let other = authority.with_file_name("server.pem");
-    write(scratch.path(), "journal-address", &verified(service, &server.url("test_1"), &other))?;
+    write(scratch.path(), "journal-address", &verified(service, &journal, &other))?;
     let mut refused = Kubewitness::start("refused", &options, scratch.path())?;
     let ended = refused.process().wait(WITHIN).await;
     let said = refused.process().stderr();

@@ -209,7 +209,7 @@ macro_rules! in_turn_on {
 
             async fn with(test: &'static str, run: impl AsyncFnOnce(Place<'_>) -> Result<()>) {
                 let service: Option<Service> = $service;
-                let server = match service.map(|service| DatabaseServer::start(service, &[])) {
+                let server = match service.map(DatabaseServer::shared) {
                     None => None,
                     Some(started) => match started.expect("the server starts") {
                         None => return skip(test, &format!("{service:?} is not installed")),

@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    DatabaseServer, Dice, Kubewitness, Service, Simulator, SmallDisk, in_scratch, seed, skip,
+    DatabaseServer, Dice, Kubewitness, Service, Simulator, SmallDisk, database_of, in_scratch, seed, skip,
 };
 use reqwest::Method;
 
-use crate::storage::place::{DATABASE, Place, WITHIN, again, says};
+use crate::storage::place::{Place, WITHIN, again, says};
 use crate::support::{AUDIT, job, plugin_manifest, proofs_with, same_story_in, simulator, write};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
@@ -37,7 +37,8 @@ impl Fault {
             (Self::OneFile(_), Some((server, _))) => fill_one_file(server),
             (Self::ReadOnly, Some((server, _))) => match server.service() {
                 Service::Postgres => {
-                    let set = format!("ALTER DATABASE {DATABASE} SET default_transaction_read_only = on");
+                    let database = place.database()?;
+                    let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
                     server.run(None, &set)?;
                     // The leader that was there has closed its connections.
                     let close = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kubewitness'";
@@ -55,12 +56,13 @@ impl Fault {
             (Self::OneFile(most), Some((server, _))) => {
                 *most += MORE;
                 server.stop()?;
-                server.set_args(one_file(*most));
+                server.set_args(one_file(*most))?;
                 server.start_again()
             }
-            (Self::ReadOnly, Some((server, _))) => match server.service() {
+            (Self::ReadOnly, Some((server, url))) => match server.service() {
                 Service::Postgres => {
-                    let reset = format!("ALTER DATABASE {DATABASE} RESET default_transaction_read_only");
+                    let database = database_of(url);
+                    let reset = format!("ALTER DATABASE {database} RESET default_transaction_read_only");
                     server.run(None, &reset).map(drop)
                 }
                 Service::MariaDb | Service::MySql => server.run(None, "SET GLOBAL read_only = 0").map(drop),
@@ -198,19 +200,19 @@ async fn a_full_disk_is_waited_for_with_sqlite() {
 async fn full_disk_is_waited_for(name: &str, place: Place<'_>) -> Result<()> {
     let (server, _) = place.server.as_ref().context("a server")?;
     let folder = match server.service() {
-        Service::Postgres => server.folder().join("small"),
+        Service::Postgres => server.folder()?.join("small"),
         // Each table has a file in the database's folder.
-        Service::MariaDb | Service::MySql => server.folder().join("data").join(DATABASE),
+        Service::MariaDb | Service::MySql => server.folder()?.join("data").join(place.database()?),
     };
     std::fs::create_dir_all(&folder)?;
     let Some(disk) = SmallDisk::mount(&folder, ROOM) else {
         skip(name, NO_DISK);
         return Ok(());
     };
-    server.own(&folder)?;
+    server.give(&folder)?;
     if server.service() == Service::Postgres {
         server.run(None, &format!("CREATE TABLESPACE small LOCATION '{}'", folder.display()))?;
-        server.run(None, &format!("ALTER DATABASE {DATABASE} SET TABLESPACE small"))?;
+        server.run(None, &format!("ALTER DATABASE {} SET TABLESPACE small", place.database()?))?;
     }
     it_is_waited_for(place, Fault::Disk(disk), None).await
 }
@@ -243,8 +245,11 @@ async fn read_only_is_waited_for(place: Place<'_>) -> Result<()> {
     let guest = match server.service() {
         Service::Postgres => None,
         Service::MariaDb | Service::MySql => {
-            let user = "CREATE USER guest@'%' IDENTIFIED BY 'plain'; GRANT ALL ON test_0.* TO guest@'%'";
-            server.run(None, user)?;
+            let database = place.database()?;
+            let user = format!(
+                "CREATE USER guest@'%' IDENTIFIED BY 'plain'; GRANT ALL ON {database}.* TO guest@'%'"
+            );
+            server.run(None, &user)?;
             Some(place.url_of("guest")?)
         }
     };

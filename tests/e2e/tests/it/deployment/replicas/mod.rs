@@ -225,7 +225,7 @@ async fn survive(scratch: &Scratch, server: &DatabaseServer) -> Result<()> {
 }
 
 async fn on_server(service: Service, test: &str) {
-    let Some(server) = DatabaseServer::start(service, &[]).expect("the server starts") else {
+    let Some(server) = DatabaseServer::shared(service).expect("the server starts") else {
         return skip(test, &format!("{service} is not installed"));
     };
     let again =
