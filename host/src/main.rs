@@ -14,6 +14,7 @@ mod process;
 mod reference;
 mod run;
 mod tasks;
+mod timers;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use crate::controller::{self, ConfigFrom, Controller, LeaseName, Options};
 use crate::journal_place;
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
+use crate::timers::Timers;
 
 pub async fn run(args: RunArgs) -> Ended {
     let ends = Ends::new();
@@ -46,8 +47,9 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         Some(folder) => ConfigFrom::Folder(folder),
         None => ConfigFrom::Namespace(own()),
     };
-    let is_replica = lease.is_some();
-    let doors = access::doors(args.access, args.listen, &connection, &args.data, is_replica).await?;
+    let (is_replica, timers) = (lease.is_some(), Timers::of_process()?);
+    let doors =
+        access::doors(args.access, args.listen, &connection, &args.data, is_replica, timers.answers).await?;
     info!(server = origin(&connection.server), "connected to the API server");
     let options = Options {
         connection,
@@ -59,6 +61,7 @@ async fn start(args: RunArgs, ends: &Ends) -> Result<Option<Controller>> {
         health_listen: args.health_listen,
         plugin_folders: component::default_folders(args.plugins.plugins),
         lease,
+        timers,
     };
     Controller::start(options, ends.begun.clone(), ends.abort.clone()).await
 }

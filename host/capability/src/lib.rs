@@ -23,7 +23,7 @@ pub use crate::grants::{Backing, Capabilities, CapabilityError, Lent, forget_rec
 pub use crate::http::check as check_request;
 pub use crate::http::resolver::{Forbidden, Guard, Unresolved};
 pub use crate::kv::Told;
-pub use crate::ledger::ship::Shipping;
+pub use crate::ledger::ship::{ShipPauses, Shipping};
 pub use crate::mail::check as check_message;
 pub use crate::objects::subscribed::Subscribed;
 pub use crate::receipts::fingerprint;

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handle::DispatchHandle;
 use handle::Shared;
+pub use pacing::breaker::LongestPauses;
 pub use pacing::ticks::TickStats;
 pub use paused::Changed;
 use run::{Parts, Run};
@@ -60,6 +61,8 @@ pub struct DispatchOptions {
     pub concurrency: u32,
     /// The schedule on which the plugin is called besides; `None`: never.
     pub tick: Option<TickSpec>,
+    /// The longest pauses while calls fail.
+    pub pauses: LongestPauses,
 }
 
 #[derive(Debug, Error)]

@@ -104,7 +104,7 @@ impl Run {
         parts.shared.set_paused(paused.clone());
         Self {
             newest: parts.backlog.newest(),
-            breaker: Breaker::new(parts.options.delivery.backoff.0),
+            breaker: Breaker::new(parts.options.delivery.backoff.0, parts.options.pauses),
             saver: ProgressSaver::new(lanes.through()),
             interest: Arc::new(interest),
             lanes,

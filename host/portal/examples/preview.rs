@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use kubewitness_core::Change;
 use kubewitness_core::ports::{Attempt, LiveNamespace, Person, ReviewError, Reviewer};
 use kubewitness_portal::{
-    Access, AccessControl, AccessOptions, EndedSessions, PortalOptions, SESSION_KEY_BYTES, serve,
+    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalOptions, SESSION_KEY_BYTES, serve,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +39,7 @@ fn access() -> Access {
         return Access::None;
     }
     let options = AccessOptions {
+        times: AnswerTimes::default(),
         session_key: [1; SESSION_KEY_BYTES],
         ended: EndedSessions::default(),
         log_reads: true,

@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use access::{
-    AUDIT, Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, SESSION_KEY_BYTES, WeakSecret,
-    asking,
+    AUDIT, Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, SESSION_KEY_BYTES,
+    WeakSecret, asking,
 };
 use answer::{etag, frame, problem};
 use app::App;

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::files;
-use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, ProxySecret, TlsFiles};
+use kubewitness_portal::{
+    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, ProxySecret, TlsFiles,
+};
 use kubewitness_watch::{Connection, Reviews};
 use tracing::{info, warn};
 
@@ -51,6 +53,7 @@ pub async fn doors(
     connection: &Connection,
     data: &Path,
     is_replica: bool,
+    times: AnswerTimes,
 ) -> Result<Doors> {
     let auth = args.auth.unwrap_or(if connection.in_cluster { Auth::Kubernetes } else { Auth::None });
     let streams = args.streams.map(usize::from);
@@ -93,7 +96,7 @@ pub async fn doors(
     };
     info!("people sign in to the portal with a token of Kubernetes");
     let ended = ended_sessions(data).await;
-    let options = AccessOptions { session_key, ended, log_reads: args.log_reads, trusted_proxy };
+    let options = AccessOptions { session_key, ended, times, log_reads: args.log_reads, trusted_proxy };
     let control = AccessControl::new(Arc::new(Reviews::new(connection)), options);
     Ok(Doors { access: Access::Kubernetes(Arc::new(control)), tls, streams })
 }

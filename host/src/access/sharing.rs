@@ -11,12 +11,16 @@ use tracing::warn;
 
 /// Of the text that the replicas share.
 const NAME: &str = "ended sessions";
-/// A log-out holds on every replica after so long, and the time to ask the database.
-const EVERY: Duration = Duration::from_secs(2);
 /// Each fails only where another replica was quicker.
 const ATTEMPTS: usize = 8;
 
-pub async fn share(ended: EndedSessions, journal: Journal, stop: CancellationToken) -> Result<()> {
+/// Looks for log-outs of other replicas this often.
+pub async fn share(
+    ended: EndedSessions,
+    journal: Journal,
+    every: Duration,
+    stop: CancellationToken,
+) -> Result<()> {
     let mut is_told = false;
     while let Some(exchanged) = stop.run_until_cancelled(exchange(&ended, &journal)).await {
         match exchanged {
@@ -27,7 +31,7 @@ pub async fn share(ended: EndedSessions, journal: Journal, stop: CancellationTok
             }
             Err(_) => {}
         }
-        if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
+        if stop.run_until_cancelled(tokio::time::sleep(every)).await.is_none() {
             break;
         }
     }

@@ -6,8 +6,8 @@ use anyhow::Result;
 use kubewitness_core::config::{
     HOST_KEY, HOST_LABEL, PLUGIN_KEY, PLUGIN_LABEL, TEMPLATE_KEY, TEMPLATE_LABEL,
 };
-use kubewitness_watch::Connection;
 use kubewitness_watch::configmaps::{self, ConfigMapDoc, ConfigMaps};
+use kubewitness_watch::{Connection, Tuning};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,7 @@ impl Maps {
 /// Follows the namespace until `stop`. Nothing is sent before the first complete list.
 pub async fn follow(
     connection: Connection,
+    tuning: Tuning,
     namespace: String,
     maps: Maps,
     sender: watch::Sender<Option<Snapshot>>,
@@ -40,7 +41,8 @@ pub async fn follow(
     let (raw, mut changes) = watch::channel(configmaps::Snapshot::default());
     let selectors = [HOST_LABEL, PLUGIN_LABEL, TEMPLATE_LABEL].map(|label| format!("{label}=true"));
     let selectors: Vec<_> = selectors.iter().map(String::as_str).collect();
-    let watching = ConfigMaps::new(connection.client, &namespace, &selectors).run(raw, stop);
+    let watching =
+        ConfigMaps::new(connection.client, &namespace, &selectors).with_tuning(tuning).run(raw, stop);
     let forwarding = async {
         while changes.changed().await.is_ok() {
             let seen = changes.borrow_and_update().clone();

@@ -12,14 +12,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+use crate::timers::ReplicaTimers;
+
 /// How long the journal is told that this one leads no more: the process may be ending.
 const LEAVING: Duration = Duration::from_secs(3);
-/// Before the journal is told again who leads.
-const AGAIN: Duration = Duration::from_secs(2);
-
-/// So long a leader waits for its journal before it leaves the Lease to others, which may reach it. A Lease of a replica
-/// that died lasts as long.
-pub const WITHOUT_JOURNAL: Duration = Duration::from_secs(15);
 
 /// The election that a replica takes part in.
 #[derive(Clone)]
@@ -29,6 +25,7 @@ pub struct Election {
     pub lease: String,
     /// Whether this process takes part: it would be in the way of the others while it has no journal.
     pub may_lead: watch::Sender<bool>,
+    pub timers: ReplicaTimers,
 }
 
 impl Election {
@@ -44,7 +41,7 @@ impl Election {
         if changed && !does {
             warn!(
                 "this replica has had no journal for {} s: it leaves the Lease to the others",
-                WITHOUT_JOURNAL.as_secs()
+                self.timers.without_journal.as_secs()
             );
         }
     }
@@ -140,7 +137,8 @@ impl LeaderRole {
 
     /// Begins a term in the journal where the Lease is held.
     pub async fn take(&mut self) -> Result<()> {
-        let Some(term) = self.election.as_ref().and_then(Election::term) else { return Ok(()) };
+        let Some(election) = &self.election else { return Ok(()) };
+        let Some(term) = election.term() else { return Ok(()) };
         match self.journal.lead(true).await {
             Ok(()) => {
                 info!("this replica is the leader now, and hands states to plugins");
@@ -149,7 +147,7 @@ impl LeaderRole {
             Err(JournalError::Fatal(reason)) => bail!("becoming the leader: {reason}"),
             Err(error) => {
                 warn!("this replica can't become the leader yet: {error}");
-                self.again_at = Instant::now() + AGAIN;
+                self.again_at = Instant::now() + election.timers.next_term;
             }
         }
         Ok(())

@@ -17,7 +17,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
@@ -27,7 +26,7 @@ use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, PhaseIndex, Place, Sharing};
 use kubewitness_portal::{Access, PortalOptions};
 use kubewitness_sandbox::{Compiler, Engine, EngineOptions};
-use kubewitness_watch::election::{ElectionOptions, Elector, Timing};
+use kubewitness_watch::election::{ElectionOptions, Elector};
 use kubewitness_watch::{Connection, Jobs, Reviews};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -42,7 +41,8 @@ use crate::config::last_good::LastGood;
 use crate::config::{Snapshot, cluster, folder};
 use crate::process::file_handles;
 use crate::tasks::{Fate, Tasks, or_overdue};
-use election::{Election, LeaderRole, WITHOUT_JOURNAL};
+use crate::timers::{ClientTimers, Timers};
+use election::{Election, LeaderRole};
 use kubewitness_capability::Told;
 use mutes::Mutes;
 use opening::Opening;
@@ -53,9 +53,6 @@ pub use shared::Phase;
 use shared::Shared;
 use submitter::Submissions;
 pub use submitter::offered;
-
-/// How late a state may be handed over that only another replica has seen.
-const LOOK_AT_OTHERS: Duration = Duration::from_secs(1);
 
 pub enum ConfigFrom {
     Folder(PathBuf),
@@ -75,6 +72,7 @@ pub struct Options {
     /// By which the replicas that share the journal elect who dispatches; `None`: this process has it for
     /// itself.
     pub lease: Option<LeaseName>,
+    pub timers: Timers,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +103,7 @@ impl Controller {
         stop: CancellationToken,
         abort: CancellationToken,
     ) -> Result<Option<Self>> {
-        let (listener, doors) = (options.listener, options.doors);
+        let (listener, doors, timers) = (options.listener, options.doors, options.timers);
         let (scheme, ended) = (doors.scheme(), doors.access.ended_sessions());
         // Where nobody signs in, nobody is told apart, and the role may lack the right to look at namespaces.
         let reviews =
@@ -121,8 +119,9 @@ impl Controller {
         let shared = Arc::new(Shared::default());
         let submitter = Submissions::new(shared.clone(), Jobs::new(&options.connection));
         let portal = PortalOptions { submitter: Some(Arc::new(submitter)), ..PortalOptions::default() };
-        serve(&tasks, (listener, doors, portal), options.health_listen, &views, &after, &abort)?;
-        let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &after));
+        let doors = (listener, doors, portal, timers.client);
+        serve(&tasks, doors, options.health_listen, &views, &after, &abort)?;
+        let election = options.lease.map(|lease| elect(&tasks, &options.connection, lease, &timers, &after));
         let Some(journal) = open(&opening, &options.journal, election.as_ref(), &stop).await? else {
             after.cancel();
             tasks.finish().await?;
@@ -140,8 +139,10 @@ impl Controller {
             Some(reviews) => mutes.of_live_namespaces(Arc::new(reviews)),
             None => mutes,
         });
-        let (following, until) = (mutes.clone(), stop.clone());
-        tasks.spawn("following what people mute", Fate::Finite, async move { following.follow(until).await });
+        let (following, every, until) = (mutes.clone(), timers.replicas.shared_lists, stop.clone());
+        tasks.spawn("following what people mute", Fate::Finite, async move {
+            following.follow(every, until).await
+        });
         let index = PhaseIndex::new(options.data.join(phases::FILE));
         let indexing = phases::follow(index.clone(), journal.clone(), stop.clone());
         tasks.spawn("index of phases", Fate::Finite, indexing);
@@ -151,15 +152,21 @@ impl Controller {
             let looking = look_at_others(journal.clone(), election, stop.clone());
             tasks.spawn("looking at what other replicas wrote", Fate::Finite, looking);
             if let Some(ended) = ended {
-                let sharing = access::share(ended, journal.clone(), stop.clone());
+                let sharing = access::share(ended, journal.clone(), every, stop.clone());
                 tasks.spawn("telling other replicas of log-outs", Fate::Finite, sharing);
             }
         }
-        let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &stop);
+        let (snapshots, cluster) = configure(&tasks, &options.config, &options.connection, &timers, &stop);
         let clock = Arc::new(SystemClock::default());
         let witness = Arc::new(journal.clone());
-        let sources =
-            sources::Sources::new(options.connection, witness, clock.clone(), shared.clone(), tasks.clone());
+        let sources = sources::Sources::new(
+            options.connection,
+            witness,
+            clock.clone(),
+            shared.clone(),
+            tasks.clone(),
+            timers.watch.clone(),
+        );
         let plugins = plugins::Plugins::new(
             engine,
             journal.clone(),
@@ -170,12 +177,14 @@ impl Controller {
             abort.clone(),
         )
         .elected_by(election.clone())
-        .telling(told);
+        .telling(told)
+        .pausing(timers.breaker);
         let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
         tell_of_a_new_beginning(&journal, &last_good);
         let control =
-            Control::new(options.data, role, sources, plugins, Reporter::new(cluster), last_good).await?;
+            Control::new(options.data, role, sources, plugins, Reporter::new(cluster), last_good, &timers)
+                .await?;
         let control = tasks.spawn("controller", Fate::Essential, control.run(snapshots, stop.clone()));
         Ok(Some(Self {
             tasks,
@@ -224,11 +233,17 @@ async fn told(tasks: &Tasks, stop: &CancellationToken) {
 }
 
 /// The Lease is given back once nothing is done any more that only its holder may do.
-fn elect(tasks: &Tasks, connection: &Connection, lease: LeaseName, after: &CancellationToken) -> Election {
+fn elect(
+    tasks: &Tasks,
+    connection: &Connection,
+    lease: LeaseName,
+    timers: &Timers,
+    after: &CancellationToken,
+) -> Election {
     let LeaseName { namespace, name } = lease;
     let lease = format!("{namespace}/{name}");
     let identity = hostname();
-    let options = ElectionOptions { namespace, name, identity, timing: Timing::default() };
+    let options = ElectionOptions { namespace, name, identity, timing: timers.election };
     let (elector, leadership) = Elector::new(connection, options);
     let (may_lead, may) = watch::channel(true);
     let after = after.clone();
@@ -236,7 +251,7 @@ fn elect(tasks: &Tasks, connection: &Connection, lease: LeaseName, after: &Cance
         elector.run(after, may).await;
         Ok(())
     });
-    Election { leadership, lease, may_lead }
+    Election { leadership, lease, may_lead, timers: timers.replicas }
 }
 
 /// A pod's is its name.
@@ -256,7 +271,7 @@ async fn open(
     let Some(lease) = opening.lease(election, stop).await else { return Ok(None) };
     let sharing = Sharing { name: election.leadership.identity().to_owned(), lease };
     let mut journal = pin!(opening.journal(place, Some(sharing), stop));
-    if let Ok(opened) = timeout(WITHOUT_JOURNAL, &mut journal).await {
+    if let Ok(opened) = timeout(election.timers.without_journal, &mut journal).await {
         return opened;
     }
     election.takes_part(false);
@@ -268,9 +283,9 @@ async fn open(
 /// What another replica alone has witnessed is handed over as soon as it is seen here. Where the journal can't be asked,
 /// another replica may be able to.
 async fn look_at_others(journal: Journal, election: Election, stop: CancellationToken) -> Result<()> {
-    let mut told = election.told_apart();
+    let (mut told, timers) = (election.told_apart(), election.timers);
     let mut answered = Instant::now();
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK_AT_OTHERS)).await.is_some() {
+    while stop.run_until_cancelled(tokio::time::sleep(timers.other_states)).await.is_some() {
         let now = election.told_apart();
         let looking = async {
             match now.clone().filter(|_| now != told) {
@@ -280,13 +295,13 @@ async fn look_at_others(journal: Journal, election: Election, stop: Cancellation
                 None => journal.settle().await.is_ok(),
             }
         };
-        match stop.run_until_cancelled(timeout(WITHOUT_JOURNAL, looking)).await {
+        match stop.run_until_cancelled(timeout(timers.without_journal, looking)).await {
             Some(Ok(true)) => {
                 told = now.or(told);
                 answered = Instant::now();
                 election.takes_part(true);
             }
-            Some(_) if answered.elapsed() >= WITHOUT_JOURNAL => election.takes_part(false),
+            Some(_) if answered.elapsed() >= timers.without_journal => election.takes_part(false),
             _ => {}
         }
     }
@@ -300,13 +315,14 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 fn serve(
     tasks: &Tasks,
-    (listener, doors, options): (TcpListener, Doors, PortalOptions),
+    (listener, doors, options, timers): (TcpListener, Doors, PortalOptions, ClientTimers),
     health: Option<SocketAddr>,
     views: &Arc<dyn Views>,
     after: &CancellationToken,
     abort: &CancellationToken,
 ) -> Result<()> {
     let (bounds, health_bounds) = file_handles::for_clients();
+    let (bounds, health_bounds) = (timers.within(bounds), timers.within(health_bounds));
     let Doors { access, tls, streams } = doors;
     let streams = streams.unwrap_or(options.streams);
     let options = PortalOptions { bounds, access, tls, streams, abort: abort.clone(), ..options };
@@ -344,19 +360,27 @@ fn configure(
     tasks: &Tasks,
     from: &ConfigFrom,
     connection: &Connection,
+    timers: &Timers,
     stop: &CancellationToken,
 ) -> (watch::Receiver<Option<Snapshot>>, Option<Cluster>) {
     let (sender, receiver) = watch::channel(None);
     match from {
         ConfigFrom::Folder(path) => {
-            let following = folder::follow(path.clone(), sender, stop.clone());
+            let following = folder::follow(path.clone(), timers.configuration.folder, sender, stop.clone());
             tasks.spawn("configuration", Fate::Essential, following);
             (receiver, None)
         }
         ConfigFrom::Namespace(namespace) => {
             let maps = cluster::Maps::default();
-            let watching =
-                cluster::follow(connection.clone(), namespace.clone(), maps.clone(), sender, stop.clone());
+            let tuning = timers.watch.clone();
+            let watching = cluster::follow(
+                connection.clone(),
+                tuning,
+                namespace.clone(),
+                maps.clone(),
+                sender,
+                stop.clone(),
+            );
             tasks.spawn("configuration", Fate::Essential, watching);
             let cluster = Cluster { connection: connection.clone(), namespace: namespace.clone(), maps };
             (receiver, Some(cluster))

@@ -20,9 +20,7 @@ use tracing::{debug, info, warn};
 const NAME: &str = "mutes";
 /// As many as there may be, with room for the longest texts.
 const BYTES: u64 = 4 << 20;
-/// A mute holds on every replica after so long, and the time to ask the database.
-const EVERY: Duration = Duration::from_secs(2);
-/// A namespace that is made again loses its mutes after so long, and [`EVERY`].
+/// A namespace that is made again loses its mutes after so long, and the time until [`Mutes::follow`] looks again.
 const NAMESPACE: Duration = Duration::from_secs(10);
 /// Each fails only where another replica was quicker.
 const ATTEMPTS: usize = 8;
@@ -76,8 +74,8 @@ impl Mutes {
         bail!("other replicas change the mutes all the time: try again")
     }
 
-    /// Shows plugins what there is, and what other replicas add.
-    pub async fn follow(&self, stop: CancellationToken) -> Result<()> {
+    /// Shows plugins what there is, and what other replicas add. It looks for that this often.
+    pub async fn follow(&self, every: Duration, stop: CancellationToken) -> Result<()> {
         let mut is_told = false;
         loop {
             match self.tell().await {
@@ -90,7 +88,7 @@ impl Mutes {
             }
             // Nobody else writes the file.
             let is_over = !self.journal.is_on_a_server() && self.reviewer.is_none() && !is_told;
-            if is_over || stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
+            if is_over || stop.run_until_cancelled(tokio::time::sleep(every)).await.is_none() {
                 return Ok(());
             }
         }
@@ -237,7 +235,7 @@ mod tests {
         let again = Mutes::new(journal, folder.path(), told.clone());
         let stopped = CancellationToken::new();
         stopped.cancel();
-        again.follow(stopped).await.unwrap();
+        again.follow(Duration::from_secs(2), stopped).await.unwrap();
         assert_eq!(told.get(), Some(text));
         assert_eq!(again.all().await.unwrap(), std::slice::from_ref(&mute));
         assert!(again.change(&mute, false).await.unwrap());

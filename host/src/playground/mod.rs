@@ -27,6 +27,7 @@ use crate::controller::{self, ConfigFrom, Controller, Options};
 use crate::process::logs;
 use crate::process::signals::{self, Ends};
 use crate::tasks::{Fate, Tasks, or_overdue};
+use crate::timers::Timers;
 use people::Person;
 
 /// Everything around the controller: what a cluster and its people would be.
@@ -128,11 +129,12 @@ async fn start(
 ) -> Result<Option<Controller>> {
     let kubeconfig = args.data.join("kubeconfig");
     let connection = connect(&ConnectOptions { kubeconfig: Some(kubeconfig), context: None }).await?;
+    let timers = Timers::of_process()?;
     let doors = match args.auth {
         Auth::None => Doors::open(),
         Auth::Kubernetes => {
             let asked = AccessArgs { auth: Some(args.auth), ..AccessArgs::default() };
-            access::doors(asked, args.listen, &connection, &args.data, false).await?
+            access::doors(asked, args.listen, &connection, &args.data, false, timers.answers).await?
         }
     };
     let options = Options {
@@ -145,6 +147,7 @@ async fn start(
         health_listen: None,
         plugin_folders: component::default_folders(args.plugins.plugins.clone()),
         lease: None,
+        timers,
     };
     Controller::start(options, draining.clone(), abort.clone()).await
 }

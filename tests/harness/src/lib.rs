@@ -21,9 +21,9 @@ pub use mail::{Encryption, MailServer, Received};
 pub use poll::{until, until_ok};
 pub use ports::free_port;
 pub use programs::{
-    Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, Simulator, SimulatorOptions, command,
-    command_in, command_json, command_json_in, compiled, kubewitness_binary, plugins_folder, project_root,
-    services_folder, simulator_binary,
+    Ended, Kubectl, Kubewitness, Process, Ran, Requests, RunOptions, SHORT_TIMERS, Simulator,
+    SimulatorOptions, command, command_in, command_json, command_json_in, compiled, kubewitness_binary,
+    plugins_folder, project_root, services_folder, simulator_binary,
 };
 pub use reference::{GENERATED, cell, generated, reference};
 pub use scratch::{Scratch, in_scratch};

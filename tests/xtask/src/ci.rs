@@ -45,6 +45,7 @@ fn lints() -> Result<()> {
         check(command.env("KUBEWITNESS_EMBED", PluginProfile::Quick.folder()))?;
     }
     production_names_the_playground()?;
+    production_has_no_short_timers()?;
     step("the documentation of the SDK");
     let mut documented = cargo();
     // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
@@ -92,6 +93,17 @@ fn production_names_the_playground() -> Result<()> {
     let told = String::from_utf8_lossy(&output.stderr);
     if output.status.code() != Some(2) || !told.contains("`cargo xtask playground` builds and starts") {
         bail!("`kubewitness playground` of the production build ended with {}: {told}", output.status);
+    }
+    Ok(())
+}
+
+/// A variable of the environment shortens Leases and pauses for tests. The production build doesn't know its name.
+fn production_has_no_short_timers() -> Result<()> {
+    const VARIABLE: &[u8] = b"KUBEWITNESS_TEST_TIMERS";
+    let program = build::target().join("debug").join("kubewitness");
+    let bytes = std::fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
+    if bytes.windows(VARIABLE.len()).any(|part| part == VARIABLE) {
+        bail!("the production build reads {}: tests alone may", String::from_utf8_lossy(VARIABLE));
     }
     Ok(())
 }

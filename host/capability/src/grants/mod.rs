@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::http::Destination;
 use crate::kv::Told;
-use crate::ledger::ship::Shipping;
+use crate::ledger::ship::{ShipPauses, Shipping};
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
 use crate::objects::lister;
@@ -65,6 +65,7 @@ pub struct Lent {
     pub reader: Option<Arc<str>>,
     /// Where it is kept how far signed ledgers have come.
     pub ledgers: Option<Arc<dyn Ledgers>>,
+    pub shipping: ShipPauses,
 }
 
 /// What the controller lends to the grants of one plugin.
@@ -175,8 +176,7 @@ impl Capabilities {
         let by_name = databases.iter().map(|(spec, engine)| (spec.name.clone(), engine.clone()));
         let deciders: Databases = Arc::new(by_name.collect());
         let keys = load_keys(old, host, &mut opener).await;
-        let ledgers =
-            open_ledgers(old, host, data, &deciders, &keys, lent.ledgers.clone(), &mut opener).await;
+        let ledgers = open_ledgers(old, host, data, &deciders, &keys, &lent, &mut opener).await;
         let destinations = open_destinations(old, host, &mut opener).await;
         let relays = open_relays(old, host, &mut opener).await;
         let redaction = match old.filter(|old| old.redaction.is_of(&host.redaction)) {

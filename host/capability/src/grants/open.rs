@@ -11,9 +11,8 @@ use kubewitness_core::Seq;
 use kubewitness_core::config::{
     DatabaseKind, DatabaseSpec, DestinationSpec, Fault, HostSpec, KeySpec, LedgerSpec, MailSpec,
 };
-use kubewitness_core::ports::Ledgers;
 
-use super::{Capabilities, fault};
+use super::{Capabilities, Lent, fault};
 use crate::http::Destination;
 use crate::ledger::{Databases, Ledger};
 use crate::mail::Relay;
@@ -121,11 +120,10 @@ pub async fn open_ledgers<'a>(
     data: &'a Path,
     deciders: &'a Databases,
     keys: &'a HashMap<String, Arc<Key>>,
-    journal: Option<Arc<dyn Ledgers>>,
+    lent: &'a Lent,
     opener: &mut Opener,
 ) -> HashMap<String, Arc<Ledger>> {
     let open = |spec: &'a LedgerSpec| {
-        let journal = journal.clone();
         let opening = async move {
             let key = match &spec.signing {
                 Some(signing) => Some(keys.get(&signing.key).cloned().ok_or_else(|| {
@@ -140,8 +138,11 @@ pub async fn open_ledgers<'a>(
                 Some(ledger) if ledger.spec == *spec && ledger.is_signed_with(key.as_ref()) => {
                     Ok(ledger.clone())
                 }
-                Some(ledger) => Ok(Arc::new(ledger.with(spec, key))),
-                None => Ledger::open(spec, key, data, deciders, journal).await.map(Arc::new),
+                Some(ledger) => Ok(Arc::new(ledger.with(spec, key).pausing(lent.shipping))),
+                None => {
+                    let opened = Ledger::open(spec, key, data, deciders, lent.ledgers.clone()).await;
+                    opened.map(|ledger| Arc::new(ledger.pausing(lent.shipping)))
+                }
             };
             opened.map(|ledger| (spec.name.clone(), ledger)).map_err(|message| ("path".to_owned(), message))
         };

@@ -24,7 +24,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use self::book::{Book, Cut, Decider, Intent, Opening, RECORD_BYTES, expect_reached};
 use self::persons::Persons;
 use self::sealing::Sealing;
-use self::ship::{Shipper, Shipping};
+use self::ship::{ShipPauses, Shipper, Shipping};
 use crate::receipts::Mark;
 use crate::secrets::signing_keys::Key;
 use crate::sql;
@@ -91,6 +91,12 @@ impl Ledger {
     pub fn with(&self, spec: &LedgerSpec, key: Option<Arc<Key>>) -> Self {
         let sealing = Sealing::new(spec.schedule(), key, self.sealing.journal().cloned());
         Self::of(spec, sealing, self.path.clone(), self.slot.clone(), self.persons.clone())
+    }
+
+    /// How long shipping pauses.
+    pub fn pausing(self, pauses: ShipPauses) -> Self {
+        let shipper = self.shipper.map(|shipper| shipper.pausing(pauses));
+        Self { shipper, ..self }
     }
 
     fn of(

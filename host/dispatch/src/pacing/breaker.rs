@@ -16,10 +16,22 @@ use std::time::Duration;
 /// The failures without a success that open it. Splitting a batch down to one poison state must not reach it;
 /// such a state fails alone once.
 const EVIDENCE: u32 = 5;
-/// The longest pause while nothing can succeed. It is also how late a recovery is noticed.
-const BROKEN_PAUSE: Duration = Duration::from_secs(10);
-/// The longest pause while a plugin answers `retry` to everything.
-const FRUITLESS_PAUSE: Duration = Duration::from_secs(2);
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// The longest pauses of a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongestPauses {
+    /// While nothing can succeed. It is also how late a recovery is noticed.
+    pub broken: Duration,
+    /// While a plugin answers `retry` to everything.
+    pub fruitless: Duration,
+}
+
+impl Default for LongestPauses {
+    fn default() -> Self {
+        Self { broken: Duration::from_secs(10), fruitless: Duration::from_secs(2) }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -52,6 +64,7 @@ enum Position {
 pub(crate) struct Breaker {
     position: Position,
     cause: Failure,
+    longest: LongestPauses,
     first: Duration,
     pause: Duration,
     evidence: u32,
@@ -60,11 +73,12 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    pub fn new(first_pause: Duration) -> Self {
-        let first = first_pause.clamp(Duration::from_millis(10), FRUITLESS_PAUSE);
+    pub fn new(first_pause: Duration, longest: LongestPauses) -> Self {
+        let first = first_pause.clamp(SHORTEST, longest.fruitless);
         Self {
             position: Position::Closed,
             cause: Failure::Unavailable,
+            longest,
             first,
             pause: first,
             evidence: 0,
@@ -129,7 +143,7 @@ impl Breaker {
     }
 
     fn open(&mut self, cause: Failure, pause: Duration, now: Duration) {
-        let longest = if cause == Failure::Fruitless { FRUITLESS_PAUSE } else { BROKEN_PAUSE };
+        let longest = if cause == Failure::Fruitless { self.longest.fruitless } else { self.longest.broken };
         self.cause = cause;
         self.pause = pause.min(longest);
         self.position = Position::Open { until: now + self.pause };
@@ -143,7 +157,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn breaker() -> Breaker {
-        Breaker::new(100 * MS)
+        Breaker::new(100 * MS, LongestPauses::default())
     }
 
     #[test]
@@ -199,7 +213,7 @@ mod tests {
         }
         for _ in 0..20 {
             let Allowed::Not(Some(until)) = breaker.allowed(now) else { panic!("it is open") };
-            assert!(until - now <= FRUITLESS_PAUSE);
+            assert!(until - now <= LongestPauses::default().fruitless);
             now = until;
             assert_eq!(breaker.allowed(now), Allowed::Probe { single: false });
             breaker.probe();

@@ -21,7 +21,7 @@ use std::time::Duration;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{DeliverySpec, Mode, Start};
 use kubewitness_dispatch::{
-    DispatchError, DispatchHandle, DispatchOptions, DispatchStats, Dispatcher, Subscription,
+    DispatchError, DispatchHandle, DispatchOptions, DispatchStats, Dispatcher, LongestPauses, Subscription,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -53,6 +53,7 @@ fn options(plugin: &str) -> DispatchOptions {
         delivery: DeliverySpec::default(),
         concurrency: 4,
         tick: None,
+        pauses: LongestPauses::default(),
     }
 }
 

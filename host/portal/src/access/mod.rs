@@ -22,7 +22,7 @@ use ring::digest::{SHA256, digest};
 use thiserror::Error;
 
 pub use ended_sessions::EndedSessions;
-pub use reviews::AccessControl;
+pub use reviews::{AccessControl, AnswerTimes};
 pub(crate) use reviews::{Known, Unanswered};
 pub(crate) use session::Transport;
 pub use viewer::asking;
@@ -82,6 +82,8 @@ pub struct AccessOptions {
     pub session_key: [u8; SESSION_KEY_BYTES],
     /// The sessions that people have ended before their time.
     pub ended: EndedSessions,
+    /// How long the API server's answers about people hold.
+    pub times: AnswerTimes,
     /// Whether each document that a person reads is logged, with the target [`AUDIT`].
     pub log_reads: bool,
     /// What a proxy that signs people in proves itself with. Left out: no proxy is trusted.

@@ -15,13 +15,32 @@ use super::known_tokens::KnownTokens;
 use super::session::{self, Session, Sessions, Transport};
 use super::{AccessOptions, Digest, TOKEN_BYTES, party_of, sha256};
 
-/// What is withdrawn in Kubernetes counts here after this time at the latest.
-const KNOWN: Duration = Duration::from_secs(10);
-const ALLOWED: Duration = Duration::from_secs(10);
-/// What is granted is waited for by somebody.
-const UNKNOWN: Duration = Duration::from_secs(2);
-const DENIED: Duration = Duration::from_secs(5);
-const NAMESPACE: Duration = Duration::from_secs(10);
+/// How long an answer of the API server holds. What is withdrawn in Kubernetes counts here after this time at the
+/// latest; what is granted is waited for by somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerTimes {
+    /// Whose token it is.
+    pub known: Duration,
+    /// That a token is nobody's.
+    pub unknown: Duration,
+    pub allowed: Duration,
+    pub denied: Duration,
+    /// Which namespace has a name.
+    pub namespace: Duration,
+}
+
+impl Default for AnswerTimes {
+    fn default() -> Self {
+        let long = Duration::from_secs(10);
+        Self {
+            known: long,
+            unknown: Duration::from_secs(2),
+            allowed: long,
+            denied: Duration::from_secs(5),
+            namespace: long,
+        }
+    }
+}
 
 /// People who use a portal within ten seconds, and garbage that others send.
 const TOKENS: usize = 4096;
@@ -166,7 +185,8 @@ impl AccessControl {
         if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(is_token) {
             return Ok(None);
         }
-        let keep = |known: &Option<Arc<Known>>| if known.is_some() { KNOWN } else { UNKNOWN };
+        let AnswerTimes { known, unknown, .. } = self.options.times;
+        let keep = |answer: &Option<Arc<Known>>| if answer.is_some() { known } else { unknown };
         let places = if was_known { &self.known_token_reviews } else { &self.token_reviews };
         let ask = async {
             let waits = self.unknown_tokens.try_acquire();
@@ -188,7 +208,8 @@ impl AccessControl {
     }
 
     async fn right(&self, known: &Known, attempt: &Attempt) -> Result<Asked<bool>, Unanswered> {
-        let keep = |right: &Asked<bool>| if right.answer { ALLOWED } else { DENIED };
+        let AnswerTimes { allowed, denied, .. } = self.options.times;
+        let keep = |right: &Asked<bool>| if right.answer { allowed } else { denied };
         let key = (known.digest, attempt.clone());
         if let Some(kept) = self.rights.kept(&key, |_| true) {
             return kept;
@@ -235,7 +256,7 @@ impl AccessControl {
         }
         let _share = self.share(known).await?;
         let ask = Asked::now(self.reviewed(&self.right_reviews, self.reviewer.namespace(name)));
-        Ok(self.namespaces.get_where(name, is_good, |_| NAMESPACE, ask).await?.answer)
+        Ok(self.namespaces.get_where(name, is_good, |_| self.options.times.namespace, ask).await?.answer)
     }
 
     /// A place among the questions of their party. It is taken before the answer's slot: others who want the same answer
@@ -344,6 +365,7 @@ mod tests {
 
     fn control(reviewer: Arc<Remade>) -> AccessControl {
         let options = AccessOptions {
+            times: AnswerTimes::default(),
             session_key: [7; 32],
             ended: EndedSessions::default(),
             log_reads: false,

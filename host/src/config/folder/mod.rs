@@ -17,8 +17,6 @@ use tokio_util::sync::CancellationToken;
 use super::Snapshot;
 use super::manifest::Problem;
 
-/// How often a folder is looked at. A person who saved a file waits no longer than this.
-const POLL: Duration = Duration::from_secs(1);
 /// A folder larger than this is not one of manifests; reading it would only take memory.
 const FILES: usize = 1000;
 /// Faults that are kept: what a person mends first shows the rest.
@@ -52,15 +50,16 @@ pub fn read(folder: &Path) -> Result<Snapshot, Problem> {
     Ok(snapshot(&listing, texts))
 }
 
-/// Follows the folder until `stop`. Polled, because a mounted ConfigMap is swapped by links that file
+/// Looks at the folder this often until `stop`. Polled, because a mounted ConfigMap is swapped by links that file
 /// events miss. A disk that does not answer is told, and asked again once it has.
 pub async fn follow(
     folder: PathBuf,
+    every: Duration,
     sender: watch::Sender<Option<Snapshot>>,
     stop: CancellationToken,
 ) -> Result<()> {
     let mut seen = None;
-    let mut interval = tokio::time::interval(POLL);
+    let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let next = async |interval: &mut tokio::time::Interval| {
         interval.tick().await;

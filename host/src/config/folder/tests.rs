@@ -112,7 +112,7 @@ async fn a_folder_is_followed_beside_what_is_no_file_and_ends_with_its_stop() {
     std::fs::write(folder.path().join("b.yaml"), "kind: Plugin\nmetadata: {name: p}\n").unwrap();
     let (sender, mut receiver) = watch::channel(None);
     let stop = CancellationToken::new();
-    let following = follow(folder.path().to_owned(), sender, stop.clone());
+    let following = follow(folder.path().to_owned(), Duration::from_millis(50), sender, stop.clone());
     let told = async {
         let found = receiver.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         assert!(problems(&found)[0].starts_with("a.yaml: can't be read: it is a pipe"), "{found:?}");

@@ -22,7 +22,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{HostSpec, PluginSpec};
 use kubewitness_core::ports::{Backlog, Grants, JournalError};
 use kubewitness_core::views::ManifestView;
-use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, Subscription};
+use kubewitness_dispatch::{DispatchHandle, DispatchOptions, Dispatcher, LongestPauses, Subscription};
 use kubewitness_journal::Journal;
 use kubewitness_sandbox::{Engine, Plugin, Tally};
 use tokio::sync::Notify;
@@ -69,6 +69,7 @@ pub struct Plugins {
     election: Option<Election>,
     /// What each plugin that has `kv` is told.
     told: Told,
+    pauses: LongestPauses,
     running: BTreeMap<String, Running>,
     /// Plugins with calls that have not ended. Until they have, no other version gets the plugin's states.
     draining: BTreeMap<String, Draining>,
@@ -100,6 +101,7 @@ impl Plugins {
             abort,
             election: None,
             told: Told::default(),
+            pauses: LongestPauses::default(),
             running,
             draining,
             drained,
@@ -115,6 +117,11 @@ impl Plugins {
 
     pub fn telling(self, told: Told) -> Self {
         Self { told, ..self }
+    }
+
+    /// The longest pauses of plugins whose calls fail.
+    pub fn pausing(self, pauses: LongestPauses) -> Self {
+        Self { pauses, ..self }
     }
 
     /// Parses, and finds the component. Nothing that runs is touched.
@@ -309,6 +316,7 @@ impl Plugins {
             delivery: spec.delivery.clone(),
             concurrency: spec.batches_at_once(),
             tick: spec.tick,
+            pauses: self.pauses,
         };
         let calls = Calls::new(&name, handler, self.tasks.clone(), self.election.clone());
         let (dispatcher, handle) = Dispatcher::new(

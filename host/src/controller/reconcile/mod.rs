@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kubewitness_capability::Capabilities;
+use kubewitness_capability::{Capabilities, ShipPauses};
 use kubewitness_core::config::HostSpec;
 use kubewitness_core::ports::Backlog;
 use tokio::sync::watch;
@@ -33,6 +33,7 @@ use super::submitter::offered;
 use crate::config::Snapshot;
 use crate::config::last_good::{GoodPlugin, LastGood};
 use crate::config::manifest::Problem;
+use crate::timers::Timers;
 use component_checks::Examinations;
 use plugins::Waiting;
 use report::Reporter;
@@ -42,9 +43,6 @@ use rollback::Rollbacks;
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// What a burst left in memory is let go of after this long without another state.
 const QUIET: Duration = Duration::from_secs(1);
-/// What was refused or could not be opened is looked at again: a component or a database may have come since. What
-/// takes long to fail takes no longer than its own bound.
-const RETRY: Duration = Duration::from_secs(10);
 
 pub struct Control {
     pub data: PathBuf,
@@ -69,6 +67,9 @@ pub struct Control {
     /// Ships closed files of ledgers.
     shipping: Option<JoinHandle<()>>,
     refused: bool,
+    /// When what was refused is tried again.
+    refused_again: Duration,
+    shipping_pauses: ShipPauses,
     /// A look has asked for something after it had waited for answers.
     look_again: bool,
     /// What of the configuration is not taken, and was told.
@@ -85,6 +86,7 @@ impl Control {
         plugins: Plugins,
         reporter: Reporter,
         last_good: LastGood,
+        timers: &Timers,
     ) -> Result<Self> {
         let kept = last_good.ask(|kept| {
             let plugins = kept.plugins()?;
@@ -98,7 +100,12 @@ impl Control {
             data,
             role,
             resyncs: Resyncs::new(shared.clone(), sources.tasks.clone()),
-            retentions: Retentions::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
+            retentions: Retentions::new(
+                plugins.journal.clone(),
+                shared.clone(),
+                sources.tasks.clone(),
+                timers.retention,
+            ),
             streams: Streams::new(plugins.journal.clone(), shared.clone(), sources.tasks.clone()),
             sources,
             plugins,
@@ -114,6 +121,8 @@ impl Control {
             tending: None,
             shipping: None,
             refused: false,
+            refused_again: timers.configuration.refused,
+            shipping_pauses: timers.shipping,
             look_again: false,
             untaken: BTreeSet::new(),
             journal_was_in_trouble: false,
@@ -146,7 +155,7 @@ impl Control {
         mut snapshots: watch::Receiver<Option<Snapshot>>,
         stop: &CancellationToken,
     ) -> Result<()> {
-        let mut housekeeping = tokio::time::interval(RETRY);
+        let mut housekeeping = tokio::time::interval(self.refused_again);
         let mut quiet = tokio::time::interval(QUIET);
         let mut compiling = self.plugins.engine.compiling();
         let mut newest = 0;

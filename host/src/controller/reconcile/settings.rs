@@ -76,7 +76,7 @@ impl Control {
                 None => {
                     let ledgers: Arc<dyn Ledgers> = Arc::new(self.plugins.journal.clone());
                     let reader = self.role.reader().map(|reader| Arc::from(&*reader));
-                    let lent = Lent { reader, ledgers: Some(ledgers) };
+                    let lent = Lent { reader, ledgers: Some(ledgers), shipping: self.shipping_pauses };
                     Capabilities::open_with(&parsed.spec, &self.data, lent).await
                 }
             };

@@ -40,7 +40,9 @@ async fn control(data: &std::path::Path) -> Control {
     let (shared, clock) = (Arc::new(Shared::default()), Arc::new(SystemClock::default()));
     let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
     let (witness, role) = (Arc::new(journal.clone()), LeaderRole::new(None, journal.clone()));
-    let sources = Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone());
+    let timers = Timers::default();
+    let sources =
+        Sources::new(connection, witness, clock.clone(), shared.clone(), tasks.clone(), timers.watch.clone());
     // What was compiled once is found again at once.
     let engine = Engine::new(EngineOptions {
         cache: Some(data.join("cache")),
@@ -53,7 +55,8 @@ async fn control(data: &std::path::Path) -> Control {
     let plugins = Plugins::new(engine, journal, clock, shared, tasks, folders, abort);
     let last_good = LastGood::open(data).unwrap();
     last_good.save_plugin("old", &good(entry("old", ""), b"component"), b"component").unwrap();
-    Control::new(data.to_path_buf(), role, sources, plugins, Reporter::new(None), last_good).await.unwrap()
+    let reporter = Reporter::new(None);
+    Control::new(data.to_path_buf(), role, sources, plugins, reporter, last_good, &timers).await.unwrap()
 }
 
 fn good(entry: Entry, component: &[u8]) -> GoodPlugin {

@@ -14,7 +14,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{SourceSpec, StreamSpec};
 use kubewitness_core::ports::Witness;
 use kubewitness_core::status::Rules;
-use kubewitness_watch::{Connection, Listers, Source, SourceError, Split};
+use kubewitness_watch::{Connection, Listers, Source, SourceError, Split, Tuning};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,7 @@ pub struct Sources {
     pub listers: Listers,
     pub shared: Arc<Shared>,
     pub tasks: Tasks,
+    tuning: Tuning,
     rules: Arc<Rules>,
     running: BTreeMap<String, Running>,
     overtaken: (mpsc::Sender<String>, mpsc::Receiver<String>),
@@ -63,10 +64,11 @@ impl Sources {
         clock: Arc<dyn Clock>,
         shared: Arc<Shared>,
         tasks: Tasks,
+        tuning: Tuning,
     ) -> Self {
         let (rules, listers) = (Arc::new(Rules::builtin()), shared.listers.clone());
         let (running, overtaken) = (BTreeMap::new(), mpsc::channel(OVERTAKEN));
-        Self { connection, witness, clock, listers, shared, tasks, rules, running, overtaken }
+        Self { connection, witness, clock, listers, shared, tasks, tuning, rules, running, overtaken }
     }
 
     /// Until another witness of a shared journal turned out to be ahead in a source, which has ended.
@@ -129,6 +131,7 @@ impl Sources {
             self.rules.clone(),
             self.listers.clone(),
         );
+        let source = source.with_tuning(self.tuning.clone());
         self.shared.add_source(spec.clone(), handle);
         let stop = CancellationToken::new();
         let reader = streams::reader(spec, streams, self.clock.clone());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{RetentionSpec, SourceSpec};
@@ -13,11 +13,7 @@ use tracing::{info, warn};
 
 use crate::controller::shared::Shared;
 use crate::tasks::{Fate, Tasks};
-
-/// Between two passes. A pass that finds nothing reads one figure for each 1,024 states.
-pub const PAUSE: Duration = Duration::from_secs(60);
-/// Before the first one: a start has other things to read.
-const FIRST: Duration = Duration::from_secs(5);
+use crate::timers::RetentionTimers;
 
 struct Running {
     spec: RetentionSpec,
@@ -28,12 +24,13 @@ pub struct Retentions {
     journal: Journal,
     shared: Arc<Shared>,
     tasks: Tasks,
+    timers: RetentionTimers,
     running: BTreeMap<String, Running>,
 }
 
 impl Retentions {
-    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks) -> Self {
-        Self { journal, shared, tasks, running: BTreeMap::new() }
+    pub fn new(journal: Journal, shared: Arc<Shared>, tasks: Tasks, timers: RetentionTimers) -> Self {
+        Self { journal, shared, tasks, timers, running: BTreeMap::new() }
     }
 
     pub fn reconcile(&mut self, sources: &[SourceSpec]) {
@@ -58,11 +55,11 @@ impl Retentions {
         let stop = CancellationToken::new();
         let (stopped, source) = (stop.clone(), name.to_string());
         let mut retention = Retention::new(self.journal.clone(), name);
-        let (shared, clock) = (self.shared.clone(), SystemClock::default());
+        let (shared, clock, timers) = (self.shared.clone(), SystemClock::default(), self.timers);
         self.tasks.spawn(format!("retention of {name}"), Fate::Finite, async move {
-            let mut pause = FIRST;
+            let mut pause = timers.first;
             while stopped.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
-                pause = PAUSE;
+                pause = timers.pause;
                 let begun = Instant::now();
                 // Dropped in the middle it has taken what it has taken.
                 let passed = stopped.run_until_cancelled(retention.pass(&spec)).await;
@@ -97,7 +94,10 @@ impl Retentions {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::timers::Timers;
 
     use kubewitness_core::ports::{Append, Backlog, Progress, Save, SourceStart, Witness, Witnessed};
     use kubewitness_core::{Change, ObjectRef, StateId, Version};
@@ -138,7 +138,8 @@ mod tests {
         journal.save("audit", save).await.unwrap();
         let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
         let shared = Arc::<Shared>::default();
-        let mut retentions = Retentions::new(journal, shared.clone(), tasks.clone());
+        let at_once = RetentionTimers { first: Duration::ZERO, ..Timers::default().retention };
+        let mut retentions = Retentions::new(journal, shared.clone(), tasks.clone(), at_once);
         retentions.reconcile(&[source("a", Some(5))]);
         let deadline = Instant::now() + Duration::from_secs(60);
         while shared.held().is_empty() && Instant::now() < deadline {
@@ -158,7 +159,8 @@ mod tests {
         let options = kubewitness_journal::JournalOptions::default();
         let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
         let tasks = Tasks::new(CancellationToken::new(), CancellationToken::new());
-        let mut retentions = Retentions::new(journal, Arc::default(), tasks.clone());
+        let mut retentions =
+            Retentions::new(journal, Arc::default(), tasks.clone(), Timers::default().retention);
         retentions.reconcile(&[source("a", Some(60)), source("b", Some(60)), source("c", None)]);
         let stop = |retentions: &Retentions, name: &str| retentions.running[name].stop.clone();
         let (a, b) = (stop(&retentions, "a"), stop(&retentions, "b"));

@@ -1,12 +1,16 @@
 //! Tells what holds retention back, and what an operator can do about it.
 
+use std::time::Duration;
+
 use kubewitness_core::calendar;
 use kubewitness_core::ports::Paused;
 use kubewitness_core::views::HeldView;
 use kubewitness_journal::Holder;
 
 use crate::controller::shared::{Kept, Phase, Shared};
-use crate::controller::sources::retention::PAUSE;
+
+/// As long as the pause between two passes of retention.
+const LASTING: Duration = Duration::from_secs(60);
 
 const PAST_CURSORS: &str =
     "or let `retention.pastCursors: true` of the source remove them all the same, with a gap on record";
@@ -19,7 +23,7 @@ pub fn held(shared: &Shared, now_ms: u64) -> Vec<HeldView> {
 
 /// `None` for what may well have let go by the next pass.
 fn view(shared: &Shared, source: &str, holder: &Holder, kept: Kept, now_ms: u64) -> Option<HeldView> {
-    let is_lasting = now_ms.saturating_sub(kept.since_ms) >= PAUSE.as_millis() as u64;
+    let is_lasting = now_ms.saturating_sub(kept.since_ms) >= LASTING.as_millis() as u64;
     let (holder, remedy) = match holder {
         Holder::Plugin(name) => match name.strip_prefix("stream/") {
             Some(stream) if is_lasting => (format!("stream {stream}"), of_stream(shared, stream)),

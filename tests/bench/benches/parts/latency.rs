@@ -15,7 +15,7 @@ use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{DeliverySpec, Mode, SourceSpec, Start};
 use kubewitness_core::ports::{Backlog, CallError, Delivery, Handler, KvWrites, Outcome, Verdict, Witness};
 use kubewitness_core::status::Rules;
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
 use kubewitness_figures::record;
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_watch::{ConnectOptions, Listers, Source, Split, connect};
@@ -85,6 +85,7 @@ async fn run() -> Result<()> {
         delivery: DeliverySpec::default(),
         concurrency: 1,
         tick: None,
+        pauses: LongestPauses::default(),
     };
     let backlog = Arc::clone(&journal) as Arc<dyn Backlog>;
     let (dispatcher, _handle) = Dispatcher::new(options, backlog, Arc::new(Called(called)), clock);

@@ -16,6 +16,9 @@ const START_WITHIN: Duration = Duration::from_secs(120);
 /// Longer than the drain deadline, so that a drain that uses all of it still counts as clean.
 const END_WITHIN: Duration = Duration::from_secs(45);
 
+/// What a controller is told whose Leases, looks and pauses are to be short: tests wait for what they assert.
+pub const SHORT_TIMERS: (&str, &str) = ("KUBEWITNESS_TEST_TIMERS", "short");
+
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     pub kubeconfig: PathBuf,
@@ -30,6 +33,8 @@ pub struct RunOptions {
     pub files: Option<u32>,
     /// A test of compiling itself: its data folder begins without the code that earlier runs compiled.
     pub compiles_anew: bool,
+    /// Whether it waits as long as in production. Otherwise its timers are [`SHORT_TIMERS`].
+    pub has_real_timers: bool,
 }
 
 impl RunOptions {
@@ -53,6 +58,9 @@ impl RunOptions {
         let plugins = self.plugins.clone().map_or_else(plugins_folder, Ok)?;
         command.arg("--plugins").arg(plugins).args(&self.args);
         command.env_remove("KUBECONFIG").env("NO_COLOR", "1");
+        if !self.has_real_timers {
+            command.env(SHORT_TIMERS.0, SHORT_TIMERS.1);
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }

@@ -11,6 +11,8 @@ mod simulator;
 pub(crate) use binaries::templates_folder;
 pub use binaries::{kubewitness_binary, plugins_folder, project_root, services_folder, simulator_binary};
 pub use kubectl::{Kubectl, Ran};
-pub use kubewitness::{Kubewitness, RunOptions, command, command_in, command_json, command_json_in};
+pub use kubewitness::{
+    Kubewitness, RunOptions, SHORT_TIMERS, command, command_in, command_json, command_json_in,
+};
 pub use process::{Ended, Process};
 pub use simulator::{Requests, Simulator, SimulatorOptions};

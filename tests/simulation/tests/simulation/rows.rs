@@ -8,7 +8,7 @@ use kubewitness_core::config::Mode;
 use kubewitness_core::limits;
 use kubewitness_core::ports::{Append, Witnessed};
 use kubewitness_core::{Change, ObjectRef, Seq, StateId, Version};
-use kubewitness_dispatch::DispatchOptions;
+use kubewitness_dispatch::{DispatchOptions, LongestPauses};
 use kubewitness_faults::Marks;
 
 use crate::bugs::Bug;
@@ -173,6 +173,7 @@ fn options(name: &str, batch: u32) -> DispatchOptions {
         delivery: delivery(batch, false),
         concurrency: 4,
         tick: None,
+        pauses: LongestPauses::default(),
     }
 }
 

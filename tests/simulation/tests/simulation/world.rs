@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use kubewitness_core::config::{DeliverySpec, Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::JournalError;
-use kubewitness_dispatch::{DispatchError, DispatchHandle, DispatchOptions, Dispatcher, Subscription};
+use kubewitness_dispatch::{
+    DispatchError, DispatchHandle, DispatchOptions, Dispatcher, LongestPauses, Subscription,
+};
 use kubewitness_faults::delivery::{Account, Breach, Due};
 use kubewitness_faults::{Dice, Told, Truth, judge};
 use tokio::task::JoinHandle;
@@ -432,6 +434,7 @@ fn random_options(name: &str, dice: &mut Dice) -> DispatchOptions {
         delivery: delivery(dice.between(1, 12) as u32, dice.percent(40)),
         concurrency: dice.between(1, 4) as u32,
         tick: None,
+        pauses: LongestPauses::default(),
     }
 }
 

@@ -28,13 +28,39 @@ use self::bucket::{Bucket, Content, Stored};
 use self::closed::{Closed, Note};
 use crate::http;
 
-/// How often the folder is looked at while nothing waits.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// After a failure; it doubles with each that follows.
-const WAIT_FIRST: Duration = Duration::from_secs(5);
-const WAIT_MOST: Duration = Duration::from_secs(600);
 /// Files of one turn: the stop of the controller and changed settings wait for none of them.
 const AT_ONCE: usize = 16;
+
+/// How long shipping pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShipPauses {
+    /// Between two looks at the folder while nothing waits.
+    pub look: Duration,
+    /// After a failure; the pause doubles with each that follows.
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+impl Default for ShipPauses {
+    fn default() -> Self {
+        Self {
+            look: Duration::from_secs(10),
+            first: Duration::from_secs(5),
+            longest: Duration::from_secs(600),
+        }
+    }
+}
+
+impl ShipPauses {
+    fn after_failure(&self, before: Option<Duration>) -> Duration {
+        before.map_or(self.first, |before| self.longest.min(2 * before))
+    }
+
+    /// Whether a time has come. A clock that was set back holds it up for no longer than the longest pause.
+    fn is_due(&self, due_ms: u64, now_ms: u64) -> bool {
+        now_ms >= due_ms || due_ms - now_ms > millis(self.longest)
+    }
+}
 
 /// Why a file is not shipped or not removed. The next turn tries again.
 #[derive(Debug, Error)]
@@ -104,21 +130,13 @@ struct Held {
     why: String,
 }
 
-fn doubled(wait: Option<Duration>) -> Duration {
-    wait.map_or(WAIT_FIRST, |wait| WAIT_MOST.min(2 * wait))
-}
-
-/// Whether a time has come. A clock that was set back holds it up for no longer than the longest wait.
-fn is_due(due_ms: u64, now_ms: u64) -> bool {
-    now_ms >= due_ms || due_ms - now_ms > millis(WAIT_MOST)
-}
-
 pub struct Shipper {
     ledger: String,
     /// The open file of the ledger.
     path: PathBuf,
     spec: ShipSpec,
     clock: Arc<dyn Clock>,
+    pauses: ShipPauses,
     bucket: OnceCell<Bucket>,
     state: Mutex<State>,
 }
@@ -130,9 +148,14 @@ impl Shipper {
             path: path.to_owned(),
             spec: spec.clone(),
             clock,
+            pauses: ShipPauses::default(),
             bucket: OnceCell::new(),
             state: Mutex::default(),
         }
+    }
+
+    pub fn pausing(self, pauses: ShipPauses) -> Self {
+        Self { pauses, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,15 +169,15 @@ impl Shipper {
     /// One turn, if one is due. It may be given up at any point.
     pub async fn turn(&self) {
         let now_ms = self.clock.now_ms();
-        if !is_due(self.state().due_ms, now_ms) {
+        if !self.pauses.is_due(self.state().due_ms, now_ms) {
             return;
         }
         let (pause, trouble) = match self.work(now_ms).await {
-            Ok(true) => (LOOK_EVERY, None),
+            Ok(true) => (self.pauses.look, None),
             Ok(false) => (Duration::ZERO, None),
             Err(trouble) => {
                 tracing::warn!(ledger = self.ledger, "closed files are not shipped: {trouble}");
-                (doubled(self.state().wait), Some(trouble.to_string()))
+                (self.pauses.after_failure(self.state().wait), Some(trouble.to_string()))
             }
         };
         let mut state = self.state();
@@ -175,8 +198,9 @@ impl Shipper {
             let mut state = self.state();
             // Somebody may have moved away what was wrong.
             state.held.retain(|number, _| waiting.contains_key(number) || shipped.contains_key(number));
-            let is_free =
-                |number: &u64| state.held.get(number).is_none_or(|held| is_due(held.due_ms, now_ms));
+            let is_free = |number: &u64| {
+                state.held.get(number).is_none_or(|held| self.pauses.is_due(held.due_ms, now_ms))
+            };
             (waiting.keys().copied().filter(is_free).collect(), over.filter(is_free).collect())
         };
         for number in waiting.iter().take(AT_ONCE) {
@@ -198,7 +222,7 @@ impl Shipper {
                     ledger = self.ledger,
                     "a closed file is not shipped or not removed: {trouble}"
                 );
-                let wait = doubled(state.held.get(&number).map(|held| held.wait));
+                let wait = self.pauses.after_failure(state.held.get(&number).map(|held| held.wait));
                 let due_ms = self.clock.now_ms() + millis(wait);
                 state.held.insert(number, Held { wait, due_ms, why: trouble.to_string() });
                 state.shipping.failed += 1;

@@ -155,7 +155,7 @@ impl Scene {
 
     /// A turn, after any wait.
     async fn turn(&self) -> Shipping {
-        self.clock.0.fetch_add(millis(WAIT_MOST), Ordering::Relaxed);
+        self.clock.0.fetch_add(millis(ShipPauses::default().longest), Ordering::Relaxed);
         self.shipper.turn().await;
         self.shipper.shipping()
     }
@@ -224,7 +224,7 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
         waits.push(scene.shipper.state().due_ms - scene.clock.now_ms());
     }
     assert_eq!(waits[..3], [10_000, 20_000, 40_000]);
-    assert_eq!(waits[8], millis(WAIT_MOST));
+    assert_eq!(waits[8], millis(ShipPauses::default().longest));
     // Nothing is asked before its time.
     let failed = scene.shipper.shipping().failed;
     scene.shipper.turn().await;
@@ -280,8 +280,13 @@ async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
     scene.close(2);
     // Before the first file is tried again, and without its wait.
     let wait = scene.shipper.state().due_ms - scene.clock.now_ms();
-    assert_eq!(wait, millis(LOOK_EVERY));
-    scene.shipper.state().held.values_mut().for_each(|held| held.due_ms += millis(LOOK_EVERY));
+    assert_eq!(wait, millis(ShipPauses::default().look));
+    scene
+        .shipper
+        .state()
+        .held
+        .values_mut()
+        .for_each(|held| held.due_ms += millis(ShipPauses::default().look));
     scene.clock.0.fetch_add(wait, Ordering::Relaxed);
     scene.shipper.turn().await;
     assert!(scene.has_it(2) && !scene.has_it(1));
@@ -306,7 +311,7 @@ async fn many_files_that_something_is_wrong_with_leave_room_for_the_next_one() {
     let next = AT_ONCE as u64 + 1;
     scene.close(next);
     scene.shipper.state().held.values_mut().for_each(|held| held.due_ms = scene.clock.now_ms() + 20_000);
-    scene.clock.0.fetch_add(millis(LOOK_EVERY), Ordering::Relaxed);
+    scene.clock.0.fetch_add(millis(ShipPauses::default().look), Ordering::Relaxed);
     scene.shipper.turn().await;
     assert!(scene.has_it(next));
 }

@@ -14,7 +14,9 @@ use axum::Router;
 use axum::body::Body;
 use kubewitness_core::config::Credentials;
 use kubewitness_core::ports::Submitter;
-use kubewitness_portal::{Access, AccessControl, AccessOptions, EndedSessions, PortalOptions, ProxySecret};
+use kubewitness_portal::{
+    Access, AccessControl, AccessOptions, AnswerTimes, EndedSessions, PortalOptions, ProxySecret,
+};
 
 use crate::submitting::Jobs;
 use crate::{Answer, ask, options, request};
@@ -49,6 +51,7 @@ impl Portal {
     ) -> Self {
         let (views, server) = (Arc::new(views), Arc::new(server));
         let access = AccessOptions {
+            times: AnswerTimes::default(),
             session_key: [7; 32],
             ended,
             log_reads: true,

@@ -11,7 +11,7 @@ use kubewitness_capability::Backing;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec, Mode, Start};
 use kubewitness_core::ports::{CallError, Delivery, Handler, Notes, Outcome, Witness};
-use kubewitness_dispatch::{DispatchOptions, Dispatcher, Subscription};
+use kubewitness_dispatch::{DispatchOptions, Dispatcher, LongestPauses, Subscription};
 use kubewitness_journal::{Journal, JournalOptions};
 use kubewitness_sandbox::{Compiler, Component, Engine, EngineOptions};
 use serde_json::json;
@@ -107,5 +107,6 @@ fn options() -> DispatchOptions {
         delivery: DeliverySpec::default(),
         concurrency: CALLS as u32,
         tick: None,
+        pauses: LongestPauses::default(),
     }
 }

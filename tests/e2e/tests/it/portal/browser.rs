@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use kubewitness_harness::{
-    Ended, Process, Scratch, command, compiled, free_port, http, in_scratch, kubewitness_binary,
-    plugins_folder, skip, until, until_ok,
+    Ended, Process, SHORT_TIMERS, Scratch, command, compiled, free_port, http, in_scratch,
+    kubewitness_binary, plugins_folder, skip, until, until_ok,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -110,7 +110,7 @@ pub fn playground(scratch: &Scratch, port: u16, more: &[&str]) -> Result<Process
     if !more.contains(&"--rate") {
         command.args(["--rate", "40"]);
     }
-    command.args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?);
+    command.args(more).env("KUBEWITNESS_PLUGINS", plugins_folder()?).env(SHORT_TIMERS.0, SHORT_TIMERS.1);
     Process::start("playground", &mut command, scratch.path())
 }
 

@@ -103,18 +103,23 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
         runs[leads].kill().await?;
         create_job(&world.simulator, "two").await?;
         let next = &mut runs[1 - leads];
-        let held = |status: &StatusView| {
-            let mut plugins = status.plugins.iter();
-            plugins.any(|p| p.state == "paused" && (p.observed, p.delivered, p.waiting) == (2, 1, 1))
+        let held = |waiting: u64| {
+            move |status: &StatusView| {
+                let figures = (1 + waiting, 1, waiting);
+                let is_it = |p: &PluginView| (p.observed, p.delivered, p.waiting) == figures;
+                status.plugins.iter().any(|plugin| plugin.state == "paused" && is_it(plugin))
+            }
         };
-        next.status_when(WITHIN, "the next one to hold it paused", held).await?;
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        next.status_when(WITHIN, "the next one to hold it paused", held(1)).await?;
+        // What comes later would be handed over behind the one that waits.
+        create_job(&world.simulator, "three").await?;
+        next.status_when(WITHIN, "a later job to wait, too", held(2)).await?;
         ensure!(world.count().await == 1, "{} rows", world.count().await);
         let (code, _, stderr) = order(next, "resume").await?;
         ensure!(code == Some(0), "{code:?} {stderr}");
-        let all = |plugin: &PluginView| plugin.delivered == 2 && plugin.state == "active";
+        let all = |plugin: &PluginView| plugin.delivered == 3 && plugin.state == "active";
         next.status_when(WITHIN, "it to go on", |status| status.plugins.iter().all(all)).await?;
-        ensure!(world.count().await == 2, "{} rows", world.count().await);
+        ensure!(world.count().await == 3, "{} rows", world.count().await);
         next.stop().await
     })
     .await;
@@ -124,7 +129,9 @@ async fn a_pause_is_told_by_the_others_and_holds_for_the_next_that_dispatches() 
 async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_have_a_fault() {
     let Some(server) = shared_server(Service::Postgres, "replicas::last_good") else { return };
     in_scratch("replicas-last-good", async |scratch| {
-        let world = World::new(scratch, server).await?;
+        let mut world = World::new(scratch, server).await?;
+        // The one test that waits for a Lease as long as production does.
+        world.options.has_real_timers = true;
         let mut runs = [world.start("run-a")?, world.start("run-b")?];
         let leads = dispatcher(&mut runs).await?;
         let stand_by = |status: &StatusView| {
@@ -139,7 +146,10 @@ async fn the_next_leader_goes_on_with_the_last_good_settings_while_the_new_ones_
             run.status_when(WITHIN, "the fault", |status| !status.problems.is_empty()).await?;
         }
         runs[leads].kill().await?;
+        let killed = Instant::now();
         dispatcher(&mut runs[follows..=follows]).await?;
+        // It was renewed every two seconds, and lasts 15.
+        ensure!(killed.elapsed() > Duration::from_secs(10), "the Lease lasted {:?}", killed.elapsed());
         create_job(&world.simulator, "one").await?;
         let delivered = |status: &StatusView| status.plugins.iter().all(|plugin| plugin.delivered == 1);
         runs[follows].status_when(WITHIN, "the job to be delivered", delivered).await?;

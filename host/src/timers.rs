@@ -1,0 +1,207 @@
+//! The controller's timers: how long it waits before it looks again, tries again, or gives up. Each has its real value
+//! here, or in the crate that waits, and is handed to the part that waits; nothing reads it from a global.
+//!
+//! The end-to-end tests run the built program, and would wait for these times rather than for what they assert. So a
+//! build with the simulated cluster takes shorter ones where the environment says so. A production build has neither
+//! the shorter times nor the name of the variable.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use kubewitness_capability::ShipPauses;
+use kubewitness_dispatch::LongestPauses;
+use kubewitness_portal::{AnswerTimes, Bounds};
+use kubewitness_watch::Tuning;
+use kubewitness_watch::election::Timing;
+
+/// Shortens the timers, for tests.
+#[cfg(feature = "playground")]
+const VARIABLE: &str = "KUBEWITNESS_TEST_TIMERS";
+#[cfg(feature = "playground")]
+const SHORT: &str = "short";
+
+#[derive(Clone, Debug)]
+pub struct Timers {
+    pub election: Timing,
+    pub replicas: ReplicaTimers,
+    pub configuration: ConfigurationTimers,
+    pub retention: RetentionTimers,
+    /// The pauses of plugins whose calls fail.
+    pub breaker: LongestPauses,
+    /// What the API server said of people holds as long.
+    pub answers: AnswerTimes,
+    pub client: ClientTimers,
+    pub shipping: ShipPauses,
+    pub watch: Tuning,
+}
+
+/// How replicas that share a journal learn of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaTimers {
+    /// A leader waits this long for its journal before it leaves the Lease to others, which may reach it. A Lease of a
+    /// replica that died lasts as long.
+    pub without_journal: Duration,
+    /// The pause before the leader tells the journal again of its term.
+    pub next_term: Duration,
+    /// How late a state may be handed over that only another replica has seen.
+    pub other_states: Duration,
+    /// A log-out and a mute hold on every replica after this time, and the time to ask the database.
+    pub shared_lists: Duration,
+}
+
+/// How changes of the configuration are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigurationTimers {
+    /// How often a folder is looked at. A person who saved a file waits no longer than this.
+    pub folder: Duration,
+    /// What was refused or could not be opened is tried again after this time: a component or a database may have come
+    /// since. What takes long to fail takes no longer than its own bound.
+    pub refused: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionTimers {
+    /// The pause before the first pass: a start has other things to read.
+    pub first: Duration,
+    /// The pause between two passes. A pass that finds nothing reads one figure for each 1,024 states.
+    pub pause: Duration,
+}
+
+/// How long clients of the portal may take, as [`Bounds`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientTimers {
+    pub stall: Duration,
+    pub grace: Duration,
+}
+
+impl ClientTimers {
+    pub fn within(self, bounds: Bounds) -> Bounds {
+        Bounds { stall: self.stall, grace: self.grace, ..bounds }
+    }
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        let Bounds { stall, grace, .. } = Bounds::PORTAL;
+        Self {
+            election: Timing::default(),
+            replicas: ReplicaTimers {
+                without_journal: Duration::from_secs(15),
+                next_term: Duration::from_secs(2),
+                other_states: Duration::from_secs(1),
+                shared_lists: Duration::from_secs(2),
+            },
+            configuration: ConfigurationTimers {
+                folder: Duration::from_secs(1),
+                refused: Duration::from_secs(10),
+            },
+            retention: RetentionTimers { first: Duration::from_secs(5), pause: Duration::from_secs(60) },
+            breaker: LongestPauses::default(),
+            answers: AnswerTimes::default(),
+            client: ClientTimers { stall, grace },
+            shipping: ShipPauses::default(),
+            watch: Tuning::default(),
+        }
+    }
+}
+
+impl Timers {
+    /// Those of this process.
+    pub fn of_process() -> Result<Self> {
+        #[cfg(feature = "playground")]
+        if let Some(asked) = std::env::var_os(VARIABLE) {
+            if asked != SHORT {
+                anyhow::bail!("{VARIABLE} is {asked:?}: write `{SHORT}`, or leave it out");
+            }
+            tracing::warn!("{VARIABLE}: the controller's timers are those of tests");
+            return Self::short();
+        }
+        Ok(Self::default())
+    }
+
+    /// Those of tests: long enough that a machine with much else to do is not taken for one that is gone.
+    #[cfg(feature = "playground")]
+    fn short() -> Result<Self> {
+        const MS: Duration = Duration::from_millis(1);
+        Ok(Self {
+            election: Timing::new(4000 * MS, 2700 * MS, 500 * MS)?,
+            replicas: ReplicaTimers {
+                without_journal: 4000 * MS,
+                next_term: 500 * MS,
+                other_states: 200 * MS,
+                shared_lists: 300 * MS,
+            },
+            configuration: ConfigurationTimers { folder: 200 * MS, refused: 1000 * MS },
+            retention: RetentionTimers { first: 500 * MS, pause: 2000 * MS },
+            breaker: LongestPauses { broken: 1000 * MS, fruitless: 500 * MS },
+            answers: AnswerTimes {
+                known: 1000 * MS,
+                unknown: 200 * MS,
+                allowed: 1000 * MS,
+                denied: 500 * MS,
+                namespace: 1000 * MS,
+            },
+            client: ClientTimers { stall: 5000 * MS, grace: 1000 * MS },
+            shipping: ShipPauses { look: 500 * MS, first: 500 * MS, longest: 2000 * MS },
+            watch: Tuning {
+                first_pause: 100 * MS,
+                longest_pause: 2000 * MS,
+                journal_pause: 500 * MS,
+                lookup: 500 * MS,
+                others_every: 200 * MS,
+                ..Tuning::default()
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests of the built program run with shorter ones, so nothing else would notice a change.
+    #[test]
+    fn a_controller_waits_as_long_as_its_documentation_says() {
+        let secs = Duration::from_secs;
+        let Timers {
+            election,
+            replicas,
+            configuration,
+            retention,
+            breaker,
+            answers,
+            client,
+            shipping,
+            watch,
+        } = Timers::default();
+        assert_eq!(election, Timing::new(secs(15), secs(10), secs(2)).unwrap());
+        let ReplicaTimers { without_journal, next_term, other_states, shared_lists } = replicas;
+        assert_eq!(
+            [without_journal, next_term, other_states, shared_lists],
+            [secs(15), secs(2), secs(1), secs(2)]
+        );
+        assert_eq!((configuration.folder, configuration.refused), (secs(1), secs(10)));
+        assert_eq!((retention.first, retention.pause), (secs(5), secs(60)));
+        assert_eq!((breaker.broken, breaker.fruitless), (secs(10), secs(2)));
+        let AnswerTimes { known, unknown, allowed, denied, namespace } = answers;
+        assert_eq!(
+            [known, unknown, allowed, denied, namespace],
+            [secs(10), secs(2), secs(10), secs(5), secs(10)]
+        );
+        assert_eq!((client.stall, client.grace), (secs(30), secs(3)));
+        assert_eq!([shipping.look, shipping.first, shipping.longest], [secs(10), secs(5), secs(600)]);
+        let pauses = [watch.first_pause, watch.longest_pause, watch.journal_pause, watch.lookup];
+        assert_eq!(pauses, [Duration::from_millis(800), secs(30), secs(3), secs(5)]);
+        assert_eq!(watch.others_every, secs(1));
+    }
+
+    #[cfg(feature = "playground")]
+    #[test]
+    fn the_timers_of_tests_are_shorter_and_valid() {
+        let (short, real) = (Timers::short().unwrap(), Timers::default());
+        assert!(short.election.lease_seconds() < real.election.lease_seconds());
+        assert!(short.replicas.without_journal < real.replicas.without_journal);
+        assert!(short.configuration.refused < real.configuration.refused);
+        assert!(short.retention.pause < real.retention.pause);
+    }
+}
