@@ -42,10 +42,10 @@ async fn ticks_come_on_their_schedule_through_pauses_failures_and_a_version_that
         let paused =
             run.status_when(WITHIN, "the pause", |it| probe(it).is_some_and(|it| it.state == "paused"));
         let before = tick(&paused.await?).ticks;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let status = run.status().await?;
+        let none_is_due = |status: &StatusView| tick(status).next.is_none();
+        let status = run.status_when(WITHIN, "no further tick to be due", none_is_due).await?;
         // One may have been in progress.
-        ensure!(tick(&status).ticks <= before + 1 && tick(&status).next.is_none(), "{status:?}");
+        ensure!(tick(&status).ticks <= before + 1, "{status:?}");
         told(&run, &["resume", "probe", "--reason", "moved", "--who", "ada"]).await?;
         run.status_when(WITHIN, "ticks after the pause", |status| tick(status).ticks > before + 1).await?;
 
